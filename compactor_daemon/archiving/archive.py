@@ -1,17 +1,15 @@
-"""Archives instants: under the table lock, a number of them at a time.
+"""Archives instants under the table lock, about `_AT_ONCE` of them per hold.
 
-    finish     what a run that died left: a manifest, instants that are archived and still active
+    finish     what a dead run left: a manifest, instants that are archived and still active
     choose     see `archiving.choice`
     write      the instants into a new file of the archive
     remove     their files from the active timeline
 
-If the process dies before the archive names the new file, nothing happened; afterwards the next run, of phantombase or
-Hudi, removes the rest. An instant in both places counts once.
+If the process dies before the archive names the new file, the table is unchanged; afterwards the next run, of
+phantombase or Hudi, removes the remaining files. An instant in both places counts once.
 
-Reads what the choice of instants to archive needs to know about a table. What cannot be read is an error.
-
-What archiving must leave on the timeline: of a table with consistent-hashing buckets, and of files of instants that
-were undone.
+The module also gathers the facts for the choice, and the cutoffs of resizes of consistent-hashing buckets and of files
+of undone instants. A fact that cannot be read is an error.
 """
 
 from __future__ import annotations
@@ -47,14 +45,14 @@ _METADATA, _COMMIT = ".hashing_meta", ".commit"
 
 
 def resize_cutoffs(table: Table, timeline: Timeline) -> tuple[ArchiveCutoff, ...]:
-    """The cutoffs of `archiving.choice` that hold for such a table; none for others."""
+    """The cutoffs that resizes set on a table with consistent-hashing buckets; none on other tables."""
     return (*_unmarked(table, timeline),) if is_consistently_hashed(table.storage) else ()
 
 
 def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
-    """Resizes of which Hudi has not yet recorded, with their hashing metadata, that they completed.
+    """Completed resizes whose completion Hudi has not yet recorded with their hashing metadata.
 
-    Its next writer does so. Until then the replace commit says it.
+    Hudi's next writer records it. Until then only the replace commit shows it.
     """
     files = [path for path, _ in table.storage.list_below(HASHING_METADATA)]
     noted = {path.removesuffix(_COMMIT) for path in files if path.endswith(_COMMIT)}
@@ -66,10 +64,10 @@ def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
 
 
 def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> ArchiveFacts:
-    """All facts but those of files, see `replaced_files_there` and `gone_but_there`.
+    """All facts except those of files, see `replaced_files_there` and `gone_but_there`.
 
-    `dry_run`: puts nothing on storage; expired pins count then. MalformedError: an unreadable pin, clean or metadata
-    table, which may forbid anything.
+    `dry_run`: puts nothing on storage, so expired pins count. MalformedError: a pin, clean or metadata table cannot be
+    read; it may forbid anything.
     """
     cleans = [i for i in timeline.instants if i.action == "clean" and i.completed]
     held = None
@@ -102,9 +100,9 @@ def _last_compaction(timeline: Timeline) -> str | None:
 
 
 def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
-    """Files named after an instant that was undone: of a task that ended after the rollback of its write, or log files
-    of a resize of buckets, which Hudi leaves. Once the timeline begins after the instant, it counts as completed, and
-    their rows are there twice."""
+    """Files named after an undone instant: of a task that ended after the rollback of its write, or log files of a
+    resize of buckets, which Hudi leaves. Once the timeline begins after the instant, the instant counts as completed,
+    and the rows of these files exist twice."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for partition, entries in table.listing.below(table.storage, table.config, ""):
         for entry in entries:
@@ -119,7 +117,7 @@ def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
 
 
 def replaced_files_there(table: Table, replacing: Iterable[Instant]) -> dict[str, str]:
-    """Times of those replace commits that replaced a file group of which a file is still there; the path of one."""
+    """The replace commits of whose replaced file groups a file still exists: time -> path of one such file."""
     found: dict[str, str] = {}
     names: dict[str, dict[str, str]] = {}
     for instant in replacing:
@@ -132,7 +130,7 @@ def replaced_files_there(table: Table, replacing: Iterable[Instant]) -> dict[str
 
 
 def _files(table: Table, partition: str) -> dict[str, str]:
-    """A file of each file group of which a partition holds files, the last by name; none if it is gone."""
+    """One file of each file group in a partition, the last by name; empty if the partition does not exist."""
     try:
         parsed = [(e.name, parse_data_file(e.name)) for e in table.storage.list(partition) if not e.is_folder]
     except MissingFileError:
@@ -141,7 +139,7 @@ def _files(table: Table, partition: str) -> dict[str, str]:
 
 
 _AT_ONCE = 1000
-"""Instants that are archived while the lock is held once."""
+"""Instants archived per hold of the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +154,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetainedInstant:
-    """A completed instant that stays, and why."""
+    """A completed instant that is kept, and why."""
 
     instant: str
     action: str
@@ -167,7 +165,7 @@ class RetainedInstant:
 class ArchiveResult:
     """`finished`: instants that an earlier run had archived and not removed. `why`: what stopped archiving here.
 
-    `written`: new files of the archive; `merged`: files of the history that came of merging others.
+    `written`: new files of the archive; `merged`: files of the history made by merging others.
     """
 
     archived: tuple[Archived, ...] = ()
@@ -179,7 +177,7 @@ class ArchiveResult:
 
 
 def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry_run: bool = False) -> ArchiveResult:
-    """Archives what may go by `options`. `dry_run`: changes nothing, and takes no lock.
+    """Archives the instants that `options` allow. `dry_run`: changes nothing, and takes no lock.
 
     Errors: LockError, ConflictError (another process archives without the lock), StorageError, MalformedError,
     UnknownStateError (the archive cannot be read), ClockError (see `TableClock.check_zone_of`). Whatever happens, the
@@ -211,7 +209,7 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
 
 
 def _would_archive(table: Table, options: ArchiveOptions) -> ArchiveResult:
-    """Without the lock: what another process archives concurrently may have been removed when it is read."""
+    """Runs without the lock: files that another process archives concurrently may be removed before they are read."""
     seen = _look(table)
     both = _archive(table, lambda: None).seen_already(seen.timeline.instants)
     left = tuple(i for i in seen.timeline.instants if i not in both)
@@ -223,7 +221,7 @@ def _would_archive(table: Table, options: ArchiveOptions) -> ArchiveResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """A table and its timeline at one moment."""
+    """A snapshot of a table and its timeline."""
 
     table: Table
     timeline: Timeline
@@ -244,7 +242,7 @@ def _archive(table: Table, check: Callable[[], None]) -> Archive:
 
 
 def _finish(seen: _Seen, check: Callable[[], None]) -> Sequence[str]:
-    """Removes instants from the active timeline that are archived already."""
+    """Removes already archived instants from the active timeline."""
     both = _archive(seen.table, check).held_already(seen.timeline.instants)
     if both:
         remove_instants(seen.table.storage, of_instants(seen.files, both), check)
@@ -262,7 +260,7 @@ def _choice(seen: _Seen, options: ArchiveOptions, *, dry_run: bool) -> ArchiveCh
 
 
 def _some(instants: Sequence[Instant]) -> Sequence[Instant]:
-    """The first `_AT_ONCE` of them, and those of the same time as the last."""
+    """The first `_AT_ONCE` instants, and those with the same time as the last of these."""
     some = instants[:_AT_ONCE]
     return [i for i in instants if some and i.requested_time <= some[-1].requested_time]
 

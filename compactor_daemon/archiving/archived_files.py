@@ -1,21 +1,18 @@
-"""The archive of a table's version: version 6 an archive log, later a file of the history.
+"""The archive of a table, by its version, and the removal of archived instants from the active timeline.
 
-Writes archive logs (version 6): a log file of Avro blocks, one `HoodieArchivedMetaEntry` for each state file.
+Version 6: archive logs, log files of Avro blocks, with one `HoodieArchivedMetaEntry` for each state file.
 
-    .hoodie/archived/.commits_.archive.<n>_1-0-1    n: above that of all files there
+    .hoodie/archived/.commits_.archive.<n>_1-0-1    n: greater than that of all existing files
 
-Hudi 0.15 writes a new file for each archiving too, where the storage cannot append. A record has the content of its
-state file in the field of its action, and the time at which the file was written: Hudi 1.x uses that of a completed
-file as the completion time of the instant.
+Hudi 0.15 also writes a new file for each archiving where the storage cannot append. A record has the content of its
+state file in the field of its action, and the time at which the file was written: Hudi 1.x uses the time of a completed
+file as the completion time of the instant. `archived_entry.avsc` is the schema that Hudi 0.15 puts into its archives,
+without descriptions.
 
-A state file as a record of the archive of version 6, `HoodieArchivedMetaEntry` (pure).
+From version 8 on: files of the history, see `archiving.history`.
 
-`archived_entry.avsc` is the schema that Hudi 0.15 puts into its archives, without descriptions.
-
-Removes archived instants from the active timeline.
-
-Files of earlier states go first, so that no completed instant becomes a pending one; then completed files, oldest
-first, one after the other: a reader sees no gap between the archive and the active timeline.
+Removal: files of earlier states are removed first, so that no completed instant becomes a pending one; then completed
+files one by one, oldest first: a reader sees no gap between the archive and the active timeline.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ from .manifest import staged_name
 
 
 def remove_instants(storage: Storage, files: Sequence[StateFile], check: Callable[[], None]) -> None:
-    """Removes these files of archived instants. `check` is called before each step: it raises if the lock is lost.
+    """Removes the given files of archived instants. `check` is called before each step: it raises if the lock is lost.
 
     A file that does not exist counts as removed. After an error the next run removes the rest.
     """
@@ -90,7 +87,7 @@ def encode_entry(instant: Instant, content: bytes, where: str, written: str) -> 
 
 
 def _content(instant: Instant, content: bytes, where: str) -> Mapping[str, Any]:
-    """The field that Hudi sets for this action and state, if the file has content."""
+    """The field that Hudi sets for the action and state of a file that has content."""
     action, done = instant.action, instant.completed
     if action in _COMMITS and (done or content):
         return {"hoodieCommitMetadata": as_record(decode(content, where))}
@@ -127,10 +124,10 @@ def archive_logs(storage: Storage, config: TableConfig) -> list[tuple[int, str]]
 
 
 def in_logs_already(storage: Storage, config: TableConfig, active: Sequence[Instant]) -> tuple[Instant, ...]:
-    """Those of the active completed instants that the archive holds too: their archiving is in progress.
+    """The active completed instants that are also in the archive: their archiving is in progress.
 
-    Each run finishes the one before it, so they are in the newest log, or in the newest ones. MalformedError: a log
-    that cannot be read may hold any instant.
+    Each run finishes the one before it, so these instants are in the newest logs. MalformedError: a log that cannot be
+    read may hold any instant.
     """
     by_key = {(i.requested_time, i.action): i for i in active if i.completed}
     found: set[Instant] = set()
@@ -206,22 +203,25 @@ class Archive:
     check: Callable[[], None]
 
     def held_already(self, active: Sequence[Instant]) -> tuple[Instant, ...]:
-        """Those of the active completed instants that it holds too: a run that wrote them died before it removed them.
+        """The active completed instants that are also archived: the run that archived them died before their removal.
 
-        MalformedError, UnknownStateError: it cannot be read.
+        MalformedError, UnknownStateError: the archive cannot be read.
         """
         if self.config.layout.has_completion_times:
             make_current(self.storage, self.config, self.check)
         return self.seen_already(active)
 
     def seen_already(self, active: Sequence[Instant]) -> tuple[Instant, ...]:
-        """The same, and changes nothing, as a dry run needs it."""
+        """As `held_already`, for a dry run: nothing is changed."""
         if not self.config.layout.has_completion_times:
             return in_logs_already(self.storage, self.config, active)
         return archived_already(self.storage, self.config, active)
 
     def write(self, instants: Sequence[Instant], timeline: Timeline, files: StateFiles) -> str:
-        """Adds completed instants, which it does not hold; returns the new file. ConflictError: see the two ways."""
+        """Adds completed instants that are not archived; returns the new file's name.
+
+        ConflictError: see `write_archive_log`, `add_to_history`.
+        """
         if not self.config.layout.has_completion_times:
             return write_archive_log(self.storage, self.config, instants, files, self.moment, self.check)
         return add_to_history(self.storage, self.config, instants, files, timeline.completed_at, self.check)

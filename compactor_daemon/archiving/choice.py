@@ -1,23 +1,23 @@
-"""Which instants may be archived, and why the others stay and the options of that (pure).
+"""Which instants may be archived, why the others are kept, and the options (pure).
 
-Commits go oldest first, without holes. Each rule gives a cutoff, a time from which on all commits stay:
+Commits are archived oldest first, without holes. Each rule gives a cutoff, a time from which on all commits are kept:
 
-    count        the newest commits stay
+    count        the newest commits
     pending      the last completed commit before the earliest pending instant of any action, and what completed since a
-                 pending one began: a write asks for it before it completes
+                 pending instant began: a write reads it before it completes
     savepoint    the first savepoint
     trigger      delta commits that a trigger of compactions counts
-    replaced     the first replace commit that no clean has passed, or whose replaced files are still there: without it
-                 their rows would be back
+    replaced     the first replace commit that no clean has passed, or whose replaced files still exist: without the
+                 commit their rows would be visible again
     metadata     what the last compaction of the metadata table does not hold; for the metadata table itself too
     records      a compaction that phantombase has not cleaned up after, or whose ledger is not in the audit log
-    left out     a compaction that left out a file group, since it was replaced, until the replace commit goes too: the
-                 group is there as of an earlier instant, and where the replace commit is rolled back
-    first        from version 8 on: an instant other than a write that stays. Hudi knows no completion time of what is
-                 archived after the first active instant: it puts the logs on the newest slice (seen: 1.2.0)
-    pin          version 6: writes after a moment that a reader holds, since its archive is not read
+    left out     a compaction that left out a replaced file group, until the replace commit is archived too: the group
+                 is visible as of an earlier instant, and after a rollback of the replace commit
+    first        from version 8 on: a kept instant other than a write. Hudi knows no completion time of what is archived
+                 after the first active instant: it puts the logs on the newest slice (seen: 1.2.0)
+    pin          version 6: writes after a point in time that a reader holds, since the archive is not read
     two files    an instant with two completed files, of which the archive could keep one
-    clock        a commit that completed after everything that would stay: a new time must exceed it
+    clock        a commit that completed after everything that would be kept: a new time must exceed it
     further      those of the caller: see `compactor_daemon/archiving/archive.py`, and of a metadata table
                  `metadata_services.retention`
 
@@ -59,10 +59,10 @@ class ArchiveOptions:
         check_below(self, "min_instants", "max_instants")
 
     def beside_cleaner(self, commits_retained: int) -> ArchiveOptions:
-        """The same, with bounds that leave a cleaner which retains this number of commits enough of them, as Hudi
-        raises them.
+        """These options with bounds raised, as Hudi does, for a cleaner that retains this number of commits.
 
-        Else a cleaner that retains more than `max_instants` would never see enough of them, and remove nothing.
+        Otherwise a cleaner that retains more than `max_instants` commits would never see enough commits to remove
+        anything.
         """
         more = max(0, commits_retained + 2 - self.min_instants)
         return replace(
@@ -73,7 +73,7 @@ class ArchiveOptions:
         )
 
     def kept(self, commits: int) -> int:
-        """How many of the completed commits stay. A cleaner retains some only where there are more than these."""
+        """The number of completed commits that are kept. A cleaner retains some only where there are more."""
         cleaned = self.commits_retained + 2 if commits > self.commits_retained else 0
         return max(self.min_instants, cleaned)
 
@@ -86,14 +86,14 @@ _LEAST = {"min_instants": 2, "max_instants": 3, "commits_retained": 1, "compacti
 
 
 _BY_COUNT = ("clean", "rollback")
-"""Actions besides writes that are archived. On version 6 restores stay, on all versions savepoints and the rest."""
+"""Actions besides writes that are archived. Version 6 keeps restores; all versions keep savepoints and the rest."""
 _WITH_WRITES = (*_BY_COUNT, "restore", "indexing")
 """The same from version 8 on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveCutoff:
-    """Commits from `time` on stay, and why; "": all stay."""
+    """Commits from `time` on are kept; "": all are. `why`: the reason."""
 
     time: str
     why: str
@@ -104,13 +104,12 @@ class ArchiveFacts:
     """What the choice needs besides the timeline.
 
     `cleaned_to`: the earliest commit that the last clean retained; None: there is no clean. `replaced_there`: replace
-    commits with replaced files that still lie there, and the path of one. `metadata`: the table has a metadata table;
-    `metadata_compacted`: the time of its last compaction; `metadata_blocked`: what keeps the next one waiting.
-    `unfinished`: compactions with records of phantombase that are still needed. `left_out`: compactions that left out a
-    replaced file group, and the replacing instant. `held`: the earliest moment that a pin holds. `doubled`: instants
-    with two completed files.
-    `written`: when the completed files of instants were written, `begun`: when the first files of pending ones were,
-    both by requested time. `cutoffs`: further ones, which hold for cleans and rollbacks too.
+    commits with replaced files that still exist, and the path of one. `metadata`: the table has a metadata table;
+    `metadata_compacted`: the time of its last compaction; `metadata_blocked`: why the next one waits. `unfinished`:
+    compactions with records of phantombase that are still needed. `left_out`: compactions that left out a replaced file
+    group, and the replacing instant. `held`: the earliest point in time that a pin holds. `doubled`: instants with two
+    completed files. `written`: when the completed files of instants were written; `begun`: when the first files of
+    pending instants were; both by requested time. `cutoffs`: further ones, which hold for cleans and rollbacks too.
     """
 
     cleaned_to: str | None = None
@@ -129,8 +128,8 @@ class ArchiveFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveChoice:
-    """`archived`: completed instants that may go, by time. `kept`: the completed instants that stay. `why`: what stops
-    archiving, in words; `cutoffs`: all that stop it, earliest first."""
+    """`archived`: completed instants to archive, by time. `kept`: the other completed instants. `why`: what stops
+    archiving, in words; `cutoffs`: all cutoffs that stop it, earliest first."""
 
     archived: tuple[Instant, ...]
     kept: tuple[Instant, ...]
@@ -138,7 +137,7 @@ class ArchiveChoice:
     cutoffs: tuple[ArchiveCutoff, ...] = ()
 
     def why_kept(self, instant: Instant) -> str:
-        """Why this instant stays."""
+        """Why the instant is kept."""
         actions = _BY_COUNT if instant.completion_time is None else _WITH_WRITES
         if not instant.is_write and instant.action not in actions:
             return f"a {instant.action} stays on the active timeline"
@@ -208,7 +207,7 @@ def _pending(timeline: Timeline) -> Iterable[ArchiveCutoff]:
     before = [i.requested_time for i in timeline.completed if i.requested_time < first.requested_time]
     time = before[-1] if before else first.requested_time
     why = f"{first.action} {first.requested_time} is pending"
-    if first.action == "savepoint":  # no list shows it, and nothing but these ends it
+    if first.action == "savepoint":  # in no list; only these commands end it
         end = f"`compactor-daemon savepoint create TABLE --instant {first.requested_time}`"
         why += f": {end} completes it, `savepoint delete TABLE {first.requested_time}` removes it"
     elif first.action == "indexing":
@@ -217,7 +216,7 @@ def _pending(timeline: Timeline) -> Iterable[ArchiveCutoff]:
 
 
 def _beside_pending(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveCutoff]:
-    """What completed since a pending instant began. On version 6 the files say when, by the clock of the storage."""
+    """What completed since a pending instant began. Version 6: by modification times, on the storage's clock."""
     pending = [i.requested_time for i in timeline.instants if not i.completed]
     first = _first(facts.begun.get(time, time) for time in pending)
     if first is not None:
@@ -231,7 +230,7 @@ def _completed(timeline: Timeline, facts: ArchiveFacts, instant: Instant) -> str
 
 
 def _trigger(timeline: Timeline, commits: int) -> Iterable[ArchiveCutoff]:
-    """What Hudi's triggers count: delta commits since the last compaction, and it if they are few."""
+    """What Hudi's triggers count: delta commits since the last compaction; the compaction too if these are few."""
     last = next((i for i in reversed(timeline.completed) if i.action == "commit"), None)
     since = [i.requested_time for i in delta_commits(timeline) if last is None or _after(timeline, i, last)]
     why = f"a trigger of compactions counts the last {commits} delta commits"
@@ -282,7 +281,7 @@ def _told(timeline: Timeline, facts: ArchiveFacts, instant: Instant) -> bool:
 
 
 def _late(timeline: Timeline, facts: ArchiveFacts, going: Sequence[Instant]) -> ArchiveCutoff | None:
-    """The first of these commits that completed after every time that would stay."""
+    """The first of these commits that completed after every time that would be kept."""
 
     leaving = set(going)
     stay = [i for i in timeline.instants if i not in leaving]
@@ -296,7 +295,7 @@ def _late(timeline: Timeline, facts: ArchiveFacts, going: Sequence[Instant]) -> 
 
 
 def _left_out(facts: ArchiveFacts, going: Sequence[Instant]) -> ArchiveCutoff | None:
-    """The first of these commits that left out a file group whose replace commit would stay."""
+    """The first of these commits that left out a file group whose replace commit would be kept."""
     leaving = {i.requested_time for i in going}
     stays = (time for time, replaced in facts.left_out.items() if time in leaving and replaced not in leaving)
     if (time := _first(stays)) is None:
@@ -306,7 +305,7 @@ def _left_out(facts: ArchiveFacts, going: Sequence[Instant]) -> ArchiveCutoff | 
 
 
 def _first_stays(timeline: Timeline, going: Sequence[Instant], services: Collection[Instant]) -> ArchiveCutoff | None:
-    """The first instant other than a write that would stay after one of these commits."""
+    """The first instant other than a write that would be kept after one of these commits."""
     if not going or not timeline.layout.has_completion_times:
         return None
     stay = (i for i in timeline.instants if not i.is_write and i not in services)
@@ -321,10 +320,11 @@ def _first_stays(timeline: Timeline, going: Sequence[Instant], services: Collect
 def _services(
     timeline: Timeline, facts: ArchiveFacts, going: Sequence[Instant], options: ArchiveOptions
 ) -> tuple[Instant, ...]:
-    """Cleans and rollbacks that go: version 6 counts each action, as Hudi 0.15; later those older than the last commit.
+    """Cleans and rollbacks to archive: version 6 counts each action, as Hudi 0.15; later those older than the last
+    commit.
 
-    With those restores and completed `indexing` go, which Hudi leaves. What the last compaction of the metadata table
-    does not hold stays: Hudi's readers pass over its entries of instants that are not on the active timeline.
+    From version 8 on restores and completed `indexing` are archived too, which Hudi leaves. What the last compaction of
+    the metadata table does not hold is kept: Hudi's readers skip its entries of instants that are not active.
     """
     pending = (i.requested_time for i in timeline.instants if not i.completed)
     earliest = _first((*pending, *(cutoff.time for cutoff in facts.cutoffs)))

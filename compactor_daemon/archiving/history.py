@@ -1,6 +1,6 @@
 """The history (version 8 on): its files and their rows, how instants are added, and how small files are merged.
 
-    <first>_<last>_<level>.parquet   staged and placed; one that no manifest names is what a dead writer left
+    <first>_<last>_<level>.parquet   staged and placed; a dead writer left it if no manifest names it
     manifest_<n+1>, _version_        see `manifest`; from then on the instants of the file are archived
 
 Columns of a file, one row an instant:
@@ -10,9 +10,10 @@ Columns of a file, one row an instant:
     plan                                   the bytes of the requested file of a table service or replace commit, or null
     version                                1; Hudi requires it
 
-Ten files of one level become one of the next, as in Hudi. Files that a manifest names never change, so they are merged
-without the lock; under the lock it is checked again that the manifest still names them. Afterwards the newest manifests
-stay with the files they name, for readers that read an older manifest; all other files of the history are removed.
+Ten files of one level become one file of the next, as in Hudi. Files that a manifest names never change, so they are
+merged without the lock; under the lock it is checked again that the manifest still names them. Afterwards the newest
+manifests and the files that they name are kept, for readers of an older manifest; all other files of the history are
+removed.
 """
 
 from __future__ import annotations
@@ -117,22 +118,22 @@ class HistoryName:
 
 
 def spanning(names: Iterable[HistoryName], level: int) -> HistoryName:
-    """The name of the file that holds what these hold."""
+    """The name of the file that holds the instants of these files."""
     found = list(names)
     return HistoryName(first=min(n.first for n in found), last=max(n.last for n in found), level=level)
 
 
 _ROWS = 64
-"""Instants in memory at a time; a commit of a large write has some megabytes."""
+"""Instants in memory at a time; the commit of a large write takes some megabytes."""
 _AT_ONCE = 16
-"""Files that are read at the same time."""
+"""Files read concurrently."""
 _KEY = ("instantTime", "completionTime", "action")
 
 
 def archived_already(storage: Storage, config: TableConfig, active: Sequence[Instant]) -> tuple[Instant, ...]:
-    """Those of the active completed instants that the history holds too: their archiving is in progress.
+    """The active completed instants that are also in the history: their archiving is in progress.
 
-    Also makes nothing of it current: see `add_to_history`. UnknownStateError is not hidden: what cannot be read raises.
+    Nothing is changed, see `make_current`. UnknownStateError: a file of the history cannot be read.
     """
     manifest = newest_manifest(storage, config.history_folder)
     by_key = {(i.requested_time, i.action): i for i in active if i.completed}
@@ -150,7 +151,7 @@ def archived_already(storage: Storage, config: TableConfig, active: Sequence[Ins
 
 
 def make_current(storage: Storage, config: TableConfig, check: Callable[[], None]) -> None:
-    """Finishes a manifest that a dead writer put: makes it the one that counts."""
+    """Makes a manifest that a dead writer put the one that counts."""
     manifest = newest_manifest(storage, config.history_folder)
     if manifest.number:
         set_version(storage, config.history_folder, manifest.number, check)
@@ -173,8 +174,8 @@ def add_to_history(
 ) -> str:
     """Archives completed instants, none of which is in the history; returns the new file's name.
 
-    Called under the table lock; `check` raises if it is lost. `completion`: of instants whose name has no completion
-    time. Memory: the content of `_ROWS` instants. ConflictError: see `put_manifest`.
+    Called under the table lock; `check` raises if the lock is lost. `completion`: the completion time of instants whose
+    name has none. Memory: the content of `_ROWS` instants. ConflictError: see `put_manifest`.
     """
     folder = config.history_folder
     times = [i.requested_time for i in instants]
@@ -246,7 +247,7 @@ def place_history(
     try:
         check()
     except PhantombaseError:
-        # It stalled before the deletion: another process may have given the same name to a file that now counts.
+        # This process may have stalled before the deletion: a manifest may name another process's file of this name.
         if str(name) in {f.name for f in newest_manifest(storage, folder).files}:
             place_staged(storage, staged, final, entry.size)
         raise
@@ -255,9 +256,9 @@ def place_history(
 
 
 def _same_instants(storage: Storage, staged: str, final: str) -> bool:
-    """Whether a file that no manifest names is complete, and holds what is to be archived: then it stays.
+    """Whether a file that no manifest names is complete and holds what is to be archived: then it is kept.
 
-    It must not be deleted: while this process stalls, another one may name it in the manifest.
+    While this process stalls, another one may put a manifest that names the file.
     """
     try:
         return sorted(_keys(storage, final)) == sorted(_keys(storage, staged))
@@ -266,7 +267,7 @@ def _same_instants(storage: Storage, staged: str, final: str) -> bool:
 
 
 def check_counts(storage: Storage, folder: str, manifest: Manifest) -> None:
-    """Looks back, before anything is removed: the manifest counts, and its files are there with their sizes."""
+    """Verifies, before anything is removed, that the manifest counts and that its files exist with their sizes."""
     sizes = {e.name: e.size for e in storage.list(folder)}
     wrong = [f.name for f in manifest.files if sizes.get(f.name) != f.size]
     if wrong:
@@ -279,9 +280,9 @@ def check_counts(storage: Storage, folder: str, manifest: Manifest) -> None:
 
 
 BATCH_FILES = 10
-"""Files of one level that are merged (hoodie.timeline.compaction.batch.size)."""
+"""Files of one level per merge (hoodie.timeline.compaction.batch.size)."""
 BATCH_BYTES = 1000 << 20
-"""The most bytes that are merged at once."""
+"""Most bytes per merge."""
 _MANIFESTS_KEPT = 3
 _BATCH_ROWS = 256
 
@@ -295,7 +296,7 @@ class Merge:
 
 
 def next_merge(files: Sequence[HistoryFile], where: str, *, count: int = BATCH_FILES) -> Merge | None:
-    """The merge that is due, of the lowest level that has enough files, oldest files first (pure); None: none is."""
+    """The merge that is due: of the lowest level with enough files, oldest files first (pure); None: none is due."""
     named = sorted((HistoryName.of(f.name, where), f) for f in files)
     for level in sorted({name.level for name, _ in named}):
         of_level = [(name, file) for name, file in named if name.level == level][:count]
@@ -348,9 +349,9 @@ def _rows(storage: Storage, folder: str, files: Sequence[HistoryFile]) -> Iterat
 
 
 def _forget_old(storage: Storage, folder: str, counting: Manifest, merged: int, check: Callable[[], None]) -> None:
-    """Removes manifests older than the newest ones, and files that no manifest left names.
+    """Removes manifests older than the newest ones, and files that no remaining manifest names.
 
-    What manifests have named never comes again. A file that none has ever named is what a dead archiver placed.
+    No later manifest names such a file again. A file that no manifest has ever named was placed by a dead archiver.
     """
     numbers = [n for n in manifest_numbers(storage, folder) if n <= counting.number]
     kept = numbers[-(_MANIFESTS_KEPT + merged) :]
@@ -369,17 +370,17 @@ def _forget_old(storage: Storage, folder: str, counting: Manifest, merged: int, 
 
 
 def _names(storage: Storage, folder: str, number: int) -> tuple[str, ...]:
-    """The files that a manifest names; none if it is torn: then it never counted, and a writer passed it over."""
+    """The files that a manifest names; none if it is torn: a torn manifest never counted, and a writer skipped it."""
     with suppress(MalformedError, MissingFileError):
         return tuple(f.name for f in read_manifest(storage, folder, number))
     return ()
 
 
 def _remove_leftover(storage: Storage, folder: str, name: str, check: Callable[[], None]) -> None:
-    """Removes a file that a dead archiver placed; puts it back where another process has named it since.
+    """Removes a file that a dead archiver placed; puts the file back if a manifest names it since.
 
-    A process that archives the same instants names the file as it is. This process may stall right before it removes
-    it.
+    Another process that archives the same instants uses the file as it is, while this process may stall right before
+    the removal.
     """
     path = f"{folder}/{name}"
     with staged_name(storage, ".parquet") as kept:

@@ -23,7 +23,7 @@ from phantombase.timeline.storage.folders import TEMPORARY
 
 @contextmanager
 def staged_name(storage: Storage, ending: str) -> Iterator[str]:
-    """A path for one file, which is removed at the end, placed or not. What a killed process leaves goes later."""
+    """A path for one staged file, which is removed at exit, placed or not. A killed process's file is removed later."""
     path = f"{TEMPORARY}/{uuid.uuid4().hex}{ending}"
     try:
         yield path
@@ -78,9 +78,8 @@ def read_manifest(storage: Storage, folder: str, number: int) -> tuple[HistoryFi
 def newest_manifest(storage: Storage, folder: str) -> Manifest:
     """The manifest from which a writer continues; called under the table lock.
 
-    It is the greatest one. One above `_version_` that cannot be read was torn by its writer (Hudi writes in place on
-    local disks): then the one that `_version_` names. MalformedError: that one is unreadable. MissingFileError: it is
-    missing.
+    It is the greatest manifest. If that one is above `_version_` and torn (Hudi writes in place on local disks), it is
+    the manifest that `_version_` names. MalformedError: the latter is unreadable. MissingFileError: it does not exist.
     """
     numbers = manifest_numbers(storage, folder)
     counting = _version(storage, folder)
@@ -113,11 +112,11 @@ def put_manifest(
 
 
 def set_version(storage: Storage, folder: str, number: int, check: Callable[[], None]) -> None:
-    """Makes a manifest the one that counts, unless it is already. Errors as `put_manifest`.
+    """Makes a manifest the one that counts, unless it already is. Errors as `put_manifest`.
 
     A process that stalled right before its put, and lost the lock, may put an older number while `_version_` is
-    missing. That process removes it as soon as it finds that the lock is lost: then the greatest manifest counts. One
-    that holds the lock puts its own number again.
+    missing. That process removes the number as soon as it finds that the lock is lost: then the greatest manifest
+    counts. A process that holds the lock puts its own number again.
     """
     path, counting = f"{folder}/{VERSION_FILE}", _version(storage, folder)
     for _ in range(_TRIES):
@@ -140,7 +139,7 @@ def set_version(storage: Storage, folder: str, number: int, check: Callable[[], 
 
 
 def _withdraw_older(storage: Storage, folder: str, number: int) -> None:
-    """Removes `_version_` where it names this manifest and another process has made a newer one."""
+    """Removes `_version_` if it names this manifest and another process has put a newer one."""
     if _version(storage, folder) == number < newest_manifest(storage, folder).number:
         storage.delete(f"{folder}/{VERSION_FILE}")
 

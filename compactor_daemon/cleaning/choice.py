@@ -1,22 +1,22 @@
 """Which files a clean removes, and what retains the others (pure).
 
 A clean retains the states from a cutoff on, the requested time of a write: of each file group the newest slice below
-the cutoff and all later ones; a file group that was replaced below it is removed. The cutoff is the earliest of
+the cutoff and all later ones; a file group that was replaced below the cutoff is removed. The cutoff is the earliest of
 
     policy      the n-th newest commit, or the first one of the last hours
     pending     the last completed commit before the earliest pending write
-    floor       the first write that completed less than some time ago: a query may have begun before it
+    floor       the first write that completed within the last `floor_s` seconds: a query may have begun before it
     pin         see `pins.retain`
     records     a compaction that phantombase has not cleaned up after: its inputs may be merged again
-    replaced    a replace commit whose replaced files stay: with a later cutoff Hudi would archive it, and its rows
-                would be visible again. From version 8 on Hudi's archiver is given savepoints instead, which retains
-                what is not before the first of them, unless file versions are retained (seen: 1.2.0)
+    replaced    a replace commit whose replaced files are kept: with a later cutoff Hudi would archive the commit, and
+                their rows would be visible again. From version 8 on Hudi's archiver is given savepoints instead: it
+                retains what is not before the first of them, unless file versions are retained (seen: 1.2.0)
 
-Where file versions are retained, the newest n slices of each file group stay, and the states from the other cutoffs on.
-Savepoints retain their files. File groups of pending clusterings are left alone. A slice is removed or stays as one.
+Where file versions are retained, the newest n slices of each file group are kept, and the states from the other cutoffs
+on. Savepoints retain their files. File groups of pending clusterings are skipped. A slice is removed or kept as one.
 
-Nothing is remembered from clean to clean: all file groups are checked. Hudi checks only partitions written since its
-last clean, and never removes what a compaction left that was requested early and completed late.
+Each clean checks all file groups. Hudi checks only partitions written since its last clean, and never removes the
+inputs of a compaction that was requested before that clean and completed after it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, input
 
 
 class Policy(Enum):
-    """What is counted of what stays."""
+    """What is counted: commits, hours or file versions."""
 
     COMMITS = "commits"
     HOURS = "hours"
@@ -42,7 +42,7 @@ class Policy(Enum):
 
     @property
     def hudi_name(self) -> str:
-        """As plans and `hoodie.clean.policy` have it."""
+        """The name in plans and in `hoodie.clean.policy`."""
         return f"KEEP_LATEST_{ {'commits': 'COMMITS', 'hours': 'BY_HOURS', 'versions': 'FILE_VERSIONS'}[self.value] }"
 
 
@@ -50,7 +50,7 @@ _RETAINED = {Policy.COMMITS: 10, Policy.HOURS: 24, Policy.VERSIONS: 3}
 """As Hudi."""
 
 _MOST_HOURS = 24 * 365 * 1000
-"""What lies further back may be no date."""
+"""An earlier point in time may be no valid date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class CleanOptions:
 
     @property
     def retained(self) -> int:
-        """How many commits, hours or versions stay."""
+        """The number of commits, hours or file versions that are kept."""
         return self.retain or _RETAINED[self.policy]
 
 
@@ -93,7 +93,7 @@ class CleanFacts:
     """What the choice needs besides the view.
 
     `hours_ago`, `floor`: instant times, now minus the retained hours and minus the floor. `written`: when the
-    completed files of instants were written, by requested time. `holds`: moments that pins hold. `savepoints`: paths
+    completed files of instants were written, by requested time. `holds`: points in time that pins hold. `savepoints`: paths
     that savepoints keep. `unfinished`: compactions with records of phantombase that are still needed. `clustering`:
     file groups of pending clusterings.
     """
@@ -123,8 +123,8 @@ class Gone:
 class CleanChoice:
     """`gone`: removed now; `left`: what the bounds of the options leave to the next clean.
 
-    `retained`: the cutoff, "" if no state may go, None where file versions are retained and nothing else sets one;
-    `why`: what set it. `kept`: how many old slices stay, by the reason.
+    `retained`: the cutoff, "" if all states are kept, None where file versions are retained and nothing else sets one;
+    `why`: what set it. `kept`: the number of old slices that are kept, by the reason.
     """
 
     gone: tuple[Gone, ...]
@@ -136,7 +136,7 @@ class CleanChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanCutoff:
-    """States from `time` on stay; "": all of them."""
+    """States from `time` on are kept; "": all are."""
 
     time: str
     why: str
@@ -204,7 +204,8 @@ def _cutoffs(timeline: Timeline, facts: CleanFacts, options: CleanOptions) -> It
 
 
 def _replaced_but_kept(view: TableView, facts: CleanFacts, *, notified: bool) -> Iterator[CleanCutoff]:
-    """The replace commits of which a replaced file group must stay. `notified`: Hudi's archiver stops at a savepoint.
+    """The replace commits of which a replaced file group must be kept. `notified`: Hudi's archiver stops at a
+    savepoint.
 
     A savepoint also keeps what an earlier clustering replaced that completed after the savepoint was made.
     """
@@ -235,12 +236,12 @@ def _pending(timeline: Timeline) -> CleanCutoff | None:
 
 
 def _completed(timeline: Timeline, facts: CleanFacts, write: Instant) -> str:
-    """When a query could see it first: a decided compaction may be published long after its completion time."""
+    """When the write was first visible: a decided compaction may be published long after its completion time."""
     return max(facts.written.get(write.requested_time, ""), timeline.completed_at(write))
 
 
 def _why_kept(slice_: FileSlice, facts: CleanFacts) -> str | None:
-    """What keeps an old slice; None: nothing."""
+    """Why an old slice is kept; None: it is removed."""
     if slice_.key in facts.clustering:
         return "a pending clustering has it"
     if any(file.path in facts.savepoints for file in slice_.files):
@@ -260,7 +261,7 @@ def _gone(slice_: FileSlice, why: str) -> Gone:
 
 
 def _bounded(gone: list[Gone], options: CleanOptions) -> tuple[tuple[Gone, ...], tuple[Gone, ...]]:
-    """What goes now, and what is left. Replaced groups go now: once their replace commit is archived they count."""
+    """What is removed now, and what is left. Replaced groups are removed now: they count once their commit is archived."""
     replaced, old = [g for g in gone if g.why == "replaced"], [g for g in gone if g.why != "replaced"]
     now, left, partitions = list(replaced), list[Gone](), {g.partition for g in replaced}
     files = sum(len(g.files) for g in replaced)

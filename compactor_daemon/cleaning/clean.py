@@ -3,12 +3,12 @@
     finish     pending cleans: of a process that died, or of Hudi
     choose     see `cleaning.choice`
     request    <T>.clean.requested: from here on the files of the plan are not needed, and will be removed
-    begin      pins again: a plan with files that one holds is removed. Then <T>.clean.inflight
+    begin      pins are checked again: a plan with files that a pin holds is removed. Then <T>.clean.inflight
     remove     the files
     complete   the metadata table, then <T>.clean
 
 If the process dies, the next run, of phantombase or Hudi, removes the remaining files: one that does not exist counts
-as removed. request to begin, and complete, are lock sections; between them any process may remove the files.
+as removed. `request` with `begin`, and `complete`, are lock sections; between them any process may remove the files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PARTITION_FILES = (".hoodie_partition_metadata", "..hoodie_partition_metadata.c
 
 
 def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
-    """Finishes the pending cleans, except those whose plan is removed, see `begin`, or was never complete."""
+    """Finishes the pending cleans, except those whose plan is removed (see `begin`) or torn."""
     found, timeline = [], table.load_timeline()
     refuse_pending_restore(table, timeline)
     for instant in timeline.pending("clean"):
@@ -69,7 +69,7 @@ def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
 
 
 def _readable_plan(table: Table, clean: Instant, lock: TableLock) -> CleanPlan | None:
-    """The plan of a pending clean. None: it could not be read, no process began on it, and it was removed.
+    """The plan of a pending clean. None: the plan could not be read, no process had started it, and it was removed.
 
     Hudi writes a plan in place on local disks: killed there, it leaves an empty or torn file. Errors: see `may_go`.
     """
@@ -91,10 +91,10 @@ def begin(
 ) -> bool:
     """Makes a visible plan inflight: from here on its files may have been removed. Called under the table lock.
 
-    False: some of them are needed, and the plan was removed. By a pin that was put before the plan was visible, so
-    its reader was not refused; where the plan is older than this section, also by a savepoint or the newest state: its
-    process may have stalled before it put the plan. `known`: paths of pins with which the plan was made in this
-    section.
+    False: some of the files are needed, and the plan was removed. They may be needed by a pin that was put before the
+    plan was visible, so that its reader was not refused; where the plan is older than this section, also by a savepoint
+    or the newest state: the plan's process may have stalled before the put. `known`: paths of pins with which the plan
+    was made in this section.
     """
     pins = [pin for pin in live_pins(table.storage) if pin.path not in (known or ())]
     if (pins or known is None) and is_needed(table, plan, pins):
@@ -143,11 +143,11 @@ def _complete(table: Table, instant: str, plan: CleanPlan, took_ms: int, lock: T
 
 
 def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan, section: Section) -> frozenset[str]:
-    """Ends partitions in which nothing is left; which of those were removed. Called under the lock.
+    """Removes empty partitions; returns which were removed. Called under the lock.
 
-    While a write is pending they stay: it may be about to place its files there. An ended partition has no file that
-    makes it one; its empty folder stays. A process may stall right here and lose the lock while others write:
-    so nothing but the files that were seen is deleted, and they come back if there is more by now.
+    While a write is pending they are kept: it may be about to place files there. A removed partition has no partition
+    metadata file; its empty folder is kept. A process may stall right here and lose the lock while others write:
+    so only the files of the listing are deleted, and they are put back if the partition has more files since.
     """
     gone, storage = set(), table.storage
     for partition in plan.partitions:
@@ -166,7 +166,7 @@ def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan, sectio
 
 
 def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run: bool = False) -> CleanResult:
-    """Removes what may go by `options`. `dry_run`: changes nothing, and takes no lock.
+    """Removes the files that `options` allow. `dry_run`: changes nothing, and takes no lock.
 
     Errors: LockError, ConflictError (a pending clean names files that are in use), StorageError, MalformedError,
     UnsupportedError (the metadata table cannot be kept). Whatever happens, the next run continues.
@@ -210,8 +210,8 @@ def _plan(view: TableView, choice: CleanChoice, options: CleanOptions, before: s
         files[one.partition] += one.files
     writes, retained = view.timeline.completed_writes, choice.retained
     if retained:
-        # Earlier cleans may be archived first, and what they removed stays removed. But no cutoff passes a replace
-        # commit whose file groups are still there, nor a write that pends and may become one: Hudi would archive it.
+        # Earlier cleans may be archived first: what they removed is kept removed. But a cutoff stays below a replace
+        # commit whose file groups still exist, and below a pending write, which may become one: Hudi would archive it.
         gone = {(one.partition, one.file_id) for one in choice.gone}
         there = (view.facts.replaced.get(group.key) for group in view.groups if group.key not in gone)
         stays = [before, *(time for time in there if time is not None), *view.timeline.pending_writes]

@@ -1,7 +1,7 @@
 """What a clean would do: the facts for its choice, the pending cleans that it would finish, and its result.
 
-Nothing is changed, and no module that executes cleans is imported: `status` shows this. What cannot be read is an
-error.
+Nothing is changed, and no module that executes cleans is imported: `status` shows the result. A file that cannot be
+read is an error.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .choice import CleanChoice, CleanFacts, CleanOptions, Gone, Policy, choose
 
 
 def load_whole(table: Table) -> TableView:
-    """A view whose timeline knows all writes that completed after the moment of a pin, archived ones too.
+    """A view whose timeline has all writes that completed after the point in time of a pin, archived ones too.
 
-    On version 6 no archived instant has a completion time, and archiving does not pass a pin.
+    On version 6 no archived instant has a completion time, and archiving stops at a pin.
     """
     view = from_one_snapshot(table.load_view)
     if not table.layout.has_completion_times or view.timeline.archived:
@@ -45,7 +45,7 @@ def load_whole(table: Table) -> TableView:
 
 
 def without(view: TableView, gone: Collection[str]) -> TableView:
-    """The view as it is when these paths are removed, which are complete file slices (pure)."""
+    """The view after the removal of these paths, which are complete file slices (pure)."""
     left = (
         replace(group, slices=tuple(s for s in group.slices if not all(file.path in gone for file in s.files)))
         for group in view.groups
@@ -54,15 +54,15 @@ def without(view: TableView, gone: Collection[str]) -> TableView:
 
 
 def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> CleanFacts:
-    """Called with the view that is decided on.
+    """The facts for the choice on `view`.
 
-    `dry_run`: puts nothing on storage; expired pins count then. MalformedError: an unreadable pin, savepoint or plan,
-    which may forbid anything.
+    `dry_run`: puts nothing on storage, so expired pins count. MalformedError: a pin, savepoint or plan cannot be read;
+    it may forbid anything.
     """
     timeline, now_ms = view.timeline, clock_ms()
     hours = options.retained if options.policy is Policy.HOURS else 0
     return CleanFacts(
-        # Subtracted as moments: times of day jump by an hour when the clocks change.
+        # Points in time are subtracted: times of day jump by an hour when the clocks change.
         hours_ago=table.times.moment(now_ms - hours * 3_600_000),
         floor=table.times.moment(now_ms - int(options.floor_s * 1000)),
         written=_written(table, timeline),
@@ -74,12 +74,12 @@ def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_ru
 
 
 def _written(table: Table, timeline: Timeline) -> dict[str, str]:
-    """When the completed files were written. A completion time in a name may be much older: it is decided before."""
+    """When the completed files were written. The completion time in a name is decided earlier, perhaps much earlier."""
     return load_state_files(table.storage, table.config).written(timeline.completed, table.times.moment)
 
 
 def savepointed(table: Table, view: TableView) -> Iterator[str]:
-    """Paths that savepoints name, and those of their states: Hudi's names only some while a compaction is pending."""
+    """Paths that savepoints name, and all of their states: with a pending compaction Hudi's savepoint names only some."""
     for kept in savepoints(table, view.timeline):
         for files in (kept.savepoint.files, state_files(view, kept.instant)):
             for partition, names in files.items():
@@ -91,7 +91,7 @@ class CleanResult:
     """`instant`: of the clean; None: nothing was to be removed, or a dry run. `files`, `bytes`: removed, or would be.
 
     `finished`: pending cleans that were finished, or would be. `left`: files that the bounds left to the next clean.
-    `retained`, `why`, `kept`: see `Choice`.
+    `retained`, `why`, `kept`: see `CleanChoice`.
     """
 
     instant: str | None
@@ -117,7 +117,7 @@ def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanRe
         table.times.check_zone(view.timeline)
         for clean in cleans(view.timeline):
             if clean.completed:
-                retained_by(table.files, clean)  # a record that cannot be read ends a run, too
+                retained_by(table.files, clean)  # a record that cannot be read also ends a run
     finished = tuple(Finished(instant=instant, files=plan.count) for instant, plan in finishing.items())
     return result_of(None, choice, finished)
 
@@ -174,10 +174,10 @@ def to_finish(table: Table) -> dict[str, CleanPlan]:
 
 
 def may_go(table: Table, clean: Instant, error: MalformedError | MissingFileError, now_ms: Callable[[], int]) -> bool:
-    """Whether the plan of a clean, which cannot be read, may be removed; False: the clean has ended.
+    """Whether the unreadable plan of a clean may be removed; False: the clean has ended.
 
-    ConflictError: it may still be written. MalformedError: the clean has begun, so files that it names may have been
-    removed.
+    ConflictError: a process may still write the plan. MalformedError: the clean was started, so files of the plan may
+    have been removed.
     """
     path = table.instant_path(clean.at(State.REQUESTED))
     now = table.reload().load_timeline().find(clean.requested_time, "clean")
