@@ -93,9 +93,9 @@ class CleanFacts:
     """What the choice needs besides the view.
 
     `hours_ago`, `floor`: instant times, now minus the retained hours and minus the floor. `written`: when the
-    completed files of instants were written, by requested time. `holds`: points in time that pins hold. `savepoints`: paths
-    that savepoints keep. `unfinished`: compactions with records of phantombase that are still needed. `clustering`:
-    file groups of pending clusterings.
+    completed files of instants were written, by requested time. `holds`: points in time that pins hold. `savepoints`:
+    paths that savepoints keep. `unfinished`: compactions with records of phantombase that are still needed.
+    `clustering`: file groups of pending clusterings.
     """
 
     hours_ago: str
@@ -261,7 +261,7 @@ def _gone(slice_: FileSlice, why: str) -> Gone:
 
 
 def _bounded(gone: list[Gone], options: CleanOptions) -> tuple[tuple[Gone, ...], tuple[Gone, ...]]:
-    """What is removed now, and what is left. Replaced groups are removed now: they count once their commit is archived."""
+    """What is removed now, and what is left. Replaced groups are never left: they count if their commit is archived."""
     replaced, old = [g for g in gone if g.why == "replaced"], [g for g in gone if g.why != "replaced"]
     now, left, partitions = list(replaced), list[Gone](), {g.partition for g in replaced}
     files = sum(len(g.files) for g in replaced)

@@ -210,8 +210,9 @@ def _plan(view: TableView, choice: CleanChoice, options: CleanOptions, before: s
         files[one.partition] += one.files
     writes, retained = view.timeline.completed_writes, choice.retained
     if retained:
-        # Earlier cleans may be archived first: what they removed is kept removed. But a cutoff stays below a replace
-        # commit whose file groups still exist, and below a pending write, which may become one: Hudi would archive it.
+        # An earlier cutoff holds, since its files were removed; earlier cleans may be archived first. But no cutoff
+        # exceeds a replace commit whose file groups still exist, or a pending write, which may become one: Hudi would
+        # archive it.
         gone = {(one.partition, one.file_id) for one in choice.gone}
         there = (view.facts.replaced.get(group.key) for group in view.groups if group.key not in gone)
         stays = [before, *(time for time in there if time is not None), *view.timeline.pending_writes]

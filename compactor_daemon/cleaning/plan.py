@@ -79,7 +79,7 @@ def _written(table: Table, timeline: Timeline) -> dict[str, str]:
 
 
 def savepointed(table: Table, view: TableView) -> Iterator[str]:
-    """Paths that savepoints name, and all of their states: with a pending compaction Hudi's savepoint names only some."""
+    """Paths that savepoints name, and those of their states: during a pending compaction Hudi's names only some."""
     for kept in savepoints(table, view.timeline):
         for files in (kept.savepoint.files, state_files(view, kept.instant)):
             for partition, names in files.items():

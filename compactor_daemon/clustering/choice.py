@@ -1,15 +1,15 @@
 """Which small base files of a table become one, in which order of rows, and the plan (pure, vectorised).
 
-The file groups of a partition are taken in the order in which they were made. A run of small files, one after the
-other, is cut into windows:
+The file groups of a partition are taken in the order in which they were made. A run of consecutive small files is cut
+into windows:
 
-    a window ends       when its files reach the target size, and are as many as the least number
+    a window ends       when its files reach the target size and the least number of files
     it is clustered     if it has the least number of files
     a run ends          at a file group that is large, or that cannot be clustered: it has log files, or is in a plan
 
-So files stay in the order of their writes, and filters on times still skip most of them. A clustered file that is still
-small is a small file of the next clustering. A full one begins after the large files at the head of a partition. If it
-then finds three files or more, most of them small, it takes the large ones among them too.
+So files keep the order of their writes, and filters on times still skip most of them. A clustered file that is still
+small is a small file of the next clustering. A full clustering begins after the large files at the head of a partition.
+If three or more files follow, most of them small, it includes the large ones among them.
 
 Bucket-indexed tables are refused: the number in the name of a file group decides which rows are in it.
 
@@ -17,10 +17,10 @@ The order of the rows of a clustered file: by columns, or along a curve through 
 
     order     by the first column, then by the second, ...
     zorder    along the Z-order curve: bits of all columns in turn
-    hilbert   along the Hilbert curve: neighbours stay neighbours, also where the Z-order curve jumps
+    hilbert   along the Hilbert curve: neighbours are adjacent also where the Z-order curve jumps
 
-A curve goes through the ranks of values, not through the values: so each column counts alike, whatever its type and
-distribution. Nulls come last.
+A curve runs through the ranks of the values, so each column has the same weight, whatever its type and distribution.
+Nulls come last.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Ranks: TypeAlias = npt.NDArray[np.uint64]
 
 
 def check_sortable(schema: pa.Schema, columns: Sequence[str], where: str) -> None:
-    """UsageError: one is not a column of the table, is named twice, or its values have no order."""
+    """UsageError: a column is not in the table, is named twice, or its values have no order."""
     for name in columns:
         if name not in schema.names or pa.types.is_nested(schema.field(name).type) or columns.count(name) > 1:
             raise UsageError(
@@ -62,7 +62,7 @@ def check_sortable(schema: pa.Schema, columns: Sequence[str], where: str) -> Non
 
 
 def sorted_rows(rows: pa.Table, columns: Sequence[str], order: SortOrder) -> pa.Table:
-    """The rows in that order; rows of one place keep their order."""
+    """The rows in the given order; the sort is stable."""
     if order is SortOrder.ORDER or len(columns) == 1:
         return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in columns]))
     bits = min(16, _BITS // len(columns))
@@ -72,7 +72,7 @@ def sorted_rows(rows: pa.Table, columns: Sequence[str], order: SortOrder) -> pa.
 
 
 def _ranks(column: pa.ChunkedArray, bits: int) -> Ranks:
-    """The ranks of values, spread over all numbers of this number of bits."""
+    """The ranks of values, spread over the range of `bits`-bit numbers."""
     ranks: Ranks = pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.uint64)
     ranks -= np.uint64(1)
     most = int(ranks.max(initial=0))
@@ -90,7 +90,7 @@ def _interleaved(ranks: Sequence[Ranks], bits: int) -> Ranks:
 
 
 def _hilbert(ranks: Sequence[Ranks], bits: int) -> Ranks:
-    """The place of each row on the curve, by J. Skilling's transformation of coordinates (2004)."""
+    """The position of each row on the curve, by J. Skilling's transformation of coordinates (2004)."""
     axes = [rank.copy() for rank in ranks]
     for bit in reversed(range(1, bits)):
         half = np.uint64(1 << bit)
@@ -131,7 +131,7 @@ class ClusteringWindow:
 class ClusterChoice:
     """`windows`: what is clustered now; `left`: windows that `max_bytes` leaves to the next run.
 
-    `small`: how many small files there are; `kept`: how many file groups cannot be clustered now, by the reason.
+    `small`: the number of small files; `kept`: the number of file groups that cannot be clustered now, by the reason.
     """
 
     windows: tuple[ClusteringWindow, ...]
@@ -169,7 +169,7 @@ def choose_windows(view: TableView, busy: Mapping[GroupKey, str], options: Clust
 
 
 def _refuse_buckets(living: Sequence[FileGroup], where: str) -> None:
-    """A random file id looks like a bucket's in 2 of 100 000 cases, so half of them never do by chance."""
+    """Refuses if half of the file ids look like a bucket's: a random one does in 2 of 100 000 cases."""
     buckets = sum(looks_like_bucket(g.file_id) for g in living)
     if buckets and 2 * buckets >= len(living):
         raise UnsupportedError(
@@ -182,7 +182,7 @@ def _refuse_buckets(living: Sequence[FileGroup], where: str) -> None:
 
 
 def _came(group: FileGroup) -> tuple[str, str]:
-    """The order in which file groups came into being, as far as their slices still show it."""
+    """Sort key: the order in which file groups were created, as far as their slices still show it."""
     return group.slices[0].base_instant, group.file_id
 
 
@@ -201,7 +201,7 @@ def _is_small(group: FileGroup, options: ClusterOptions) -> bool:
 
 
 def _rows(files: Iterable[tuple[FileGroup, str | None]], options: ClusterOptions) -> Iterator[list[FileSlice]]:
-    """The rows of a partition: file slices, one after the other, that may become one file."""
+    """The runs of a partition: consecutive file slices that may become one file."""
     row: list[FileSlice] = []
     takes_large = False
     if options.full:
@@ -233,7 +233,7 @@ def _cut(row: Sequence[FileSlice], options: ClusterOptions) -> Iterator[list[Fil
 
 
 def _bounded(windows: Sequence[ClusteringWindow], options: ClusterOptions) -> tuple[tuple[ClusteringWindow, ...], int]:
-    """The windows of one run, at least one, and how many are left."""
+    """The windows that one execution clusters, at least one, and the number of those left."""
     taken: list[ClusteringWindow] = []
     size = 0
     for one in windows:
@@ -254,7 +254,7 @@ def planned(window: ClusteringWindow) -> ClusterGroup:
 
 
 def output_name(position: int, group: ClusterGroup, instant: str) -> BaseFileName:
-    """The name of the file that a group becomes: the same in every try, so that no two are made."""
+    """The name of the file that a group becomes: the same in every try, so that only one is made."""
     return BaseFileName(file_id=group.file_id, token=f"{position}-0-{COMPACTOR}", instant=instant)
 
 
@@ -263,8 +263,8 @@ def slices_of(
 ) -> tuple[tuple[FileSlice, ...], ...]:
     """The planned file slices of each group as they are now, in the order of the plan.
 
-    An empty result for a group: one of its inputs is not what was planned. It has log files or another base file, was
-    replaced or removed, or is in another plan. `busy`: file groups in plans other than this one.
+    An empty result for a group: one of its inputs differs from the plan. The input has log files or another base file,
+    was replaced or removed, or is in another plan. `busy`: file groups in plans other than this one.
     """
     known = view.by_key()
 

@@ -1,14 +1,14 @@
 """Clusters a table: joins small base files, as a clustering of Hudi.
 
-    finish     clusterings that are pending, of processes that died
+    finish     pending clusterings of dead processes
     choose     see `clustering.choice`
     request    under the lock, <T>.clustering.requested (version 6: <T>.replacecommit.requested): from here on no writer
-               changes the planned file groups, and no compaction takes them
-    make       outside of it, each new file, with a heartbeat
-    complete   see `complete`. If a write that began before the plan is pending, it is waited for. If the inputs have
-               changed, or the wait ends, the plan is cancelled
+               changes the planned file groups, and no compaction includes them
+    make       outside the lock, each new file, with a heartbeat
+    complete   see `complete`. It waits for a pending write that began before the plan. If the inputs changed, or the
+               wait times out, the plan is cancelled
 
-A plan never stays for longer than the work on it: while it is pending, updates of its file groups are refused.
+A plan is pending only while a process works on it, since updates of its file groups are refused until then.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ ClusterProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clustered:
-    """A clustering that was completed: `files` of `bytes` became `made` files of `bytes_made`, with `rows` rows.
+    """A completed clustering: `files` files of `bytes` became `made` files of `bytes_made`, with `rows` rows.
 
-    `copied`: how many of these were copied as bytes; `copied_row_groups`: their row groups; `encoded`: how many were to
-    be copied where it can be done, and were not, by the reason. `repeated_keys`: rows with the record key of an earlier
-    row of the same new file, of which a later upsert or delete changes only the first on versions 8 and 9.
+    `copied`: the number of new files copied as bytes; `copied_row_groups`: their row groups; `encoded`: the number of
+    files that `try` did not copy, by the reason. `repeated_keys`: rows with the record key of an earlier row of the
+    same new file; a later upsert or delete changes only the first of these on versions 8 and 9.
     """
 
     instant: str
@@ -100,11 +100,11 @@ class Clustered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterResult:
-    """`done`: completed now, or what would be done, with instant "". `finished`: those that an earlier run left.
+    """`done`: completed now, or what would be done, with instant "". `finished`: clusterings that an earlier run left.
 
-    `taken_back`: instants of plans of earlier runs whose files had changed. Of a dry run both are what a run would do.
-    `left`: new files that the bounds left to the next run. `why`: why nothing was to do. `small`, `kept`: see
-    `ClusterChoice`.
+    `taken_back`: instants of cancelled plans of earlier runs, whose files had changed. In a dry run `finished` and
+    `taken_back` are what a run would do. `left`: new files that the bounds left to the next run. `why`: why there was
+    nothing to do. `small`, `kept`: see `ClusterChoice`.
     """
 
     done: Clustered | None
@@ -130,11 +130,10 @@ def cluster_table(
 
     `dry_run`: changes nothing, and takes no lock. `lock`: all writers must share it.
 
-    UnsupportedError: a bucket-indexed table, one with an index of rows, or files that must be copied and cannot be;
-    nothing is changed. BarrierError: a write
-    that began before the plan did not end in time. ConflictError: the planned files changed. UsageError: the rows of a
-    file do not fit into the memory in which they are sorted. After an error the plan is cancelled; where that fails
-    too, the next write or run does so.
+    UnsupportedError: a bucket-indexed table, a table with an index of rows, or files that must be copied and cannot be;
+    nothing is changed. BarrierError: a write that began before the plan did not end in time. ConflictError: the planned
+    files changed. UsageError: the rows of a file do not fit into the memory for sorting. After an error the plan is
+    cancelled; where that fails too, the next write or run cancels it.
     """
     seen = table.reload()
     if not dry_run:
@@ -143,7 +142,7 @@ def cluster_table(
     timeline, choice = _choose(seen, options, copying)
     if dry_run:
         return _result(choice, _would(seen, timeline, choice, options, copying), *_would_finish(seen, timeline))
-    # Of a process that was killed right after its completion.
+    # Heartbeats of processes that were killed right after the completion.
     forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
     remove_left_behind(seen)
     if not choice.windows and not pending_clusterings(seen, timeline):
@@ -165,9 +164,9 @@ def cluster_table(
 
 
 def commit_stays(table: Table, error: ConflictError) -> bool:
-    """Whether the clustering of an error is completed, so that rows are visible that should not be: it says what to do.
+    """Whether the clustering of an error is kept as completed and shows replaced rows; the error says what to do.
 
-    See `late.refuse_changed_inputs`. Other conflicts end by themselves: the next run tries again.
+    See `stale.refuse_changed_inputs`. After other conflicts the next run tries again.
     """
     if error.instant is None:
         return False
@@ -176,7 +175,7 @@ def commit_stays(table: Table, error: ConflictError) -> bool:
 
 
 def cancel_pending_clusterings(table: Table, lock: TableLock) -> tuple[str, ...]:
-    """Takes pending clusterings back, and plans of clusterings that cannot be read; their instants.
+    """Cancels pending clusterings and unreadable plans of clusterings; returns their instants.
 
     ConflictError: a process works on one, or Hudi executes it.
     """
@@ -195,7 +194,7 @@ def cancel_pending_clusterings(table: Table, lock: TableLock) -> tuple[str, ...]
 
 
 def _choose(table: Table, options: ClusterOptions, copying: Copying) -> tuple[Timeline, ClusterChoice]:
-    """The choice, and the timeline that it was made by. `table`: reloaded."""
+    """The timeline, and the choice made with it. `table`: reloaded."""
     refuse_half_upgraded(table)
     refuse_left_to_hudi(table, "clustering")
     _refuse_indexes(table)
@@ -222,7 +221,7 @@ def _choose(table: Table, options: ClusterOptions, copying: Copying) -> tuple[Ti
 
 
 def _refuse_indexes(table: Table) -> None:
-    """UnsupportedError: an index of the metadata table would have to be dropped: rows move to other file groups."""
+    """UnsupportedError: an index of the metadata table must be dropped, since rows move to other file groups."""
     kept = upkeep_of(table, moves_rows=True)
     if kept.dropped:
         raise UnsupportedError(
@@ -245,7 +244,7 @@ def _plan(table: Table, timeline: Timeline, choice: ClusterChoice, options: Clus
 
 @contextmanager
 def _beating(table: Table, pending: PendingClustering) -> Iterator[None]:
-    """A heartbeat. After UnknownCommitError it stays: no process decides again before the answer must be there."""
+    """A heartbeat. After UnknownCommitError it is kept: no process decides again before the put must be answered."""
     with heartbeat(table.storage, pending.time, BEAT_S) as heartbeats:
         try:
             yield
@@ -266,9 +265,9 @@ class _Work:
     progress: ClusterProgress
 
     def finish_pending(self) -> tuple[tuple[Clustered, ...], tuple[str, ...]]:
-        """Finishes what dead processes left. A clustering on which another process works, or Hudi, is left alone.
+        """Finishes clusterings of dead processes. One on which another process works, or Hudi, is left alone.
 
-        Its windows were not chosen to be copied: those that cannot be are encoded.
+        The windows were not chosen to be copied: those that cannot be copied are encoded.
         """
         finished, gone = list[Clustered](), list[str]()
         now = self.table.reload()
@@ -330,7 +329,7 @@ class _Work:
         return done
 
     def _make_all(self, pending: PendingClustering, copy: Copy) -> tuple[list[Made], SliceRules]:
-        """The files, and how they were read."""
+        """The staged files, and the rules by which their inputs were read."""
         now = self.table.reload()
         timeline = now.load_timeline()
         refuse_passed(now, timeline, pending)
@@ -406,7 +405,7 @@ def _would(
 
 
 def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Clustered, ...], tuple[str, ...]]:
-    """The pending clusterings that a run would finish, and those that it would cancel. Nothing is changed."""
+    """The pending clusterings that a run would finish, and the instants of those that it would cancel."""
     finished, gone = list[Clustered](), list[str]()
     for pending in pending_clusterings(table, timeline):
         if is_at_work(table, pending, clock_ms) or is_of_hudi(table, pending):

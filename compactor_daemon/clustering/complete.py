@@ -1,14 +1,14 @@
 """Completes a clustering, or cancels it: each in one section under the table lock.
 
-    check     the plan is pending, no write may still change its inputs, and they are as planned
-    inflight  put by phantombase: from here on files of the instant may have their names
+    check     the plan is pending, its inputs are as planned, and no pending write may still change them
+    inflight  put by phantombase: from here on files of the instant may have their final names
     place     each file after its marker. Files of an instant that is not completed are in no slice
     complete  the metadata table, then <T>.replacecommit: the new file groups count, and the old ones do not
     again     the inputs are checked after the commit; if they changed since the check, the commit is deleted
 
-A process that dies in between leaves a pending clustering, which the next run completes, or cancels. The names of
-the files follow from the plan. A file that has its name already is verified and stays, so all tries agree on its size.
-If Hudi goes on instead, it rolls the inflight instant back first, and removes the files by their markers.
+A process that dies in between leaves a pending clustering, which the next run completes or cancels. The names of the
+files follow from the plan. A file that already has its final name is verified and kept, so all tries agree on its size.
+If Hudi continues instead, it first rolls the inflight instant back and removes the files by their markers.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ _log = get_logger()
 def complete(
     table: Table, pending: PendingClustering, made: Sequence[Made], rules: SliceRules, lock: TableLock
 ) -> list[Made]:
-    """Makes the staged files visible; returns them, with the sizes that they have now. [] if another process did.
+    """Makes the staged files visible; returns them with their final sizes, or [] if another process did so.
 
-    `rules`: how the files were read. BarrierError: a pending write may still change the inputs; try again
-    later. ConflictError: the inputs changed, the plan was removed or is superseded (see `pending`), or Hudi executes
-    it. UnknownCommitError: see there.
+    `rules`: how the files were read. BarrierError: a pending write may still change the inputs; try again later.
+    ConflictError: the inputs changed, the plan was removed or is superseded (see `pending`), or Hudi executes it.
+    UnknownCommitError: see there.
     """
     with lock.hold("complete a clustering") as section:
         table = reload_same_version(table, "a clustering")
@@ -100,7 +100,7 @@ def complete(
             path = table.instant_path(pending.requested.at(State.INFLIGHT))
             table.storage.put_if_absent(path, inflight_content(table, completion))
         placed = [_place(table, pending.time, one, rules, section) for one in made]
-        # A write may have added a column since the files were made: their rows do not have it, the table does.
+        # A write may have added a column since the files were made: the table has it, their rows do not.
         metadata = _commit(placed, table.schema_to_cluster(timeline).commit_text)
         change = Change.of(pending.time, metadata, {one.final: one.ranges for one in placed if one.ranges is not None})
         section.check()
@@ -116,9 +116,9 @@ def complete(
 
 
 def cancel_clustering(table: Table, pending: PendingClustering, lock: TableLock, why: str) -> bool:
-    """Removes the plan, and all files made by it. False: it was removed, or completed, by another process.
+    """Removes the plan and all files made by it. False: another process has removed or completed the clustering.
 
-    ConflictError: Hudi executes it.
+    ConflictError: Hudi executes the plan.
     """
     with lock.hold("take back a clustering") as section:
         table = reload_same_version(table, "a clustering")
@@ -133,14 +133,14 @@ def cancel_clustering(table: Table, pending: PendingClustering, lock: TableLock,
 
 
 def remove(table: Table, pending: PendingClustering, section: Section) -> None:
-    """Removes a clustering that is not completed: its files, then its plan. ConflictError: Hudi executes it."""
+    """Removes a pending clustering: its files, then its plan. ConflictError: Hudi executes the plan."""
     decided_completion(table, pending)
     storage = table.storage
     section.check()
-    # From here on no process completes it: what is deleted below has the names that another try would give. Nor
-    # does a process with a slow clock get this instant for something else.
+    # From here on no process completes the clustering: another try would give its files the names that are deleted
+    # below. Nor does a process with a slow clock get this instant for another action.
     put_tombstone(storage, pending.time)
-    # The staged files go first: from here on no file gets its name, by a process that lost its lock either.
+    # Staged files are removed first: from here on no process, not even one without its lock, can place a file.
     storage.delete_folder(staged_folder(pending.time))
     section.check()
     traces = traces_of(table, pending.time, "replacecommit", scan=False)
@@ -155,10 +155,10 @@ def remove(table: Table, pending: PendingClustering, section: Section) -> None:
 
 
 def cancel_dead_clusterings(table: Table, timeline: Timeline, lock: TableLock) -> None:
-    """Cancels the clusterings of dead processes, before a write: it would fail on the file groups in their plans.
+    """Cancels the clusterings of dead processes before a write, which would fail on the file groups in their plans.
 
-    Also those that committed after they were cancelled, see `withdraw_stale`. `timeline`: loaded not long before.
-    Errors: see `cancel_clustering`, `pending_clusterings`.
+    Also withdraws those that committed after they were cancelled, see `withdraw_stale`. `timeline`: loaded shortly
+    before. Errors: see `cancel_clustering`, `pending_clusterings`.
     """
     withdraw_stale(table, timeline, lock)
     for pending in pending_clusterings(table, timeline):
@@ -172,7 +172,7 @@ def cancel_dead_clusterings(table: Table, timeline: Timeline, lock: TableLock) -
 
 
 def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
-    """Inflight instants whose plan was cancelled: a process put the file after it had stalled, and died."""
+    """Inflight instants whose plan was cancelled: a process that had stalled put the inflight file, and died."""
     pending = [i for i in timeline.instants if i.family == "replacecommit" and i.state is State.INFLIGHT]
     if not pending:
         return ()
@@ -196,8 +196,8 @@ def _other_than(timeline: Timeline, pending: PendingClustering) -> Timeline:
 def _refuse_waiting(table: Table, timeline: Timeline, pending: PendingClustering) -> None:
     """BarrierError: a pending write may still change the inputs.
 
-    A write that began before the plan may not know it. A write that replaces file groups has chosen them when it began,
-    and does not replace the new one.
+    A write that began before the plan may not know the plan. A write that replaces file groups chose them when it
+    began, and does not replace the new one.
     """
     replacing = {i.requested_time for i in pending_replacing_writes(table, timeline)}
     for write in timeline.inflight_writers:
@@ -230,7 +230,7 @@ def _taken_back(table: Table, pending: PendingClustering) -> ConflictError:
 
 
 def _place(table: Table, instant: str, one: Made, rules: SliceRules, section: Section) -> Made:
-    """Gives a file its name, or verifies the one that has it: of an earlier try. Its size is then that of the file."""
+    """Gives a staged file its final name, or verifies an earlier try's file of that name, whose size is then used."""
     storage, name = table.storage, one.final.rpartition("/")[2]
     if storage.find(one.final) is None:
         section.check()
@@ -269,7 +269,7 @@ def _put(table: Table, done: Instant, data: bytes) -> None:
 def _look_back(table: Table, pending: PendingClustering, done: Instant) -> None:
     """ConflictError: the process stalled before the put, its lock was lost, and the plan was cancelled.
 
-    The commit replaces file groups by files that were removed: it is deleted. Until then readers fail: the view misses
+    The commit replaces file groups by removed files, so it is deleted. Until then readers fail, since the view misses
     the files.
     """
     requested = table.storage.find(table.instant_path(pending.requested))

@@ -1,13 +1,13 @@
-"""Makes one clustered file: reads its inputs one after the other, stages the new base file, proves that no row differs.
+"""Makes one clustered file: reads its inputs one by one, stages the new base file, verifies that no row differs.
 
-Runs in a thread. The file has no final name until the clustering completes. Memory: a row group and a batch; sorted,
+Runs in a thread. The file gets its final name when the clustering completes. Memory: a row group and a batch; sorted,
 all rows twice. Rows are encoded again, or the row groups of the inputs are copied as bytes:
 
     reencode  rows are decoded, and encoded into large row groups
     try       a new file is copied if no row group in it is small, and no file has an obstacle, see `copy_rules`
-    force     it is copied, however small its row groups are
+    force     a new file is copied, however small its row groups are
 
-The keys, and the other columns that identify a row, are decoded in each case: for the key filter, the key range and the
+The keys, and the other columns that identify a row, are always decoded: for the key filter, the key range and the
 ledger.
 """
 
@@ -54,7 +54,7 @@ _AHEAD = 4
 
 
 class RowsIn:
-    """The rows of the inputs, in their order. Files of few rows are put together: each call then does more.
+    """The rows of the inputs, in order. Files of few rows are combined into larger batches.
 
     Memory: what is read, and 8 bytes for each row.
     """
@@ -90,7 +90,7 @@ class RowsIn:
             yield from self._counted(held)
 
     def opened(self) -> Iterator[tuple[str, pa.NativeFile]]:
-        """The files; of an object store, whose answers take long, a few are fetched ahead."""
+        """The open files; on an object store a few are prefetched, because of its latency."""
         files = [one.base for one in self.inputs if one.base is not None]
         ahead = 1 if self._storage.is_file_system else _AHEAD
         sources = prefetched(files, lambda file: open_listed(self._storage, file.path, file.size), ahead)
@@ -108,14 +108,14 @@ class RowsIn:
             self._keys += [hash_keys(chunk, 0) for chunk in rows.column(RECORD_KEY).chunks]
 
     def repeated_keys(self) -> int:
-        """How many rows have the key of an earlier one; by a hash of 64 bits, and 0 without meta columns."""
+        """The number of rows with the key of an earlier row, by a hash of 64 bits; 0 without meta columns."""
         hashes = np.sort(np.concatenate(self._keys)) if self._keys else np.empty(0, np.uint64)
         return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
 
     def keys_of(self, path: str, source: pa.NativeFile) -> Iterator[pa.Table]:
         """The columns that identify the rows of an open input, which stays open; they are counted and hashed.
 
-        MalformedError: it has fewer rows than its footer says, or more.
+        MalformedError: its number of rows differs from the footer's.
         """
         schema = project(self._rules.schema, identity_columns(self._rules.schema))
         before = self._rows
@@ -134,7 +134,7 @@ class RowsIn:
         self.footer_rows += footer_rows
 
     def ledger(self, rows_out: int, hash_out: int) -> Ledger:
-        """After `batches`, or `keys_of` each input: all rows are untouched."""
+        """Called after `batches`, or after `keys_of` each input: all rows are `untouched`."""
         counts = dict.fromkeys((f.name for f in fields(Ledger) if f.name != "identity"), 0)
         counts |= {"base_rows": self._rows, "untouched": self._rows, "rows_out": rows_out}
         identity = Identity(base=self._hash, removed=0, added=0, out=hash_out)
@@ -146,11 +146,11 @@ def _same(source: pa.NativeFile) -> pa.NativeFile:
 
 
 LEAST_GROUP_BYTES = 8 << 20
-"""Row groups below it are not copied by `try`: a file of them takes longer to read, each time."""
+"""`try` does not copy smaller row groups: each read of a file of small ones takes longer."""
 
 
 def why_encoded(storage: Storage, slices: Sequence[FileSlice], schema: pa.Schema, copy: Copy) -> Obstacle | None:
-    """Why the base files of these slices are not copied into one; None: they are.
+    """Why the base files of these slices are not copied into one; None: they are copied.
 
     `schema`: the table's. Errors: as in any read of the files.
     """
@@ -191,14 +191,14 @@ def cannot_copy(obstacle: Obstacle, where: str) -> UnsupportedError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """What of the windows of a run is copied. Each is looked at once: its files never change."""
+    """Which windows of a run are copied. Each is checked once, since its files never change."""
 
     storage: Storage
     copy: Copy
     _seen: dict[ClusteringWindow, Obstacle | None] = field(default_factory=dict)
 
     def obstacles(self, windows: Sequence[ClusteringWindow], schema: pa.Schema) -> list[Obstacle | None]:
-        """For each window what is in the way, None: it is copied. UnsupportedError: it must be, and cannot."""
+        """The obstacle of each window; None: it is copied. UnsupportedError: it must be copied, and cannot be."""
         for one in windows:
             if one not in self._seen:
                 self._seen[one] = why_encoded(self.storage, one.slices, schema, self.copy)
@@ -219,7 +219,7 @@ def write_copied(
     text: str,
     output: OutputOptions,
 ) -> CopiedFile:
-    """Writes the base file, of inputs that have no obstacle. `name`: its final name; `text`: the Avro schema.
+    """Writes the base file from inputs without an obstacle. `name`: its final name; `text`: the Avro schema.
 
     Memory: a batch of keys, the key filter, and 4 MiB.
     """
@@ -258,8 +258,8 @@ class Made:
     """A staged file. `final`: its path once the clustering completes; `size` in bytes; `ledger`: its rows, all inserted
     from `inputs`, the names of the files; `ranges`: of its columns, if the metadata table has statistics.
 
-    `copied_row_groups`: 0 if it was encoded, or another process made it. `encoded`: why it was not copied, "" if that
-    was not asked for. `repeated_keys`: see `RowsIn`.
+    `copied_row_groups`: 0 if it was encoded, or another process made it. `encoded`: why it was not copied, "" if no
+    copy was requested. `repeated_keys`: see `RowsIn`.
     """
 
     partition: str
@@ -277,7 +277,7 @@ class Made:
 
 
 def make(storage: Storage, recipe: OutputFileSpec, file_id: str, name: str, inputs: tuple[FileSlice, ...]) -> Made:
-    """Stages one file. `name`: its final name. LedgerError: rows differ; nothing is left."""
+    """Stages one file. `name`: its final name. LedgerError: rows differ; the staged file is removed."""
     started, partition = time.monotonic(), inputs[0].partition
     staged = f"{staged_folder(recipe.instant)}/{uuid.uuid4().hex}.parquet"
     rows_in = RowsIn(storage, recipe.rules, inputs)
@@ -317,7 +317,7 @@ def make(storage: Storage, recipe: OutputFileSpec, file_id: str, name: str, inpu
 
 
 def _why_encoded(storage: Storage, recipe: OutputFileSpec, inputs: tuple[FileSlice, ...]) -> str | None:
-    """Why the file is not copied, "" if that was not asked for; None: it is.
+    """Why the file is not copied, "" if no copy was requested; None: it is copied.
 
     UnsupportedError: it must be copied, and cannot be.
     """
@@ -357,7 +357,7 @@ def _stage_encoded(storage: Storage, staged: str, recipe: OutputFileSpec, rows_i
 
 
 def _sorted(batches: Iterable[pa.RecordBatch], recipe: OutputFileSpec) -> list[pa.RecordBatch]:
-    """The sorted rows. UsageError: they take more than half of the memory limit; sorting takes as much again."""
+    """The sorted rows. UsageError: they exceed half of the memory limit; sorting takes as much again."""
     held: list[pa.RecordBatch] = []
     size, most = 0, recipe.output.memory_limit // 2
     for batch in batches:

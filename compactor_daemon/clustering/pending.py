@@ -1,7 +1,7 @@
 """Pending clusterings on the timeline: those of phantombase and of Hudi, superseded ones, unreadable ones.
 
 A clustering of phantombase has a plan that phantombase made (see `format.replace_request`). Its inflight file is put
-right before its files get their names. It then contains what this process decided:
+right before its files get their final names, and contains what this process decided:
 
     phantombase.cluster       the process
     phantombase.completion    the completion time, from version 8 on
@@ -11,15 +11,14 @@ Hudi's executor, which may execute such a plan too, leaves an inflight file with
 Superseded: a clean of Hudi retained only what is later than the plan. Hudi's cleaner checks only what was requested
 since the cutoff of the last clean, and its archiver counts every replace commit below that cutoff as cleaned. By
 commits, the cutoff stays below a pending clustering; by hours it does not, and a clean by file versions has none. A
-clustering that completed then could be archived while the files that it replaced still exist: their rows would exist
-twice.
+clustering that completed then could be archived while its replaced files still exist: their rows would exist twice.
 
-Unreadable: Hudi writes a plan in place; killed there, it leaves an empty or torn file, and it is unknown which file
-groups it names. The file is removed if no process can have worked by it: it is only requested, has not changed for two
-minutes, no heartbeat is fresh, and no file of its instant is in the table. A stalled process that read the plan before
-it was damaged cannot complete it: Hudi's checks the plan before it makes it inflight, and phantombase's finds the
-tombstone of the instant (see `complete.cancel_clustering`). On version 6 an empty file is that of a write that replaces
-file groups: the next write rolls it back.
+Unreadable: Hudi writes a plan in place; killed there, it leaves an empty or torn file, and the file
+groups of the plan are unknown. The file is removed if no process can have executed it: it is only requested, has not
+changed for two minutes, no heartbeat is fresh, and no file of its instant is in the table. A stalled process that read
+the plan before it was damaged cannot complete it: Hudi's checks the plan before it makes it inflight, and phantombase's
+finds the tombstone of the instant (see `complete.cancel_clustering`). On version 6 an empty file is that of a
+write that replaces file groups: the next write rolls it back.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _log = get_logger()
 
 
 def cancel_unreadable_plans(table: Table, lock: TableLock) -> tuple[str, ...]:
-    """Takes them back; their instants. ConflictError: a process may work on one, or has begun to."""
+    """Removes unreadable plans; returns their instants. ConflictError: a process may work on one, or has started."""
     if not _unreadable(table, table.load_timeline()):
         return ()
     with lock.hold("take back an unreadable plan of a clustering") as section:
@@ -130,14 +129,14 @@ _COMPLETION = "phantombase.completion"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingClustering:
-    """A clustering that is pending: the instant of its plan, in state requested, and the plan."""
+    """A pending clustering: the instant of its plan, in state requested, and the plan."""
 
     requested: Instant
     plan: ClusterPlan
 
     @property
     def groups(self) -> tuple[ClusterGroup, ...]:
-        """What becomes one file each."""
+        """The groups of inputs; each becomes one file."""
         return self.plan.groups
 
     @property
@@ -147,7 +146,7 @@ class PendingClustering:
 
 
 def pending_clusterings(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
-    """Those of phantombase, earliest first. MalformedError: a plan of a clustering cannot be read."""
+    """The pending clusterings of phantombase, earliest first. MalformedError: a plan of a clustering cannot be read."""
     found = []
     for instant in timeline.instants:
         if instant.family != "replacecommit" or instant.completed:
@@ -183,9 +182,9 @@ def inflight_content(table: Table, completion: str | None) -> bytes:
 
 
 def decided_completion(table: Table, pending: PendingClustering) -> tuple[bool, str | None]:
-    """Whether a process of phantombase began to complete the clustering, and the completion time that it decided.
+    """Whether a process of phantombase has started to complete the clustering, and its decided completion time.
 
-    ConflictError: Hudi has begun to execute the plan. MalformedError: the file cannot be read.
+    ConflictError: Hudi has started to execute the plan. MalformedError: the file cannot be read.
     """
     path = table.instant_path(pending.requested.at(State.INFLIGHT))
     if table.storage.find(path) is None:
@@ -216,7 +215,7 @@ def is_at_work(table: Table, pending: PendingClustering, now_ms: Callable[[], in
     """Whether a process of phantombase works on a clustering, by its heartbeat.
 
     On an object store also while a request of an ended process may yet be answered: its commit may still appear.
-    `now_ms`: None is the storage's clock; a dry run, which puts nothing on storage, has that of its machine.
+    `now_ms`: None is the storage's clock; a dry run, which puts nothing on storage, passes its machine's clock.
     """
     beat = read_heartbeat(table.storage, pending.time)
     if beat is not None and not table.storage.is_file_system:
@@ -225,7 +224,7 @@ def is_at_work(table: Table, pending: PendingClustering, now_ms: Callable[[], in
 
 
 def is_of_hudi(table: Table, pending: PendingClustering) -> bool:
-    """Whether Hudi has begun to execute its plan."""
+    """Whether Hudi has started to execute the plan."""
     try:
         decided_completion(table, pending)
     except ConflictError:
@@ -239,7 +238,7 @@ def is_passed(table: Table, timeline: Timeline, pending: PendingClustering) -> b
 
 
 def refuse_passed(table: Table, timeline: Timeline, pending: PendingClustering) -> None:
-    """ConflictError: a clean has superseded the plan: it must be cancelled, and a new one made."""
+    """ConflictError: a clean has superseded the plan, which must be cancelled and replaced by a new one."""
     if is_passed(table, timeline, pending):
         raise ConflictError(
             "a clean has passed the plan of a clustering while it was pending",

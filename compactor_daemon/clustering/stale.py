@@ -1,12 +1,12 @@
 """Checks the inputs of a clustering again after its commit: others may have changed them right before.
 
-A process may stall between its last snapshot and the put until its lock is lost. A write of Hudi that
-replaces file groups asks for no plan, so it may replace the inputs in that time; a rollback may undo what wrote them.
-The commit makes their rows visible again. It is deleted as long as nothing can rest on it.
+A process may stall between its last snapshot and the put until its lock is lost. A write of Hudi that replaces file
+groups checks no plan, so it may replace the inputs in that time; a rollback may undo the write that wrote them. The
+commit makes their rows visible again. It is deleted as long as nothing can depend on it.
 
-If the plan was cancelled in that time, the commit replaces file groups by files that were removed. If its process died
-before this check, the next write or run withdraws the commit: phantombase does not read the table until then, and
-Hudi reads it without the rows.
+If the plan was cancelled in that time, the commit replaces file groups by removed files. If the process died before
+this check, the next write or run withdraws the commit: until then phantombase does not read the table, and Hudi reads
+it without the rows.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def refuse_changed_inputs(
 ) -> None:
     """ConflictError: a write changed the inputs between `before`, the last snapshot, and the put of `done`.
 
-    The commit is deleted then, and the clustering pending; if others may have built upon it, it stays, and the error
-    says so.
+    The commit is then deleted, and the clustering is pending again; if others may have built upon the commit, it is
+    kept, and the error says so.
     """
     if (other := _changed_by(table, before, done, placed)) is None:
         return
@@ -64,8 +64,8 @@ def refuse_changed_inputs(
 def withdraw_stale(table: Table, timeline: Timeline, lock: TableLock) -> None:
     """Withdraws the commits of clusterings that were put after their plans had been cancelled. Errors: of the storage.
 
-    One stays, with an error in the log, if another write has completed in its partitions since: it may have written
-    rows again that it did not see. `timeline`: loaded not long before.
+    A commit is kept, with an error in the log, if another write has completed in its partitions since: that write may
+    have written rows again that it did not see. `timeline`: loaded shortly before.
     """
     if not any(i.family == "replacecommit" for i in timeline.completed):
         return
@@ -95,14 +95,14 @@ def _modified(table: Table) -> dict[str, int]:
 def _is_late(table: Table, done: Instant, names: Collection[str], recorded: Collection[str]) -> bool:
     """True if the clustering was cancelled before this commit: its outputs are missing and all inputs exist.
 
-    So it is no clustering whose plan an archiver has removed already: that happens once the inputs were removed.
+    A clustering whose plan an archiver has removed differs: its inputs were removed before.
     """
     time = done.requested_time
     if done.family != "replacecommit":
         return False
     planned = any(n.startswith(f"{time}.") and n.endswith(".requested") for n in names)
     if planned and not (time in recorded and has_tombstone(table.storage, time)):
-        return False  # the plan is there unless a take-back died before it went
+        return False  # a plan without a tombstone was not cancelled
     try:
         metadata = table.commit_metadata(done)
     except MissingFileError:
@@ -119,7 +119,7 @@ def _is_late(table: Table, done: Instant, names: Collection[str], recorded: Coll
 
 
 def _written_since(table: Table, now: Timeline, done: Instant, names: Mapping[str, int]) -> str:
-    """A write that completed in the partitions of a clustering after its commit was put; "": none."""
+    """A write that completed in the partitions of a clustering after the put of its commit; "": none."""
     partitions = {partition for partition, _ in _groups_of(table, done)}
     put = names[table.layout.file_name(done)]
     behind = (i for i in now.completed if i.family in _WRITES and names.get(table.layout.file_name(i), put) >= put)
@@ -142,7 +142,7 @@ def _changed_by(table: Table, before: Timeline, done: Instant, placed: Sequence[
 
 
 def _built_upon(table: Table, now: Timeline, before: Timeline, done: Instant, placed: Sequence[Made]) -> Iterator[str]:
-    """What rests on the new file groups, or may soon: the commit cannot be deleted any more."""
+    """What depends on the new file groups, or may soon: then the commit cannot be deleted."""
     made = {(one.partition, one.file_id): one.final.rpartition("/")[2] for one in placed}
     for instant in _since(now, before, done):
         if not made.keys().isdisjoint(_groups_of(table, instant)):

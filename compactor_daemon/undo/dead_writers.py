@@ -1,11 +1,11 @@
 """Rolls back pending writes of dead writers, and removes rollbacks and restores that have undone nothing.
 
-dead write    its writer shows no sign of life: `roll_back_dead_writers`
+dead write    its writer has no live heartbeat: `roll_back_dead_writers`
 unbegun       a rollback of a completed write, or the tombstone of a clustering, whose process died before it hid
-              the write (see `undo.rollback`): removed, and the write stays as if the command had not been run
-unreadable    a requested plan of a rollback or restore that Hudi left empty or torn: it writes plans in place.
-              Until it is removed it keeps restores, rollbacks and archiving out, that of a restore all writes (see
-              `table.pending_rollbacks`). Hudi's next writer also removes that of a rollback
+              the write (see `undo.rollback`): it is removed, and the write is valid as if the command had not been run
+unreadable    a requested plan of a rollback or restore that Hudi, which writes plans in place, left empty or torn.
+              Until it is removed it blocks restores, rollbacks and archiving; the plan of a restore also blocks all
+              writes (see `table.pending_rollbacks`). Hudi's next writer also removes the plan of a rollback
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _log = get_logger()
 
 
 def remove_unreadable_rollbacks(table: Table, lock: TableLock) -> None:
-    """Removes them, except those that a process may still be writing. LockError: see `Section`."""
+    """Removes unreadable plans of rollbacks that no process may still be writing. LockError: see `Section`."""
     _remove(table, lock, "rollback", _torn_rollbacks)
 
 
 def remove_unreadable_restores(table: Table, lock: TableLock) -> None:
-    """As `remove_unreadable_rollbacks`."""
+    """As `remove_unreadable_rollbacks`, of restores."""
     _remove(table, lock, "restore", _torn_restores)
 
 
@@ -68,13 +68,13 @@ def _remove(table: Table, lock: TableLock, action: str, find: Callable[[Table], 
 
 
 def _torn_rollbacks(table: Table) -> list[tuple[str, str]]:
-    """(instant, path) of those that are only requested."""
+    """(instant, path) of unreadable rollbacks that are only requested."""
     found = (r for r in pending_rollbacks(table) if isinstance(r, UnreadableRollback) and r.inflight is None)
     return [(r.instant, r.path) for r in found]
 
 
 def _torn_restores(table: Table) -> list[tuple[str, str]]:
-    """(instant, path) of those that are only requested."""
+    """(instant, path) of unreadable restores that are only requested."""
     found = []
     for instant in table.load_timeline().pending("restore"):
         if instant.state is State.REQUESTED:
@@ -83,14 +83,14 @@ def _torn_restores(table: Table) -> list[tuple[str, str]]:
                 decode_restore_plan(table.storage.read(path), path)
             except MalformedError:
                 found.append((instant.requested_time, path))
-            except MissingFileError:  # it has begun, or is gone
+            except MissingFileError:  # it was started, or removed
                 continue
     return found
 
 
 def remove_unbegun_rollbacks(table: Table, lock: TableLock) -> None:
-    """Those whose heartbeat shows that their process, of this machine, has ended: a stalled process could still hide
-    the write. LockError: see `Section`."""
+    """Removes the unbegun rollbacks whose heartbeat shows that their process, of this machine, has ended: a stalled
+    process could still hide the write. LockError: see `Section`."""
     timeline = table.load_timeline()
     if not _unbegun(table, timeline) and _with_tombstone(table, timeline) is None:
         return
@@ -145,12 +145,12 @@ def roll_back_dead_writers(
     """Finishes rollbacks that are in progress, rolls back every write of a dead writer, returns the rollbacks'
     instants. A rollback of a completed write that has undone nothing is removed if its process has ended.
 
-    `now_ms`: the storage's clock (`storage_ms`), which is asked once, and only if something depends on it.
+    `now_ms`: the storage's clock (`storage_ms`), which is read once, and only if something depends on it.
     A writer is dead if its heartbeat is not live (see `heartbeat.is_live`). `lazy`: other writers may be at work, even
     writers without heartbeats; then a writer counts as dead only if none of its files is younger than `expiry_s`
-    either, unless its process is known to have ended. The latest instant comes first, as in Hudi. A rollback whose
-    process is live is left alone. If the plan of such a rollback cannot be read, all other writes are left alone too:
-    it may be of any of them. `completed_too`: False passes rollbacks of completed writes over.
+    either, unless its process is known to have ended. The latest instant is first, as in Hudi. A rollback whose
+    process is live is left alone. If its plan cannot be read, all other writes are left alone too: it may be of any of
+    them. `completed_too`: False skips rollbacks of completed writes.
 
     ConflictError: another rollback of a completed write is pending, see `half_rolled_back`.
     """
@@ -174,7 +174,7 @@ def dead_writes(table: Table, *, lazy: bool, now_ms: Callable[[], int], expiry_s
 
 
 def _doomed(table: Table, dead: Callable[[Instant], bool], *, completed_too: bool) -> Iterator[tuple[Instant, bool]]:
-    """Writes to roll back, and whether that was begun; each is looked at when the one before has been rolled back."""
+    """Writes to roll back, and whether a rollback was started; each is checked after the rollback of the one before."""
     pending = pending_rollbacks(table)
     readable = [r for r in pending if isinstance(r, PendingRollback)]
     is_service = is_pending_service if completed_too else may_be_service
@@ -186,7 +186,7 @@ def _doomed(table: Table, dead: Callable[[Instant], bool], *, completed_too: boo
         if dead(rollback.at(State.INFLIGHT)):
             yield rollback.plan.instant, True
     known = {r.target for r in left}
-    # The process of an unreadable rollback may be writing its plan right now. If it is dead, the writes are undone.
+    # The process of an unreadable rollback may be writing the plan right now. If it is dead, the writes are undone.
     if any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None):
         return
     timeline = table.load_timeline()

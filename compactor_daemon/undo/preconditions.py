@@ -2,18 +2,18 @@
 
 work         no process is at work on the table, no clean or rollback is pending, no savepoint or pin needs the
              state
-left out     no compaction that stays has left out a file group that would be visible again
-torn         a completed file that Hudi left empty or torn, of a replace commit: what it replaced is unknown. All of
-             it is visible again after the restore, which is the state before it, unless `left out` refuses
+left out     no kept compaction has left out a file group that would be visible again
+torn         Hudi left the completed file of a replace commit empty or torn: what the commit replaced is unknown. All of
+             it is visible again after a restore to the state before the commit, unless `left out` refuses
 upgraded     version 6 log files carry their base instant and hold blocks of many writes. From version 8 on a reader
              counts all blocks for the write in the name, so one write in such a file cannot be undone alone
 plan         the plan of a restore or rollback is visible before anything is undone: from then on no process of
              phantombase builds upon what it names. A process may stall before the put and lose the lock, so the
-             lock is checked again after the put. If it was lost, the plan is removed, under the lock: it has undone
-             nothing
+             lock is checked again after the put. If it was lost, the plan, which has undone nothing, is removed under
+             the lock
 dependents   no Hudi executor, writer or rollback depends on a plan that is to be cancelled. A dead Hudi executor
              leaves an inflight file, and perhaps base files that no commit names: the base files are removed first,
-             then the inflight file, so no crash leaves base files without the file that shows who made them. An
+             then the inflight file, so a crash leaves no base files without the file that shows their writer. An
              executor that resumes cannot complete without its inflight file
 """
 
@@ -70,10 +70,10 @@ class DeadExecutor:
 
 
 def refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: AttemptOptions) -> DeadExecutor | None:
-    """ConflictError, BarrierError: another process has begun, or may be about to begin, work that depends on the plan.
+    """ConflictError, BarrierError: another process has started, or may soon start, work that depends on the plan.
 
-    Otherwise returns what a dead executor left, which must be removed with the plan. A plan without operations stands
-    for an unreadable plan: then any file of the instant counts.
+    Otherwise returns what a dead executor left, which must be removed with the plan. A plan without operations
+    represents an unreadable plan: then any file of the instant counts.
     """
     storage = table.storage
     trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
@@ -111,10 +111,10 @@ def refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: At
 
 
 def written_groups(table: Table, instant: str, plan: CompactionPlan) -> frozenset[GroupKey]:
-    """The file groups of a pending compaction that must stay in its plan: a write has put a log onto it (version 6).
+    """The file groups that must be kept in the plan of a pending compaction: a write has put a log onto it (version 6).
 
-    Without the plan no reader would find such a log below the base file of its file group. Empty where the plan is of
-    log compactions, and from version 8 on.
+    Without the plan no reader would find such a log below the base file of its file group. Empty for a plan of log
+    compactions, and from version 8 on.
     """
     if table.layout.slicing is not Slicing.BY_BASE_INSTANT or plan.merges_logs:
         return frozenset()
@@ -123,7 +123,7 @@ def written_groups(table: Table, instant: str, plan: CompactionPlan) -> frozense
 
 
 def refuse_inflight(table: Table, instant: str, path: str, options: AttemptOptions) -> None:
-    """ConflictError: an inflight file is there (`path`), although that of the dead executor was removed."""
+    """ConflictError: an inflight file exists (`path`), although that of the dead executor was removed."""
     if table.storage.find(path) is not None:
         raise _at_work(table, instant, "an inflight file", options)
 
@@ -142,7 +142,7 @@ def _at_work(table: Table, instant: str, found: str, options: AttemptOptions) ->
 def _refuse_files(table: Table, instant: str, plan: CompactionPlan, *, is_dead: bool) -> tuple[str, ...]:
     """The base files of a dead executor. ConflictError: other files of the instant, which depend on the plan."""
     placed = {p.final for decision in decisions(table.storage, instant) for p in decision.placements}
-    # From version 8 on, a log of the instant may belong to a writer that takes no lock and began in the same
+    # From version 8 on, a log of the instant may be of a writer that takes no lock and began in the same
     # millisecond. If there is no such write, the log was written under the plan while the table had version 6.
     is_shared = table.load_timeline().find(instant, "deltacommit") is not None
     by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
@@ -176,10 +176,10 @@ def _files_of(table: Table, instant: str, plan: CompactionPlan) -> Iterator[tupl
 
 @contextmanager
 def stale_plan_removed(table: Table, lock: TableLock, remove: Callable[[Table, str, Section], None]) -> Iterator[None]:
-    """Around the section that makes a plan visible: removes a plan put after the lock was lost, if no process executes
-    it.
+    """Around the section that makes a plan visible: removes a plan put after the lock was lost, unless a process
+    executes it.
 
-    `remove`: called under the lock, with the instant of the plan. If the lock cannot be acquired, the plan stays: see
+    `remove`: called under the lock, with the instant of the plan. If the lock cannot be acquired, the plan is kept: see
     `refuse_overtaken`.
     """
     try:
@@ -201,7 +201,7 @@ def refuse_stale(section: Section, instant: str) -> None:
 
 
 def is_own(table: Table, instant: str) -> bool:
-    """Whether the heartbeat of a plan is of this process: another process that executes the plan removes it."""
+    """Whether the heartbeat of a plan is of this process: another executor of the plan removes that heartbeat."""
     beat = read_heartbeat(table.storage, instant)
     return beat is not None and beat.owner == Process.current()
 
@@ -209,8 +209,8 @@ def is_own(table: Table, instant: str) -> bool:
 def refuse_overtaken(table: Table, timeline: Timeline, restore: PendingRestore) -> None:
     """ConflictError: others have written since the plan of a restore was made, and it has undone nothing.
 
-    What it would undo may be all that is left of their rows. Its process stalled right before it put the plan, lost the
-    lock, and died; or a writer of Hudi did not check for it.
+    The restore might undo the only copy of their rows. Its process stalled right before the put of the plan, lost the
+    lock, and died; or a writer of Hudi did not check for restores.
     """
     requested, times = restore.at(State.REQUESTED), restore.plan.times
     if not times or not is_requested(timeline, requested):
@@ -228,7 +228,7 @@ def refuse_overtaken(table: Table, timeline: Timeline, restore: PendingRestore) 
 
 
 def is_requested(timeline: Timeline, instant: Instant) -> bool:
-    """Whether it is on the timeline, and requested only."""
+    """Whether the instant is on the timeline in state requested."""
     found = timeline.find(instant.requested_time, instant.family)
     return found is not None and found.state is State.REQUESTED
 
@@ -236,7 +236,7 @@ def is_requested(timeline: Timeline, instant: Instant) -> bool:
 def refuse_upgraded_logs(
     table: Table, timeline: Timeline, undone: Collection[str], instant: str | None, *, begun: bool = False
 ) -> None:
-    """UsageError: a log file holds blocks of a write of `undone`, or would go, and is shared with another write.
+    """UsageError: a log file with blocks of a write of `undone`, or one to be removed, is shared with another write.
 
     Reads the block headers of all log files, unless the table was made in its present version. `instant`: what the
     command named. `begun`: a restore to it is in progress, and no other one can begin. Version 6 revokes single blocks,
@@ -278,7 +278,7 @@ def without_torn(table: Table, timeline: Timeline, undone: Collection[str]) -> T
 
 
 def refuse_torn_target(table: Table, timeline: Timeline, target: str) -> None:
-    """UsageError: the completed file of the write whose state is to come back cannot be read."""
+    """UsageError: the completed file of the write whose state is to be restored cannot be read."""
     try:
         table.commit_metadata(timeline.completed_writes[target])
     except MalformedError as error:
@@ -295,7 +295,7 @@ def refuse_torn_target(table: Table, timeline: Timeline, target: str) -> None:
 def refuse_unknown_left_out(
     table: Table, timeline: Timeline, left: Timeline, undone: Collection[str], instant: str
 ) -> None:
-    """UsageError: a compaction that stays lacks a planned file group, and what was replaced before it is not known.
+    """UsageError: a kept compaction lacks a planned file group, and what was replaced before it is not known.
 
     `left`: of `without_torn`; `instant`: what the command named.
     """
@@ -345,11 +345,11 @@ def _unknown(path: str, instant: str, found: str) -> UsageError:
 
 
 def refuse_left_out(table: Table, timeline: Timeline, undone: Collection[str], instant: str) -> None:
-    """UsageError: a compaction that stays left a file group out that a write of `undone` had replaced.
+    """UsageError: a kept compaction left out a file group that a write of `undone` had replaced.
 
     Without that write, the group is visible again without the compaction's base file: Hudi's readers of version 6 would
-    miss the rows below its logs, and on all versions keys that the plan deleted, and that lie elsewhere since, are
-    found twice. `instant`: of the state, or the write, that the command named.
+    miss the rows below its logs, and on all versions keys that the plan deleted, and that were written elsewhere since,
+    are found twice. `instant`: of the state, or the write, that the command named.
     """
     left = without_torn(table, timeline, undone)
     refuse_unknown_left_out(table, timeline, left, undone, instant)
@@ -359,7 +359,7 @@ def refuse_left_out(table: Table, timeline: Timeline, undone: Collection[str], i
         for group, replaced in groups.items():
             if replaced in undone:
                 raise _left_out(group, instant, compaction, replaced)
-    # On version 6 an archiver of Hudi may have taken the compaction: its logs are there, and the base file is not.
+    # On version 6 an archiver of Hudi may have archived the compaction: its logs exist, and the base file does not.
     replaced_at = table.facts.replaced_groups(left)
     by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
     back = {group: time for group, time in replaced_at.items() if by_name and time in undone}
@@ -384,7 +384,7 @@ def _left_out(group: GroupKey, instant: str, compaction: str, replaced: str) -> 
 def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozenset()) -> None:
     """ConflictError: a process is at work on a pending instant, or a clean or rollback is pending.
 
-    `dead`: times of writes whose rollbacks do not count: they will have been finished, or go with what is undone.
+    `dead`: times of writes whose rollbacks do not count: they are finished before, or removed with what is undone.
     """
     for clean in timeline.pending("clean"):
         raise ConflictError(
@@ -425,7 +425,7 @@ def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozen
 
 
 def refuse_writers(table: Table, timeline: Timeline) -> None:
-    """ConflictError: a write is pending that does not count as dead. A clustering is none, also on version 6."""
+    """ConflictError: a write that does not count as dead is pending. A clustering is no write, also on version 6."""
     for instant in timeline.inflight_writers:
         if may_be_service(table, instant):
             continue

@@ -1,29 +1,32 @@
 """Repairs records of a compaction that cannot be read: its completed file (`write_anew`), the `outcome` of an attempt.
 
 The completed file. Hudi writes it in place on local disks, after all base files are written, those of failed tasks are
-removed and the metadata table has the new ones. So its name decides: the compaction is completed, and Hudi 0.15.0 and
-1.2.0 read, write and compact on, whatever it contains (seen). Its content follows from the plan and the base files:
+removed and the metadata table has the new ones. So the file's name decides: the compaction is completed, and Hudi
+0.15.0 and 1.2.0 continue to read, write and compact, whatever the file contains (seen). Its content follows from the
+plan and the base files:
 
-    prove   each planned file group has one complete base file of the instant, with exactly the rows that merging the
-            planned files gives, by counts and hashes of all rows; outside of the lock
+    verify  each planned file group has one complete base file of the instant, with exactly the rows that merging the
+            planned files gives, by counts and hashes of all rows; outside the lock
             where a completed clean has removed the planned files, the base file is complete: the clean itself counts
             the compaction as completed, and no other file has those rows any more
-    write   in the lock: the file is still torn, its plan and its time are the same. One step replaces it
+    write   under the lock: if the file is still torn, and its plan and time are unchanged, one step replaces it
 
-Nothing else changes, so what Hudi has built upon the compaction since then holds. On version 6 the file keeps its time,
-which is a completion time for Hudi 1.x; if the process dies right before that is set, `timeline repair-times` does it.
+Nothing else changes, so what Hudi has built upon the compaction since then is valid. On version 6 the file keeps its
+modification time, which is a completion time for Hudi 1.x; if the process dies right before that is set,
+`timeline repair-times` sets it.
 
 The `outcome` of an attempt. It may contain the decision (`commit`). A completed compaction contains it in its commit
 (`decision_of_commit`). Before that no attempt decides again until an operator, who knows that no compactor works on the
-compaction, cancels the attempt. One hold of the table lock does this, in this order:
+compaction, cancels the attempt. Its steps, in this order, under one hold of the table lock:
 
-    refuse     if the compaction is completed, a compactor shows a sign of life, or a rollback names the instant
+    refuse     if the compaction is completed, a compactor may be live, or a rollback names the instant
     remove     the placed files that the decision may name: found by the records of finished slices, and by the tokens
-               in the names of files
+               in file names
     revoke     the record `revoked` is put: the decision is never valid again. Publishing checks for it under the lock
-    staged     the staged files are deleted: no file can be placed any more
+    staged     the staged files are deleted: from here on no file can be placed
 
-The `outcome` record itself stays, so that the completion time that it may have decided stays reserved (`reserved`).
+The `outcome` record itself is kept, so that the completion time that it may have decided is still reserved
+(`reserved`).
 A crash before `revoke` changes nothing for other processes: if the decision is published, removed files are placed
 again from their staged copies. After `revoke` the next attempt may open.
 """
@@ -73,7 +76,7 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenBack:
-    """An attempt whose decision was revoked, None if every outcome can be read; and its placed files, now deleted."""
+    """The attempt whose decision was revoked, None if every outcome can be read; and its placed files, now deleted."""
 
     attempt: int | None
     files: tuple[str, ...] = ()
@@ -82,10 +85,10 @@ class TakenBack:
 def cancel_unreadable_attempt(
     table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None, *, dry_run: bool = False
 ) -> TakenBack:
-    """Takes back what the last attempt may have decided, if its outcome cannot be read. `lock`: shared by all writers.
+    """Revokes what the last attempt may have decided, if its outcome cannot be read. `lock`: shared by all writers.
 
     `dry_run`: nothing is changed.
-    UsageError: no compaction with records. ConflictError: see `refuse` in the module; nothing was changed then.
+    UsageError: no compaction with records. ConflictError: see `refuse` in the module; nothing was changed.
     """
     options = options or AttemptOptions()
     with lock.hold("take back an unreadable decision") as section:
@@ -151,7 +154,7 @@ def _finals(table: Table, instant: str) -> tuple[str, ...]:
     """The files in the table that a decision on the instant may have placed."""
     finished = finished_slices(table.storage, instant)
     groups: set[GroupKey] = {(d.partition, d.file_id) for d in finished}
-    with suppress(MissingFileError):  # the plan is gone: the records name the file groups
+    with suppress(MissingFileError):  # the plan was removed: the records name the file groups
         groups |= {(o.partition_path, o.file_id) for o in table.compaction_plan(instant).operations}
     named = {d.final for d in finished if d.final is not None} | set(_with_our_token(table, instant, groups))
     return tuple(sorted(path for path in named if table.storage.find(path) is not None))
@@ -160,7 +163,7 @@ def _finals(table: Table, instant: str) -> tuple[str, ...]:
 def _with_our_token(table: Table, instant: str, groups: Iterable[GroupKey]) -> list[str]:
     """Files of the instant in these file groups whose token is one of phantombase.
 
-    On version 6 a log carries the instant of its slice, so only the records show which logs are meant.
+    On version 6 a log carries the instant of its slice, so only the records show such logs.
     """
     ids, found = set(groups), list[str]()
     for partition in sorted({partition for partition, _ in ids}):
@@ -183,7 +186,7 @@ _OTHERWISE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenAnew:
-    """`path`: of the completed file. `file_groups`: that it names, with `rows` in their base files."""
+    """`path`: of the completed file. `file_groups`: how many it names, with `rows` in their base files."""
 
     instant: str
     path: str
@@ -195,7 +198,7 @@ def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = F
     """Writes the completed file of a compaction again. `dry_run`: everything is verified, nothing is changed.
 
     UsageError: there is no such compaction, or its completed file can be read. ConflictError: a process may still be
-    writing it, or a restore or a rollback is pending. MissingFileError, LedgerError: what it says cannot be proved.
+    writing it, or a restore or a rollback is pending. MissingFileError, LedgerError: its content cannot be verified.
     """
     table = table.reload()
     torn, plan = _torn(table, instant)
@@ -286,7 +289,7 @@ def _torn(table: Table, instant: str) -> tuple[StateFile, CompactionPlan]:
 
 
 def _cleaned(table: Table, instant: str) -> frozenset[tuple[str, str]]:
-    """What completed cleans after an instant have removed, archived ones too: (partition, name)."""
+    """What cleans that completed after an instant have removed, archived ones too: (partition, name)."""
     plans = list[CleanPlan]()
     timeline = table.with_archive(table.load_timeline())
     for clean in timeline.instants:
@@ -331,7 +334,7 @@ def _prove(
 
 
 def _only(operation: CompactionOperation, instant: str, outputs: list[str], problem: str) -> str:
-    """The path of the one base file that the compaction made of the group. MissingFileError: it is not just one."""
+    """The path of the base file that the compaction made of the group. MissingFileError: there is not exactly one."""
     if len(outputs) != 1:
         where = join(operation.partition_path, operation.file_id)
         raise _lost(problem, where, instant, found=", ".join(outputs) or "none")
