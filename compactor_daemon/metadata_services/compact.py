@@ -1,12 +1,11 @@
 """Executes a compaction of the metadata table, as its plan fixes it (the caller holds the data table's lock).
 
-    plan (requested) | inflight | what Hudi left of this instant goes | base files | the completed commit
+    plan (requested) | inflight | removal of Hudi's files of this instant | base files | the completed commit
 
-Every step may be repeated: what a base file contains follows from the plan, and its name from the plan's instant. So a
-base file that is there already, of a dead process of phantombase, stays: a process that lost the lock unnoticed must
-find nothing to remove that another one has completed since. Readers see no base file before the completed commit. The
-inflight file is put before any base file: it is what makes Hudi remove what a dead process left, before it executes
-the plan again.
+Every step may be repeated: the content of a base file follows from the plan, and its name from the plan's instant. So
+an existing base file of a dead process of phantombase is kept: a process that unknowingly lost the lock must not remove
+what another one has completed since. Readers see no base file before the completed commit. The inflight file is put
+before any base file: because of it Hudi removes the files of a dead process before it executes the plan again.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _TOKEN = f"0-0-{COMPACTOR}"
 
 
 def request(metadata: Table, instant: str, plan: CompactionPlan, section: Section) -> None:
-    """Makes a plan visible. ConflictError: another process made one at this instant, without the lock."""
+    """Makes a plan visible. ConflictError: another process, without the lock, put one at this instant."""
     _put(metadata, Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED), encode_plan(plan), section)
 
 
@@ -61,7 +60,7 @@ def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
     with heartbeat(metadata.storage, instant, BEAT_S):  # without one Hudi 1.2 treats a compaction here as dead
         inflight = Instant(requested_time=instant, action=_ACTION, state=State.INFLIGHT)
         section.check()
-        metadata.storage.put_if_absent(metadata.instant_path(inflight), b"")  # there already: of a dead process
+        metadata.storage.put_if_absent(metadata.instant_path(inflight), b"")  # if it exists: of a dead process
         _remove_leftovers(metadata, instant, plan, section)
         stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
         for operation in plan.operations:
@@ -85,7 +84,7 @@ def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
 
 
 def _remove_leftovers(metadata: Table, instant: str, plan: CompactionPlan, section: Section) -> None:
-    """Removes base files of this instant that a dead Hudi process left: the plan is not completed."""
+    """Removes base files of this instant that a dead Hudi process left; the plan is still pending."""
     for partition in sorted({operation.partition_path for operation in plan.operations}):
         for entry in metadata.storage.list(partition):
             name = None if entry.is_folder else parse_data_file(entry.name)
@@ -97,8 +96,8 @@ def _remove_leftovers(metadata: Table, instant: str, plan: CompactionPlan, secti
 def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice:
     """The file slice that an operation names. MissingFileError: one of its files was removed.
 
-    On version 6 with all log files that name its base instant: a process that lost the lock unnoticed may have put the
-    plan after a delta commit that it does not know, and no reader would find again what the base file lacks.
+    On version 6 with all log files that name its base instant: a process that unknowingly lost the lock may have put
+    the plan after a delta commit unknown to it, and no reader would find again what the base file lacks.
     """
     partition = operation.partition_path
     sizes = {entry.name: entry.size for entry in metadata.storage.list(partition)}
@@ -132,9 +131,9 @@ def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice
 
 
 def _refuse_undecided(metadata: Table, data: Timeline, timeline: Timeline, instant: str) -> None:
-    """ConflictError: a log file that the plan does not name may be of an instant that pends on the data table.
+    """ConflictError: a log file that the plan does not name may be of a pending instant of the data table.
 
-    Merged, it could not be forgotten any more; left out, it would be lost.
+    If merged, its entries could not be removed any more; if left out, they would be lost.
     """
     done = {i.requested_time for i in timeline.completed}
     if undecided := sorted(i.requested_time for i in data.instants if not i.completed and i.requested_time in done):
@@ -168,7 +167,7 @@ def _write(
     section.check()
     if not metadata.storage.put_if_absent(path, content) and metadata.storage.read(path) != content:
         section.check()
-        metadata.storage.delete(path)  # of a dead process that had another schema, or wrote HFiles in another way
+        metadata.storage.delete(path)  # of a dead process with another schema or HFile layout
         if not metadata.storage.put_if_absent(path, content):
             raise _other(metadata, path, instant)
     return WriteStat(

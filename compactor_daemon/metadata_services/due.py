@@ -3,11 +3,12 @@
 A compaction never merges the entry of an instant that is pending on the data table: that instant may be rolled back,
 and its entry could not be removed any more. Hudi's rules, which these follow:
 
-    version 6   instant `<last delta commit>001`; not while an instant up to that delta commit pends on the data table
-    8 and 9     a new instant; or 1 ms before the earliest instant that pends on the data table and is completed here
+    version 6   instant `<last delta commit>001`; none while an instant up to that delta commit is pending on the data
+                table
+    8 and 9     a new instant; or 1 ms before the earliest instant that is pending on the data table and completed here
 
-Stricter than Hudi: nothing is planned while this timeline has a pending delta commit or log compaction, or while an
-index is built. Source: HoodieBackedTableMetadataWriter of 0.15.0 and 1.2.0.
+Stricter than Hudi: no plan while this timeline has a pending delta commit or log compaction, or while an index is
+built. Source: HoodieBackedTableMetadataWriter of 0.15.0 and 1.2.0.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ METADATA = MetadataOptions()
 
 
 COMPACTION_SUFFIX = "001"
-"""Ends the instant of a compaction of the metadata table on version 6."""
+"""The suffix of the instant of a compaction of the metadata table on version 6."""
 
 _DIGITS = 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataDue:
-    """`instant`: of the compaction that is due; None: none is, or none may be planned yet. `why`: in words."""
+    """`instant`: of the compaction that is due; None: none is due, or none may be planned yet. `why`: in words."""
 
     instant: str | None
     why: str

@@ -1,25 +1,25 @@
 """Cleans and archives the metadata table (the caller holds the data table's lock).
 
 Cleaning: plan (requested) | inflight | the files are deleted | the completed clean. Each file group retains its newest
-two slices: the newest, and the one before it, which a reader may have begun with. A clean waits until three instants
-have completed after a compaction, as Hudi's: until then readers open what they have listed. So a slice is removed once
-two compactions and three more instants came after it. Every step may be repeated: a file that does not exist counts as
-removed. File groups that a replace commit names are left alone, since Hudi gives the same names to an index that it
-builds again. 0.15 retains commits where 1.2 retains two file versions.
+two slices: the newest, and the one before it, which a reader may have listed. A clean waits, as Hudi's, until three
+instants have completed after a compaction: until then readers open the files that they have listed. So a slice is
+removed after two later compactions and three more instants. Every step may be repeated: a file that does not exist
+counts as removed. File groups that a replace commit names are left alone, since Hudi gives the same names to an index
+that it builds again. 0.15 retains commits where 1.2 retains two file versions.
 
 Archiving: by the rules of any table (`archiving.choice`), with these cutoffs in addition:
 
-    compaction    what its own newest compaction does not hold stays, and that compaction: the data table's archiver
-                  asks for it, and readers skip what it holds
+    compaction    its own newest compaction, and what that does not hold, are kept: the data table's archiver reads the
+                  compaction, and readers skip what it holds
     the table     nothing from the first write, or the first pending instant, of the data table's active timeline on:
-                  Hudi's rollback of such a write asks whether it is recorded here
-    slices        8 and 9: instants whose log files lie in a slice that no clean removed, since only they say which;
-                  not those that filled a partition, which are older than all base files there: a file group that no
-                  write has touched since keeps its first slice for ever
-    rebuilt    a delta commit that filled a partition stays until the compactions before it are archived too: it
+                  Hudi's rollback of such a write checks whether the write is recorded here
+    slices        8 and 9: instants with log files in a slice that no clean removed, since only the instants show which
+                  slice; but not those that filled a partition, which are older than all base files there: a file group
+                  without a later write always keeps its first slice
+    rebuilt       a delta commit that filled a partition is kept until the compactions before it are archived too: it
                   shows that the base files of these are removed (`metadata_table.read`)
 
-As Hudi, archiving retains one instant more than the data table's does by default; `slices` and `rebuilt` are not in
+As in Hudi, archiving retains one instant more than the data table's does by default; `slices` and `rebuilt` are not in
 Hudi. Source: HoodieBackedTableMetadataWriter of 0.15.0 and 1.2.0, HoodieTimelineArchiver of 0.15.0, TimelineArchiverV2
 of 1.2.0.
 """
@@ -62,7 +62,7 @@ class MetadataArchived:
 
 
 def archive_waits(data: Timeline, metadata: Timeline) -> str | None:
-    """Why nothing is archived, by the two timelines alone; None: something may be (pure)."""
+    """Why nothing is archived, by the two timelines alone; None: some instants may be archived (pure)."""
     count = len(metadata.completed)
     bound = OPTIONS.begins_above(count)
     if count <= bound:
@@ -72,7 +72,7 @@ def archive_waits(data: Timeline, metadata: Timeline) -> str | None:
 
 
 def archive_metadata(table: Table, section: Section, *, dry_run: bool) -> MetadataArchived:
-    """Archives what may go; what a dead process left is finished. Errors as those of archiving any table."""
+    """Archives what the rules allow; finishes what a dead process left. Errors as in archiving any table."""
     metadata, data = open_metadata_table(table), table.load_timeline()
     # The files are listed first: an instant that completes in between is still pending in the list.
     files, timeline = load_state_files(metadata.storage, metadata.config), metadata.load_timeline()
@@ -113,7 +113,7 @@ def cutoffs(data: Timeline, view: TableView) -> tuple[ArchiveCutoff, ...]:
 
 
 def shows_gone(timeline: Timeline, going: Collection[Instant]) -> bool:
-    """Whether a compaction would stay without the delta commit that shows that its base files were removed (pure)."""
+    """Whether a compaction would be kept without the delta commit that shows its base files as removed (pure)."""
     filled = [timeline.completed_at(i) for i in going if i.requested_time.startswith(ARTIFICIAL)]
     stay = (i.requested_time for i in timeline.completed if i.action == "commit" and i not in going)
     first = min(stay, default=None)
@@ -145,7 +145,7 @@ def _choice(
 
 
 def _remove(metadata: Table, files: StateFiles, instants: Sequence[Instant], section: Section) -> None:
-    """Removes archived instants, those that filled a partition last: see `shows_gone`."""
+    """Removes archived instants; those that filled a partition are removed last, see `shows_gone`."""
     for last in (False, True):
         some = [i for i in instants if i.requested_time.startswith(ARTIFICIAL) is last]
         if some:
@@ -153,7 +153,7 @@ def _remove(metadata: Table, files: StateFiles, instants: Sequence[Instant], sec
 
 
 CLEAN_SUFFIX = "002"
-"""Ends the instant of a clean of the metadata table on version 6."""
+"""The suffix of the instant of a clean of the metadata table on version 6."""
 
 _ACTION = "clean"
 _OPTIONS = CleanOptions(policy=Policy.VERSIONS, retain=2, floor_s=0)
@@ -170,7 +170,7 @@ class CleanDue:
 
 
 def clean_waits(metadata: Timeline) -> str | None:
-    """Why no clean is looked for now; None: one may be due (pure). A pending clean does not wait."""
+    """Why no new clean is due now; None: one may be due (pure). A pending clean does not wait."""
     if metadata.pending_compactions:
         return f"compaction {metadata.pending_compactions[0].requested_time} of the metadata table is pending"
     if metadata.pending("logcompaction"):
@@ -223,7 +223,7 @@ def pending_clean(metadata: Table, clean: Instant) -> CleanPlan:
 
 
 def request_clean(metadata: Table, instant: str, plan: CleanPlan, section: Section) -> Instant:
-    """Makes a plan visible. ConflictError: another process made one at this instant, without the lock."""
+    """Makes a plan visible. ConflictError: another process, without the lock, put one at this instant."""
     clean = Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED)
     path = metadata.instant_path(clean)
     section.check()

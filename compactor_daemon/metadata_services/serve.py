@@ -1,27 +1,25 @@
 """Runs what is due on the metadata table, in Hudi's order: pending compactions, a clean, a compaction, archiving.
 
-What a compaction of the metadata table merges: all its partitions together (pure).
+The services run under the data table's lock. A compaction merges all partitions of the metadata table together.
 
-Pending delta commits of the metadata table that the data table does not know (the caller holds its lock).
+Before them, pending delta commits of the metadata table that the data table does not know are removed. They arise when
+a process stalls before it puts a file of one, and loses the lock. Others roll back its write, or cancel its clustering,
+and remove the instant here. Then the process puts the file, finds that the lock is lost, and ends. No process of
+phantombase would complete or remove that delta commit, and services would wait for it for ever. Hudi's next writer
+rolls back all pending ones here.
 
-A process stalls before it puts a file of one, and loses the lock. Others roll its write back, or cancel its clustering
-back, and forget the instant here. Then it puts the file, finds that the lock is lost, and ends. No process of
-phantombase would complete or forget that delta commit, and services would wait for it for ever. Hudi's next writer
-rolls back all that are pending here.
-
-A living process makes its instant visible on the data table's timeline first, and keeps it there until it is done
-here. So one that is neither there nor archived is over. These are left alone:
+A live process makes its instant visible on the data table's timeline first, and keeps it there until its work here is
+done. So an instant that is neither there nor archived has ended. These are left alone:
 
     made-up times, and those of version 6's own services     they are not of the data table
     a fresh heartbeat                                        a process of Hudi may not share the lock
-    all, while a restore is pending                          Hudi 1.2 tells this table of a restore at a new time
+    all, while a restore is pending                          Hudi 1.2 records a restore here at a new time
     all, while the table is upgraded                         half of the timeline is elsewhere
 
-Plans of rollbacks and cleans of the metadata table that cannot be read (the caller holds the data table's lock).
-
-Hudi writes a plan in place on local disks: killed there, it leaves an empty or torn file. Nothing was done by it: it is
-read from the file before its instant becomes inflight. Hudi's next writer removes such a rollback, and an empty plan of
-a clean; phantombase's services do, since otherwise no clean and no archiving of the metadata table would go on.
+Unreadable plans of rollbacks and cleans of the metadata table are removed too. Hudi writes a plan in place on local
+disks: killed there, it leaves an empty or torn file. Such a plan was not executed, since it is read from the file
+before its instant becomes inflight. Hudi's next writer removes such a rollback, and an empty plan of a clean;
+phantombase's services remove both, since otherwise they would block cleans and archiving of the metadata table.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ _DECODE: dict[str, Callable[[bytes, str], object]] = {"rollback": decode_rollbac
 
 
 def unreadable(metadata: Table, timeline: Timeline, now_ms: Callable[[], int]) -> tuple[Instant, ...]:
-    """Those of a timeline of the metadata table on which no process began, and that none may still be writing.
+    """The unreadable plans of a metadata table's timeline that no process has started or may still be writing.
 
     `now_ms`: the storage's clock.
     """
@@ -83,7 +81,7 @@ def unreadable(metadata: Table, timeline: Timeline, now_ms: Callable[[], int]) -
 
 
 def forget_unreadable(metadata: Table, section: Section) -> tuple[str, ...]:
-    """Removes them; may be repeated. Returns their times. LockError: the lock was lost."""
+    """Removes the `unreadable` plans; may be repeated. Returns their times. LockError: the lock was lost."""
     storage = metadata.storage
     found = unreadable(metadata, metadata.load_timeline(), cache(lambda: storage_ms(storage)))
     for instant in found:
@@ -110,14 +108,14 @@ _DIGITS = 17
 
 
 def unknown(table: Table, metadata: Timeline, now_ms: Callable[[], int]) -> tuple[Instant, ...]:
-    """Those of a timeline of the metadata table, earliest first. `now_ms`: the storage's clock, see `is_live`.
+    """The pending delta commits that the data table does not know, earliest first. `now_ms`: see `is_live`.
 
     ConflictError: the table is being upgraded. MalformedError, UnknownStateError: its archive cannot be read.
     """
     pending = [i for i in metadata.pending("deltacommit") if _is_of_data(i.requested_time)]
     if not pending:
         return ()
-    # The data table's timeline is read after this one: an instant that is here was there before.
+    # The data table's timeline is read after `metadata`: an instant of `metadata` was there before.
     data = table.load_timeline()
     active = {i.requested_time for i in data.instants}
     if data.pending("restore") or active.issuperset(i.requested_time for i in pending):
@@ -131,7 +129,7 @@ def unknown(table: Table, metadata: Timeline, now_ms: Callable[[], int]) -> tupl
 
 
 def forget_unknown(table: Table, section: Section) -> tuple[str, ...]:
-    """Forgets them; may be repeated. Returns their times. LockError: the lock was lost."""
+    """Removes the `unknown` delta commits; may be repeated. Returns their times. LockError: the lock was lost."""
     found = unknown(table, open_metadata_table(table).load_timeline(), cache(lambda: storage_ms(table.storage)))
     for instant in found:
         forget(table, instant.requested_time, section)
@@ -159,7 +157,7 @@ def plan_all(view: TableView, instant: str) -> CompactionPlan | None:
 
 
 def _below(slice_: FileSlice, view: TableView, instant: str) -> FileSlice:
-    """The slice without log files that belong above `instant`: those of writes that completed after it."""
+    """The slice without the log files of writes that completed after `instant`."""
     if not view.timeline.layout.has_completion_times:
         return slice_
     times = {log.path: view.timeline.completion_time(log.name.instant) for log in slice_.logs}
@@ -184,7 +182,7 @@ def _operation(slice_: FileSlice) -> CompactionOperation:
 class MetadataCompaction:
     """A compaction of the metadata table: `files` base files of `log_files` log files, and the bytes of both.
 
-    `finished`: it was pending already.
+    `finished`: the compaction was already pending.
     """
 
     instant: str
@@ -197,9 +195,9 @@ class MetadataCompaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataClean:
-    """A clean of the metadata table: `files` that its plan names. `bytes`: of these, 0 if it was pending already.
+    """A clean of the metadata table: `files` that its plan names. `bytes`: of these, 0 if the clean was pending.
 
-    `finished`: it was. `instant`: "" in a dry run.
+    `finished`: the clean was already pending. `instant`: "" in a dry run.
     """
 
     instant: str
@@ -210,7 +208,7 @@ class MetadataClean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataServed:
-    """What was done, or would be in a dry run. `why`: why a new compaction was due or not; `why_clean`: a new clean.
+    """What was done, or would be in a dry run. `why`: why a new compaction was due or not; `why_clean`: of a clean.
 
     `archived`: instants, and what stopped archiving there. `forgotten`: see `unknown`, `unreadable`.
     """
@@ -228,16 +226,16 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
 
     May be repeated: what a dead process left is finished. `dry_run`: nothing is changed.
     LockError: the lock was not free, or was lost. MalformedError, UnsupportedError, MissingFileError: the metadata
-    table cannot be compacted; it is as before.
+    table cannot be compacted; it is unchanged.
     """
-    if (nothing := _nothing(table.reload(), options)) is not None:  # so that most writes take no lock for it
+    if (nothing := _nothing(table.reload(), options)) is not None:  # so that most writes take no lock
         return nothing
     with lock.hold("serve the metadata table") as section:
         table = table.reload()
         if (nothing := _nothing(table, options)) is not None:
             return nothing
         if (error := rollback_in_progress(table, table.load_timeline())) is not None:
-            # A compaction would merge what is hidden then: its records could not be removed any more.
+            # A compaction would merge the hidden write: its records could not be removed any more.
             return _idle(f"{error.what}: {error.instant}")
         forgotten = _forget(table, section, dry_run=dry_run)
         finished = _finish_compactions(table, section, dry_run=dry_run)
@@ -254,7 +252,7 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
 
 
 def _nothing(table: Table, options: MetadataOptions) -> MetadataServed | None:
-    """Why there is nothing to do, by the timelines alone; None: there may be something."""
+    """Why nothing is due, by the timelines alone; None: something may be due."""
     if not table.config.metadata_partitions:
         return _idle("the table has no metadata table")
     timeline = open_metadata_table(table).load_timeline()
@@ -296,7 +294,7 @@ def _finish_compactions(table: Table, section: Section, *, dry_run: bool) -> lis
 def _clean(
     table: Table, section: Section, forgotten: Collection[str], *, dry_run: bool
 ) -> tuple[list[MetadataClean], str]:
-    """Finishes pending cleans, then makes a new one if that is due."""
+    """Finishes pending cleans, then plans and executes a new one if it is due."""
     done = []
     metadata = open_metadata_table(table)
     for pending in metadata.load_timeline().pending("clean"):

@@ -1,6 +1,6 @@
 """Rolls back pending writes of dead writers, and removes rollbacks and restores that have undone nothing.
 
-dead write    its writer has no live heartbeat: `roll_back_dead_writers`
+dead write    its writer is dead: see `roll_back_dead_writers`
 unbegun       a rollback of a completed write, or the tombstone of a clustering, whose process died before it hid
               the write (see `undo.rollback`): it is removed, and the write is valid as if the command had not been run
 unreadable    a requested plan of a rollback or restore that Hudi, which writes plans in place, left empty or torn.

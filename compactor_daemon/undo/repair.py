@@ -289,7 +289,7 @@ def _torn(table: Table, instant: str) -> tuple[StateFile, CompactionPlan]:
 
 
 def _cleaned(table: Table, instant: str) -> frozenset[tuple[str, str]]:
-    """What cleans that completed after an instant have removed, archived ones too: (partition, name)."""
+    """What completed cleans later than an instant have removed, archived ones too: (partition, name)."""
     plans = list[CleanPlan]()
     timeline = table.with_archive(table.load_timeline())
     for clean in timeline.instants:

@@ -1,14 +1,14 @@
 """Restores a table to the state at an instant: every later write is undone, the newest first.
 
     lock   preconditions are checked; writes of dead writers are rolled back
-           <T>.restore.requested: the instants to undo. From here on the next run goes on. If the lock was lost
-           already, the plan is removed: others may have written
+           <T>.restore.requested: the instants to undo. From here on the next run continues after a crash. If the lock
+           was already lost, the plan is removed: others may have written
            the metadata table, if there is one, is dropped: the next Hudi writer builds it again
            <T>.restore.inflight, then each instant, see `undo.undo`
            <T>.restore
 
-The lock is held all the time. Writers, planners and other services of phantombase refuse to begin anything while a
-restore is pending. Hudi can finish a restore of phantombase, and phantombase one of Hudi.
+The lock is held all the time. Writers, planners and other services of phantombase refuse to start while a restore is
+pending. Hudi can finish a restore of phantombase, and phantombase one of Hudi.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """`instant`: of the restore; None: nothing was to be undone, or a dry run. `target`: whose state is back.
+    """`instant`: of the restore; None: nothing was to be undone, or a dry run. `target`: whose state is restored.
 
-    `undone`: (time, action), the newest first. `files`: how many were removed, or would be. `finished`: it was pending.
-    `metadata_dropped`: the metadata table was dropped. `dead`: times of pending writes of dead writers, which are
-    rolled back first, or would be.
+    `undone`: (time, action), the newest first. `files`: the number of files removed, or to be removed. `finished`: the
+    restore was pending. `metadata_dropped`: the metadata table was dropped. `dead`: times of pending writes of dead
+    writers, which are rolled back first, or would be.
     """
 
     instant: str | None
@@ -89,7 +89,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
     `target` None: only a pending restore is finished. UsageError: no such write, no complete state of it, a later
     savepoint, none pending, or see `preconditions`. ConflictError: a process is at work, or a reader holds a later
     state; another restore is pending. UnsupportedError: a resize of buckets could be undone. LockError, StorageError:
-    the next run goes on.
+    the next run continues.
     """
     refuse_left_to_hudi(table, "restoring")
     if dry_run:
@@ -166,17 +166,17 @@ def _dead_writes(table: Table) -> frozenset[str]:
 def to_undo(timeline: Timeline, target: str) -> tuple[tuple[str, str], ...]:
     """The writes, plans and services after an instant, the newest first (pure).
 
-    By requested time, as reads as of an instant count. A compaction that was requested before the target and completed
-    after it stays: it merged nothing that was written after its plan.
+    By requested time, as in reads as of an instant. A compaction that was requested before the target and completed
+    after it is kept: it merged nothing that was written after its plan.
     """
     later = [i for i in timeline.instants if i.is_write and i.requested_time > target]
-    # Of two writes of one time the service goes first: the other one was there before it.
+    # Of two instants of one time the service is undone first: the other one is older.
     ordered = sorted(later, key=lambda i: (i.requested_time, i.family != "deltacommit"), reverse=True)
     return tuple((i.requested_time, i.action) for i in ordered)
 
 
 def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[str] = frozenset()) -> RestorePlan:
-    """The plan of a new restore. `dead`: times of pending writes that are rolled back before it begins."""
+    """The plan of a new restore. `dead`: times of pending writes that are rolled back before it starts."""
     refuse_half_upgraded(table)
     if target is None:
         raise UsageError(
@@ -198,7 +198,7 @@ def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[
     left = [i for i in timeline.instants if i.completed or i.requested_time not in dead]
     living = replace(timeline, instants=tuple(left))
     _refuse_cleaned(table, living, target)
-    seen = table.snapshot(reload=False)  # both look at all partitions
+    seen = table.snapshot(reload=False)  # both read all partitions
     undone = to_undo(living, target)
     known = without_torn(seen, timeline, {time for time, _ in undone})
     _check_whole(seen, known, target)
@@ -210,7 +210,7 @@ def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[
 def _check_whole(table: Table, timeline: Timeline, target: str) -> None:
     """MissingFileError: a file of a completed compaction is lost.
 
-    Plans that are undone are not asked for: one that cannot be read is a reason to restore the table.
+    Plans that are to be undone are not read: an unreadable plan is a reason to restore the table.
     """
     known = tuple(i for i in timeline.instants if i.completed or i.requested_time <= target)
     _load_groups(table, replace(timeline, instants=known))
@@ -228,10 +228,10 @@ def _load_groups(table: Table, timeline: Timeline) -> None:
 
 
 def _refuse_lost(table: Table, timeline: Timeline, undone: Sequence[tuple[str, str]], target: str) -> None:
-    """UsageError: the state that would be left lacks a base file.
+    """UsageError: the restored state would lack a base file.
 
-    A compaction or clustering that was pending at the target, and completed later, stays (see `to_undo`); a savepoint
-    keeps what it merged, not what it made, which a clean of Hudi may have removed since.
+    A compaction or clustering that was pending at the target, and completed later, is kept (see `to_undo`); a savepoint
+    keeps its inputs, not its base files, which a clean of Hudi may have removed since.
     """
     later = set(undone)
     left = replace(timeline, instants=tuple(i for i in timeline.instants if (i.requested_time, i.action) not in later))
@@ -248,7 +248,7 @@ def _refuse_lost(table: Table, timeline: Timeline, undone: Sequence[tuple[str, s
 
 
 def _refuse_archived(table: Table, timeline: Timeline, target: str) -> None:
-    """UsageError: a later write has left the active timeline, as where Hudi archives beyond savepoints."""
+    """UsageError: a later write is archived, as where Hudi archives beyond savepoints."""
     archived = (i.requested_time for i in table.with_archive(timeline).archived if i.is_write)
     if later := min((time for time in archived if time > target), default=None):
         raise UsageError(
@@ -260,9 +260,9 @@ def _refuse_archived(table: Table, timeline: Timeline, target: str) -> None:
 
 
 def _refuse_cleaned(table: Table, timeline: Timeline, target: str) -> None:
-    """UsageError: files of the state may have been removed. A savepoint keeps its files; each of them must be there.
+    """UsageError: files of the state may have been removed. A savepoint keeps its files; each of them must exist.
 
-    But not the log files of later writes, which it names too, see `state_files`: they go when these are undone.
+    Log files of later writes, which a savepoint names too (see `state_files`), need not exist: their undo removes them.
     """
     kept = next((k for k in savepoints(table, timeline) if k.instant == target), None)
     if kept is None:
@@ -338,7 +338,7 @@ def _execute(
 
 
 def _forget_rollbacks(table: Table, restore: PendingRestore, section: Section) -> None:
-    """Removes the rollbacks of what is undone. Hudi's restore begins such ones too, and removes them."""
+    """Removes the rollbacks of undone instants. Hudi's restore requests such rollbacks too, and removes them."""
     for rollback in pending_rollbacks(table):
         if not isinstance(rollback, PendingRollback) or rollback.target not in restore.plan.times:
             continue

@@ -2,21 +2,21 @@
 
     write        lock   preconditions (`undo.preconditions`)
                         R.rollback.requested: the plan. From here on no process builds upon t, even if this process
-                        stalls and loses the lock. If the lock was lost already, the plan is removed: others may have
+                        stalls and loses the lock. If the lock was already lost, the plan is removed: others may have
                         built upon t
-                        the completion time of t stays in use: consumers may have read up to it, and no later write may
-                        complete below it, by a clock that is behind
-                        the completed file of t is deleted: t is now a write of a dead writer. A heartbeat shows the
-                        others of this machine whether this process has ended
-                 then   t is rolled back as one of a dead writer, see `undo.undo`
+                        the completion time of t is kept in use: consumers may have read up to it, and no later write
+                        may complete below it, by a slow clock
+                        the completed file of t is deleted: t is now a write of a dead writer. A heartbeat shows
+                        other processes of this machine whether this process has ended
+                 then   t is rolled back as a write of a dead writer, see `undo.undo`
     clustering   lock   preconditions; a tombstone for t: no process completes t again or builds upon it. If the lock
-                        was lost already, the tombstone is removed
-                        the completed file of t is deleted: t is a pending clustering, which is cancelled: the file
+                        was already lost, the tombstone is removed
+                        the completed file of t is deleted: t is now a pending clustering. It is cancelled: the file
                         groups that it replaced are visible again
 
 If the process dies before t is hidden, the next writer on the same machine removes the plan or the tombstone; otherwise
-`compactor-daemon rollback`, or Hudi for a write, finishes. After that, the next writer does. Hudi's rollback of a
-clustering leaves its plan pending: its next clustering executes it again.
+`compactor-daemon rollback`, or Hudi for a write, finishes the rollback. Once t is hidden, the next writer finishes it.
+Hudi's rollback of a clustering leaves the plan pending: Hudi's next clustering executes the plan again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from .undo import roll_back, unpublish
 class RolledBack:
     """`rollback`: its instant.
 
-    `metadata_dropped`: the metadata table was dropped, since a compaction of it holds the write.
+    `metadata_dropped`: the metadata table was dropped, since one of its compactions holds the write.
     """
 
     instant: str
@@ -79,12 +79,12 @@ class RolledBack:
 
 
 def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> RolledBack:
-    """Takes a completed write back that nothing was built upon; a pending rollback of it, Hudi's too, is finished.
+    """Rolls back a completed write that nothing was built upon; a pending rollback of it, Hudi's too, is finished.
 
     `dry_run`: everything is checked, nothing is changed, and `rollback` is empty.
-    UsageError: another write, plan or savepoint came later, or it is no write of a writer. ConflictError: a process is
-    at work. UnsupportedError: rows may lie in buckets of a resize. LockError, StorageError: run again; once the write
-    is hidden the next writer finishes it, too.
+    UsageError: a later write, plan or savepoint exists, or the instant is no write of a writer. ConflictError: a
+    process is at work. UnsupportedError: rows may lie in buckets of a resize. LockError, StorageError: run again; once
+    the write is hidden the next writer also finishes the rollback.
     """
     refuse_left_to_hudi(table, "taking back writes of")
     if not dry_run:
@@ -118,7 +118,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
                 "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this write"
             )
             drop_within(table, section)
-        if write.completion_time is not None:  # from here on nothing else shows that this time was used
+        if write.completion_time is not None:  # from here on no file shows that this time was used
             section.check()
             put_tombstone(table.storage, write.completion_time)
         with first_beat(table.storage, instant):
@@ -133,7 +133,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
 
 
 def _plan(table: Table, instant: str) -> RollbackPlan | None:
-    """What a completed write has left in the table, found without the lock; None: there is no such write."""
+    """The files of a completed write, found without the lock; None: there is no such write."""
     found = [i for i in table.load_timeline().completed if i.is_write and i.requested_time == instant]
     return traces_of(table, instant, found[0].action, scan=True) if len(found) == 1 else None
 
@@ -146,7 +146,7 @@ def _make_visible(table: Table, rollback: PendingRollback, section: Section) -> 
 
 
 def _remove_late(table: Table, instant: str, section: Section) -> None:
-    """Unless another process executes the rollback."""
+    """Removes the plan, unless another process executes the rollback."""
     timeline = table.load_timeline()
     late = next((r for r in rollbacks_of_completed(table, timeline) if r.instant == instant), None)
     if late is not None and is_requested(timeline, late.at(State.REQUESTED)) and is_own(table, instant):
@@ -156,7 +156,7 @@ def _remove_late(table: Table, instant: str, section: Section) -> None:
 
 
 def _keep(table: Table, begun: PendingRollback) -> None:
-    """Without a heartbeat no process removes the plan, see `unbegun_rollback`: two may be at work on it now."""
+    """Deletes the heartbeat, so that no process removes the plan (`unbegun_rollback`): two may work on it now."""
     table.storage.delete(heartbeat_path(begun.instant))
 
 
@@ -165,8 +165,8 @@ def _readable(table: Table) -> list[PendingRollback]:
 
 
 def _refuse_lost(table: Table, timeline: Timeline, write: Instant, begun: PendingRollback | None) -> None:
-    """UsageError: the state before the write cannot be had, or something came after it. `begun`: a rollback that has
-    undone nothing yet."""
+    """UsageError: the state before the write cannot be restored, or the write was built upon. `begun`: a rollback
+    that has undone nothing yet."""
     time = write.requested_time
     try:
         refuse_last(table, timeline, write)
@@ -222,7 +222,7 @@ def is_service(table: Table, write: Instant) -> bool:
 
 
 def refuse_built_upon(table: Table, timeline: Timeline, write: Instant) -> None:
-    """UsageError: something came after the write, or keeps it."""
+    """UsageError: a later instant was built upon the write, or a savepoint keeps it."""
     moment = timeline.moment_of(write) if write.completed else write.requested_time
     for other in timeline.instants:
         if not other.is_write or other == write:
@@ -241,7 +241,7 @@ def refuse_built_upon(table: Table, timeline: Timeline, write: Instant) -> None:
 
 
 def refuse_last(table: Table, timeline: Timeline, write: Instant) -> None:
-    """UsageError: only archived writes would be left. Hudi finds no row of theirs then, and its upserts double them."""
+    """UsageError: only archived writes would be left. Hudi would find none of their rows; its upserts double them."""
     if all(i == write for i in timeline.completed) and table.with_archive(timeline).has_archived_writes:
         raise UsageError(
             "no completed write would be left on the active timeline, and earlier ones are archived",
@@ -254,7 +254,7 @@ def refuse_last(table: Table, timeline: Timeline, write: Instant) -> None:
 
 
 def refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:
-    """UsageError: a clean did not retain the state before the write, as one that keeps the newest file version."""
+    """UsageError: a clean did not retain the state before the write, as one that retains one file version."""
     retained = retained_since(table, timeline)
     if write.completed and retained > write.requested_time:
         raise UsageError(
@@ -269,8 +269,8 @@ def refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:
 def is_merged(table: Table, write: Instant) -> bool:
     """Whether a compaction of the metadata table has merged the write, or its plan may name a log file of it.
 
-    Its records cannot be removed any more then: a plan without one of its files cannot be executed, and what it has
-    merged Hudi's readers would list.
+    The write's records cannot be removed then: a plan without one of its files cannot be executed, and Hudi's readers
+    would list what the compaction has merged.
     """
     if not table.config.metadata_partitions:
         return False
@@ -284,7 +284,7 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unclustered:
-    """`files`: visible again. `metadata_dropped`: the metadata table, compacted since then, was dropped."""
+    """`files`: the number visible again. `metadata_dropped`: the metadata table, compacted since then, was dropped."""
 
     instant: str
     files: int
@@ -292,7 +292,7 @@ class Unclustered:
 
 
 def is_clustering(table: Table, instant: str) -> bool:
-    """Whether an instant is a clustering of phantombase that `roll_back_clustering` rolls back, or finishes."""
+    """Whether an instant is a clustering of phantombase: `roll_back_clustering` rolls it back, or finishes that."""
     found = table.load_timeline().find(instant, "replacecommit")
     if found is None or planned_clustering(table, found) is None:
         return False
@@ -302,8 +302,8 @@ def is_clustering(table: Table, instant: str) -> bool:
 def roll_back_clustering(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> Unclustered:
     """Rolls back a completed clustering that nothing was built upon. `dry_run`: everything is checked, nothing changed.
 
-    UsageError: another write, plan or savepoint came later, or a file that it joined was removed. ConflictError: a
-    process is at work, or Hudi executes it. LockError, StorageError: run again.
+    UsageError: a later write, plan or savepoint exists, or a file that the clustering joined was removed.
+    ConflictError: a process is at work, or Hudi executes the plan. LockError, StorageError: run again.
     """
     with stale_plan_removed(table, lock, _remove_stale_tombstone), lock.hold(f"take {instant} back") as section:
         table = table.reload()
@@ -329,7 +329,7 @@ def roll_back_clustering(table: Table, lock: TableLock, instant: str, *, dry_run
             )
             drop_within(table, section)
             table = table.reload()
-        if found.completion_time is not None:  # as in a rollback of a write: it stays in use
+        if found.completion_time is not None:  # as in a rollback of a write: the time is kept in use
             section.check()
             put_tombstone(table.storage, found.completion_time)
         _put_tombstone(table, found, section)
@@ -340,10 +340,10 @@ def roll_back_clustering(table: Table, lock: TableLock, instant: str, *, dry_run
 
 
 def _put_tombstone(table: Table, found: Instant, section: Section) -> None:
-    """From here on no process builds upon the clustering. LockLostPlanError: something may have been."""
+    """From here on no process builds upon the clustering. LockLostPlanError: one may have built upon it."""
     time = found.requested_time
     if has_tombstone(table.storage, time):
-        if found.completed:  # two may be at work on it: no process removes the tombstone now
+        if found.completed:  # two processes may work on it: none removes the tombstone now
             table.storage.delete(heartbeat_path(time))
         return
     with first_beat(table.storage, time):
@@ -353,7 +353,7 @@ def _put_tombstone(table: Table, found: Instant, section: Section) -> None:
 
 
 def _remove_stale_tombstone(table: Table, instant: str, section: Section) -> None:
-    """Unless another process executes the rollback."""
+    """Removes the tombstone, unless another process executes the rollback."""
     found = table.load_timeline().find(instant, "replacecommit")
     if found is not None and found.completed and is_own(table, instant):
         section.check()
@@ -370,13 +370,13 @@ def _found(table: Table, timeline: Timeline, instant: str) -> tuple[Instant, Pen
 
 
 def _ledgers(table: Table, done: Instant) -> list[GroupLedger]:
-    """Of a clustering that phantombase completed; empty of one that Hudi executed."""
+    """The ledgers of a clustering that phantombase completed; empty if Hudi executed it."""
     text = table.commit_metadata(done).extra_metadata.get(CLUSTERED)
     return [] if text is None else decode_ledgers(text, table.instant_path(done))
 
 
 def _refuse_lost_inputs(table: Table, done: Instant) -> int:
-    """How many files were joined. UsageError: one of them is not there any more, so its rows would be lost."""
+    """The number of joined files. UsageError: one of them does not exist any more, so its rows would be lost."""
     joined = [one.path(name) for one in _ledgers(table, done) for name in one.inputs]
     for path in joined:
         if table.storage.find(path) is None:

@@ -3,8 +3,8 @@
     lock   t.savepoint.inflight, empty
            t.savepoint: the files of the state at t. From here on it holds
 
-A savepoint of which only the inflight file is there holds nothing; making it again completes it. It is deleted in the
-other order, so that it holds as long as one can see it.
+A savepoint with only an inflight file holds nothing; making the savepoint again completes it. It is deleted in the
+other order, so that it holds as long as it is visible.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def create_savepoint(
 ) -> KeptSavepoint:
     """Keeps the state at a completed write, by default the newest one before all pending writes.
 
-    A savepoint that is there already is returned as it is. `dry_run`: nothing is changed.
+    An existing savepoint is returned as it is. `dry_run`: nothing is changed.
     UsageError: no such write, or a state that is not complete any more, or may still change. ConflictError: a clean is
     pending, and may be removing files of that state.
     """
@@ -105,7 +105,7 @@ def savepoints(table: Table, timeline: Timeline | None = None) -> tuple[KeptSave
 def state_files(view: TableView, instant: str) -> dict[str, tuple[str, ...]]:
     """Names of the files that a read as of an instant needs, by partition (pure).
 
-    Of a file slice all log files: later blocks in them are no part of the state, and do no harm.
+    All log files of a file slice are named: later blocks in them are no part of the state, and do no harm.
     """
     found: defaultdict[str, list[str]] = defaultdict(list)
     for group in view.groups:

@@ -3,7 +3,7 @@
 A rollback R of a pending write t; Hudi and phantombase can finish each other's:
 
     lock   R.rollback.requested: the plan                  R greater than every time on storage
-           R.rollback.inflight; staged files of t are deleted: if its writer lives, it places nothing more
+           R.rollback.inflight; staged files of t are deleted: a live writer of t can place no more files
            a second listing of files, then the files:
              version 6      base files of t deleted; log files of t revoked by a command block in a new log file after
              versions 8, 9  base and log files of t deleted: their names carry t
@@ -12,14 +12,14 @@ A rollback R of a pending write t; Hudi and phantombase can finish each other's:
            heartbeat of t
 
 Files of t are found by its markers and by listing. Once the plan is visible, it contains the remaining work, so the
-markers may be removed before R completes. The heartbeat stays until then: Hudi's single writers undo an instant with
+markers may be removed before R completes. The heartbeat is kept until then: Hudi's single writers undo an instant with
 later completed commits only while its heartbeat, fresh or stale, exists.
 
-A restore undoes its instants in the order of its plan, the newest first. Of each: the completed files, so that no
-reader sees it; its files, as above; markers and staged files; the inflight file, then the requested one. Between two
-instants the table is in the state after those that are left.
+A restore undoes its instants in the order of its plan, the newest first. It removes of each: the completed files, so
+that no reader sees the instant; its data files, as above; markers and staged files; the inflight file, then the
+requested one. Between two instants the table is in the state after those that are left.
 
-Any process may repeat every step at any time; after a crash anywhere, running it again leads to the same end.
+Any process may repeat every step at any time; after a crash anywhere, a repeated run leads to the same state.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
     """Undoes a pending write and returns the rollback's instant. May be repeated.
 
     The caller decides whether the writer is dead. A pending rollback of the write is finished. ConflictError: the write
-    completed, or is unknown. UsageError: the instant of a table service. UnsupportedError: see
-    `check_keepable`.
+    completed, or is unknown. UsageError: the instant of a table service. UnsupportedError: see `check_keepable`.
     """
     check_keepable(table, moves_rows=False)
     if instant.action in SERVICES or not instant.is_write:
@@ -83,7 +82,7 @@ def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
 
 
 def undo_late(table: Table, target: str, action: str) -> None:
-    """Called by a writer: undoes what it placed after its write was rolled back; it would count once t is archived."""
+    """Called by a writer: undoes files placed after the rollback of its write; they would count once t is archived."""
     plan = traces_of(table, target, action, scan=False)
     for partition, name in plan.doomed:
         table.storage.delete(join(partition, name))
@@ -94,7 +93,7 @@ def undo_late(table: Table, target: str, action: str) -> None:
 
 
 def _pending_rollback_of(table: Table, target: str) -> PendingRollback | None:
-    """The pending rollback of an instant. An unreadable one may be of it too: then two undo it, and steps run twice."""
+    """The pending rollback of an instant. An unreadable one may be of it too: then two processes repeat the steps."""
     readable = (r for r in pending_rollbacks(table) if isinstance(r, PendingRollback))
     return next((r for r in readable if r.target == target), None)
 
@@ -143,7 +142,7 @@ def _with_traces(table: Table, rollback: PendingRollback, *, scan: bool) -> Pend
 def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: bool) -> str:
     """Executes the plan and completes the rollback; every step may have been done before."""
     storage, start = table.storage, time.monotonic()
-    _check(table, rollback)  # before the heartbeat: that of `compactor-daemon rollback` shows whether it only stalls
+    _check(table, rollback)  # before the heartbeat: that of `compactor-daemon rollback` shows if it stalls
     # With the heartbeat, Hudi 1.2's multi-writers leave the rollback to phantombase.
     with heartbeat(storage, rollback.instant, BEAT_S):
         storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
@@ -178,7 +177,7 @@ def _check(table: Table, rollback: PendingRollback) -> None:
 
 
 def _left_behind(instant: str, plan: RollbackPlan, commands: Mapping[tuple[str, str], int]) -> Change:
-    """Log files that stay: revoked ones and those that revoke them; the metadata table may not know their instant."""
+    """Log files that are kept: revoked and revoking ones; the metadata table may not know their instant."""
     revoked: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for slice_ in plan.revoked:
         revoked[slice_.partition] |= slice_.logs
@@ -237,7 +236,7 @@ def _not_pending(table: Table, instant: Instant) -> ConflictError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undone:
-    """`plan`: what an instant had left. `commands`: (partition, name) of the log files that revoke it, and sizes."""
+    """`plan`: the files of an instant. `commands`: (partition, name) of the log files that revoke it, and sizes."""
 
     plan: RollbackPlan
     commands: Mapping[tuple[str, str], int]
@@ -246,9 +245,9 @@ class Undone:
 def traces_of_all(
     table: Table, timeline: Timeline, undone: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], RollbackPlan]:
-    """What instants, (time, action), have left in the table, by listing it once.
+    """The files of instants, (time, action), by one listing of the table.
 
-    ConflictError: on version 6 a log file that would go holds blocks of a write that stays.
+    ConflictError: on version 6 a log file to be removed holds blocks of a write that is kept.
     """
     times = frozenset(time for time, _ in undone)
     by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
@@ -298,7 +297,7 @@ def undo(table: Table, traces: RollbackPlan, check: Callable[[], None]) -> Undon
     check()
     delete_markers(storage, time)
     storage.delete_folder(staged_folder(time))
-    # The requested file goes last: until then it is known that the instant was there.
+    # The requested file is removed last: until then the instant is on the timeline.
     for one in sorted((f for f in files if not f.instant.completed), key=lambda f: -f.instant.state):
         check()
         storage.delete(one.path)

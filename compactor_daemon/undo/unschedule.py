@@ -1,47 +1,46 @@
 """Removes a requested compaction from the timeline. All steps run under one hold of the table lock, in this order:
 
     revert     the files of a decision that was not published are reverted, see `revert_files`
-    end        every attempt without a outcome is declared dead
+    end        every attempt without an outcome is declared dead
     void       a new attempt is opened and gets the outcome `cancelled`: the tombstone, so that the instant is never
-    used again remove     the files of a dead Hudi executor are removed (see `untouched`), then the plan. From here on
-    the instant
-               is unscheduled
+               used again
+    remove     the files of a dead Hudi executor are removed (see `preconditions.refuse_touched`), then the plan. From
+               here on the instant is unscheduled
     check      attempts that were opened since then are ended too (opening one takes no lock). If a process without the
-               lock, or with an expired one, has touched the instant after all, the plan is put back
+               lock, or with an expired one, has nevertheless touched the instant, the plan is put back
 
-A crash before the plan is removed changes nothing: readers and writers still see the plan, compactors may open further
-attempts after the `cancelled`, and unscheduling starts again, with all its checks. After the plan is removed, no
+A crash before the removal of the plan changes nothing: readers and writers still see the plan, compactors may open
+further attempts after the `cancelled` one, and unscheduling starts again, with all its checks. After the removal no
 attempt can decide: a process checks for the plan again after it has opened an attempt, and again under the lock before
-it decides. A `commit` can come in between only if a lock was lost; then the plan is put back. So there is never a
+it decides. A `commit` can be put in between only if a lock was lost; then the plan is put back. So there is never a
 `commit` without a plan, and never two.
 
 Unscheduling is refused if rows would be lost, doubled or hidden:
 
-    a Hudi executor         that may be alive
+    a Hudi executor         that may be live
     a file of the instant   version 6: logs on the phantom slice, which no reader would find without the plan. Any
                             version: a base file, unless the inflight file of a dead executor shows that it made the
                             file. Both would count as committed once the instant is older than the timeline
     a pending delta commit  version 6: it may be about to write such a log
     moved keys              see `moved_keys`
 
-Of a plan of several file groups, those without a log of the instant are taken out, and the plan stays with the others:
-see `_narrow`. There is no way to take one out that has such logs. They name the plan as their base instant: without a
-plan and without a base file of that instant, Hudi's readers take them for all there is of the file group, or pass them
-over. Under another name they would be found; but the commits that wrote them, and Hudi's rollbacks, which look for a
-base instant that a commit names, would not find them, and rows that were rolled back would come again once the commit
-is archived. So it must be executed, or replaced by an insert_overwrite of its partition.
+From a plan of several file groups, those without a log of the instant are removed, and the plan is kept with the
+others: see `_narrow`. A file group with such logs cannot be removed. The logs name the plan as their base instant:
+without a plan and without a base file of that instant, Hudi's readers take them for the complete file group, or skip
+them. Renamed logs would be found by readers, but not by the commits that wrote them, nor by Hudi's rollbacks, which
+search for the base instant that a commit names: rolled back rows would be visible again once the commit is archived. So
+the file group must be compacted, or replaced by an insert_overwrite of its partition.
 
 A pending log compaction is safe to remove: no reader or writer depends on it.
 
 Hudi has its own command (CompactionAdminClient, with all writers stopped). Release 0.15 renames the logs, and removes
 the plan only if there were logs; 1.x removes the plan without looking for logs. Neither leaves a tombstone.
 
-Plans that cannot be read, and whether one may be removed unread.
-
-Hudi writes a plan in place on local storage; killed while it writes, it leaves an empty file. No process can have
-worked under an empty compaction plan, because readers and writers fail on it. And no reader or writer depends on a log
-compaction plan, whatever its content. So such a plan may be removed, if nothing of its instant exists. But the file
-may also have been emptied later, by a damaged disk: a write that came after the plan may depend on it.
+Plans that cannot be read: Hudi writes a plan in place on local storage; killed while it writes, it leaves an empty
+file. No process can have worked under an empty compaction plan, because readers and writers fail on it. And no reader
+or writer depends on a log compaction plan, whatever its content. So such a plan may be removed unread, if nothing of
+its instant exists. But the file may also have been emptied later, by a damaged disk: a write after the plan may depend
+on it.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ _RESTORE = (
 
 
 def is_unreadable(table: Table, instant: str) -> bool:
-    """Whether a pending plan is unreadable and may be removed unread. MalformedError: unreadable, and must stay."""
+    """Whether a pending plan is unreadable and may be removed unread. MalformedError: unreadable, and must be kept."""
     try:
         table.compaction_plan(instant)
     except MalformedError:
@@ -140,9 +139,9 @@ def refuse_begun(table: Table, instant: str, options: AttemptOptions) -> Compact
 
 
 def _refuse_written(table: Table, instant: str, path: str) -> None:
-    """ConflictError, BarrierError: a write came after the plan.
+    """ConflictError, BarrierError: a write is later than the plan.
 
-    It may have read the plan, and put keys into other file groups because of it.
+    The write may have read the plan, and put keys into other file groups because of it.
     """
     later = [i for i in table.load_timeline().instants if i.family == "deltacommit" and i.requested_time > instant]
     for write in later:
@@ -172,8 +171,8 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unscheduled:
-    """A plan that was removed: its instant, the number of its file groups that are free now, and the attempts that were
-    ended. `kept`: file groups that stay in the plan, see `_narrow`."""
+    """A removed plan: its instant, the number of its file groups that are free now, and the attempts that were ended.
+    `kept`: file groups that are kept in the plan, see `_narrow`."""
 
     instant: str
     file_groups: int
@@ -186,10 +185,10 @@ def unschedule(
 ) -> Unscheduled:
     """Removes a pending compaction plan. `lock` is the one that all writers and schedulers share.
 
-    A plan that cannot be read: see `unreadable_plan`. `dry_run`: everything is checked, nothing is changed.
-    UsageError: no such plan. MalformedError: the plan cannot be read, and must stay. ConflictError, BarrierError:
+    A plan that cannot be read: see the module. `dry_run`: everything is checked, nothing is changed.
+    UsageError: no such plan. MalformedError: the plan cannot be read, and must be kept. ConflictError, BarrierError:
     refused, see the module; also if the compaction is being published, or a rollback names it. After a refusal the plan
-    is still there.
+    still exists.
     """
     pending_instants(table, instant)
     options = options or AttemptOptions()
@@ -225,7 +224,7 @@ def unschedule(
 def _unschedule_unread(
     table: Table, instant: str, lock: TableLock, options: AttemptOptions, dry_run: bool
 ) -> Unscheduled:
-    """MalformedError: the plan file has other content by now, and must not be removed unread."""
+    """MalformedError: the content of the plan file has changed since, so it must not be removed unread."""
     if not dry_run:
         table.storage.verify()
     with lock.hold("unschedule a compaction") as section:
@@ -245,19 +244,19 @@ def _unschedule_unread(
 
 
 def _view(table: Table, instant: str) -> TableView:
-    """The view of the plan's file groups. Works also if another plan names them: unscheduling one resolves that."""
+    """The view of the plan's file groups, also if another plan names them: unscheduling one resolves that."""
     return table.reload().load_plan_view([table.compaction_plan(instant)], prevails=instant)
 
 
 def _refuse(
     table: Table, instant: str, options: AttemptOptions
 ) -> tuple[CompactionPlan, frozenset[GroupKey], CommitDecision | None]:
-    """The plan, unless it must stay; its file groups that must stay in it, of several; and the decision that must be
-    taken back. A decision found later stands."""
+    """The plan, unless all of it must be kept; those of its file groups that must be kept in it; and the decision to
+    revert. A decision found later is valid."""
     (_,) = pending_instants(table, instant)
     storage, plan = table.storage, table.compaction_plan(instant)
-    # A publisher holds the lock when it completes. If its lock has expired, its heartbeat shows that it is alive. The
-    # heartbeat begins before the decision, so the decision is read first.
+    # A publisher holds the lock when it completes. If its lock has expired, its heartbeat shows that it is live. The
+    # heartbeat starts before the decision, so the decision is read first.
     decision, beat = find_decision(storage, instant), read_heartbeat(storage, instant)
     if decision is not None and beat is not None and is_live(beat, storage_ms(storage), options.heartbeat_expiry_s):
         raise _decided(instant)
@@ -265,7 +264,7 @@ def _refuse(
     if kept == plan.groups:
         kept = frozenset()  # refused below
     dead = refuse_touched(table, instant, _without(plan, kept), options)
-    if kept and dead is not None:  # what it made is in the file groups that stay, too
+    if kept and dead is not None:  # the kept file groups have its files too
         refuse_touched(table, instant, plan, options)
     return plan, kept, decision
 
@@ -283,13 +282,13 @@ def _narrow(
     decision: CommitDecision | None,
     section: Section,
 ) -> Unscheduled:
-    """Takes the other file groups out of a plan that must stay, because writes have put logs onto it (version 6).
+    """Removes the other file groups from a plan that must be kept because writes have put logs onto it (version 6).
 
-    No row is lost: the plan is replaced in one step, in the lock, while no delta commit is pending that could still put
-    a log onto a file group that goes; those that stay are read and compacted as before. A file group that goes has no
-    file of the instant, so it is as if it had never been planned. The next planning checks everything, since the
-    notes of the plan, which say where it must look, do not know of these. No process executes the plan of before: its
-    attempts are ended, and one that opens concurrently compares the plans (`attempt.open_attempt`, `attempt.decision`).
+    No row is lost: the plan is replaced in one step, under the lock, while no delta commit is pending that could still
+    put a log onto a removed file group; the kept ones are read and compacted as before. A removed file group has no
+    file of the instant, so it is as if it had never been planned. The next planning checks all file groups, since the
+    notes of the plan, which say where to check, lack the removed ones. No process executes the earlier plan: its
+    attempts are ended, and an attempt opened concurrently compares the plans (`attempt.open_attempt`, `attempt.decision`).
     """
     storage, who = table.storage, f"taken out by {process_name()}"
     section.check()
@@ -325,7 +324,7 @@ def _remove(
 ) -> Unscheduled:
     """Removes the plan; the caller has done all checks in this section.
 
-    After the removal the lock is not asked any more: what is found then must be put right without it too.
+    After the removal the lock is not checked any more: what is found then must be repaired even without the lock.
     """
     storage, who, nonce = table.storage, f"unscheduled by {process_name()}", uuid.uuid4().hex
     section.check()
@@ -360,10 +359,10 @@ def _remove(
 
 
 def _end_attempts(storage: Storage, instant: str, who: str) -> set[int]:
-    """Declares attempts dead until every one has a outcome. ConflictError: one of them has `commit`."""
+    """Declares attempts dead until each has an outcome. ConflictError: one of them has `commit`."""
     ended: set[int] = set()
     while open_ := {number for number, outcome in read_outcomes(storage, instant).items() if outcome is None}:
-        with suppress(AttemptDeadError):  # another process just wrote the outcome: it is read below
+        with suppress(AttemptDeadError):  # another process has put the outcome: it is read below
             declare_dead(storage, instant, who)
         ended |= open_
     if find_decision(storage, instant) is not None:
