@@ -43,7 +43,7 @@ _POLICIES = {policy.hudi_name: policy for policy in Policy}
 _ORDERS = {"linear": SortOrder.ORDER, "z-order": SortOrder.ZORDER, "hilbert": SortOrder.HILBERT}
 
 Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
-"""By Hudi's name: the name of the field here, and the function that makes its value of text."""
+"""By Hudi's name: the name of the field here, and the function that parses its value."""
 
 _KNOWN: Known = {
     "hoodie.parquet.compression.codec": ("codec", _codec),
@@ -69,7 +69,7 @@ _CLEANS: Known = {
     "fileversions.retained": (Policy.VERSIONS.value, int),
 }
 CLEAN_CONF: Known = {f"hoodie.{word}.{name}": known for word in ("clean", "cleaner") for name, known in _CLEANS.items()}
-"""How much is retained, by policy. Those with `cleaner` are the older ones."""
+"""How much is retained, by policy. The names with `cleaner` are the older ones."""
 
 ARCHIVE_CONF: Known = {
     "hoodie.keep.min.commits": ("min_instants", int),
@@ -96,12 +96,12 @@ _OF_COMMANDS: Mapping[type, Known] = {
         "hoodie.layout.optimize.strategy": ("sort_order", lambda text: _ORDERS[text.strip().lower()]),
     },
 }
-"""What the options of a command are called by Hudi."""
+"""Hudi's names for the options of commands, by option dataclass."""
 KINDS = frozenset(_OF_COMMANDS)
-"""The option dataclasses whose fields have names of Hudi."""
+"""The option dataclasses with fields that have names of Hudi."""
 
 _DONE_BY_COMMANDS = frozenset(("hoodie.clean.automatic", "hoodie.archive.automatic"))
-"""They say what runs after a write; a command runs, whatever they say."""
+"""They set what runs after a write; a command runs, whatever their values."""
 _OWN_OPTION = {
     "which lock is held": "the lock of a command is --lock",
     "when another writer counts as dead": "a command has Hudi's defaults",
@@ -117,18 +117,18 @@ def parse_hudi_conf(pairs: Iterable[str]) -> dict[str, Any]:
 def parse_schedule_conf(pairs: Iterable[str], strategies: tuple[Strategy, ...] = ()) -> dict[str, Any]:
     """`name=value` pairs as fields of ScheduleOptions; UsageError for names without a meaning here.
 
-    `strategies`: those chosen by other options; without any, settings of strategies belong to Hudi's default strategy.
+    `strategies`: those chosen by other options; without any, settings of strategies apply to Hudi's default strategy.
     """
     found = _parsed(pairs, SCHEDULE_CONF)
     if not strategies and "strategies" not in found and any(field in found for field, _ in STRATEGY_CONF.values()):
-        found["strategies"] = (Strategy.LOG_FILE_SIZE,)  # Hudi's default, to which these settings belong
+        found["strategies"] = (Strategy.LOG_FILE_SIZE,)  # Hudi's default, to which these settings apply
     return found
 
 
 def clean_of(options: CleanOptions, given: Mapping[str, Any], *, infers: bool) -> CleanOptions:
-    """As with Hudi, only the number of the policy counts. `given`: fields of `CLEAN_CONF`.
+    """The options with the fields `given`, of `CLEAN_CONF`. As in Hudi, only the number of the policy counts.
 
-    `infers`: without a policy it is that of the only number.
+    `infers`: without a policy, the policy is that of the only number.
     """
     numbers = [policy for policy in Policy if policy.value in given]
     inferred = numbers[0] if infers and len(numbers) == 1 else None
@@ -140,9 +140,9 @@ def clean_of(options: CleanOptions, given: Mapping[str, Any], *, infers: bool) -
 def command_conf(kinds: Collection[type], pairs: Iterable[str], files: Iterable[Path]) -> dict[type, list[str]]:
     """The `name=value` pairs that options of these kinds take, by kind; a pair may be one of several.
 
-    `pairs`: typed; each must be taken, or say what is done anyway. `files`: properties files of Hudi's jobs, whose
-    other names are one warning. A typed pair counts more than one of a file.
-    UsageError, UnsupportedError: an unknown name; one that asks for other rows, files, locks or rollbacks.
+    `pairs`: typed; each must be taken, or set what is done anyway. `files`: properties files of Hudi's jobs, whose
+    other names are one warning. A typed pair overrides a pair of a file.
+    UsageError, UnsupportedError: an unknown name; one that requests other rows, files, locks or rollbacks.
     """
     typed = [_pair(pair) for pair in pairs]
     given = {name: value for file in files for name, value in properties(file).items()}
@@ -195,7 +195,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _check(name: str, value: str, own: Collection[str], *, is_typed: bool) -> bool:
-    """Whether a pair is taken, or says what is done anyway. Errors: see `command_conf`."""
+    """Whether a pair is taken, or sets what is done anyway. Errors: see `command_conf`."""
     one = hudi_names().get(name)
     if name in own or (one is not None and (one.agrees(value) or name in _DONE_BY_COMMANDS)):
         return True
@@ -209,7 +209,7 @@ def _check(name: str, value: str, own: Collection[str], *, is_typed: bool) -> bo
 
 
 def _decides(name: str, why: str) -> bool:
-    """Whether a name says which lock is held, who is rolled back, or whether the metadata table is dropped."""
+    """Whether a name sets which lock is held, which writers are rolled back, or the drop of the metadata table."""
     return why in _OWN_OPTION or name == _DROPS
 
 

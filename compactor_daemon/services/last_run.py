@@ -1,9 +1,9 @@
 """What a service did, and the record of when each service ran last on a table: `.hoodie/.phantombase/services`.
 
-The record saves work and shows what ran; no safety rests on it. The daemons of a fleet together serve a table once an
-interval. Each service has its own entry, since the daemons of a table may run different services. All are in one file,
-which is one request of an object store. If two processes record runs at the same time, one may lose its entries: these
-services run once more.
+The record saves work and shows what ran; no safety depends on it. The daemons of a fleet together serve a table once per
+interval. Each service has its own entry, since the daemons of a table may run different services. All entries are in
+one file, which is one request to an object store. If two processes record runs concurrently, the entries of one may be
+lost: these services run once more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .options import Service
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceDone:
-    """`what`: in one line, also why nothing was to do; or the error, if `failed`.
+    """`what`: in one line, also why there was nothing to do; or the error, if `failed`.
 
     `instants`: the clean, clusterings, archived instants, or those that served the metadata table. `files`,
     `bytes`: files of the table, or of its metadata table, that were removed; bytes of those.
@@ -39,7 +39,7 @@ class ServiceDone:
 
 
 _EARLY = 0.9
-"""A process that comes this much of the interval after the last run runs the services, not an interval later."""
+"""The services are due after this part of the interval since the last run."""
 
 PATH = f"{RECORDS}/services"
 
@@ -55,9 +55,9 @@ class LastRun:
 
 
 def last_runs(storage: Storage) -> dict[Service, LastRun]:
-    """The last run of each service of a table that is known; in the order of services.
+    """The last known run of each service of a table, in the order of services.
 
-    Entries that cannot be read are left out, and so is the record of a release that had one entry for all services.
+    Unreadable entries are left out, and the record of a release that had one entry for all services.
     """
     try:
         fields = Fields.parse(storage.read(PATH), PATH, "unreadable record of services")
@@ -70,14 +70,14 @@ def last_runs(storage: Storage) -> dict[Service, LastRun]:
 def _entry(fields: Fields, service: Service) -> LastRun | None:
     try:
         entry = fields.inner(fields.values[service.value])
-        failed = entry.values.get("failed") is True  # earlier releases did not record it
+        failed = entry.values.get("failed") is True  # earlier releases have no `failed`
         return LastRun(at_ms=entry.whole("at_ms"), who=entry.text("who"), what=entry.text("what"), failed=failed)
     except MalformedError:
         return None
 
 
 def note_runs(storage: Storage, who: str, done: Sequence[ServiceDone]) -> None:
-    """Records runs that end now; those of other services stay. StorageError."""
+    """Records runs that end now; entries of other services are kept. StorageError."""
     now = clock_ms()
     runs = last_runs(storage) | {
         one.service: LastRun(at_ms=now, who=who, what=one.what, failed=one.failed) for one in done
@@ -88,5 +88,5 @@ def note_runs(storage: Storage, who: str, done: Sequence[ServiceDone]) -> None:
 def due(
     services: Sequence[Service], runs: Mapping[Service, LastRun], every_s: float, now_ms: int
 ) -> tuple[Service, ...]:
-    """The services that should run now (pure). A run in the future does not count: its process's clock was off."""
+    """The services that should run now (pure). A run in the future is ignored: its process's clock was wrong."""
     return tuple(s for s in services if s not in runs or not 0 <= now_ms - runs[s].at_ms < every_s * 1000 * _EARLY)

@@ -15,7 +15,7 @@ from ..metadata_services.due import MetadataOptions
 
 
 class Service(Enum):
-    """A service of a table, in the order in which they run: archiving waits for what the others do."""
+    """The services of a table, in the order in which they run: archiving depends on the others."""
 
     METADATA = "metadata"
     CLUSTER = "cluster"
@@ -46,7 +46,7 @@ class ServiceOptions:
 
     @property
     def archiving(self) -> ArchiveOptions:
-        """The options of archiving: what the cleaner retains and the trigger counts stays on the active timeline."""
+        """The options of archiving: what the cleaner retains and the trigger counts is kept on the active timeline."""
         own = self.archive or ArchiveOptions()
         cleaned = self.clean.retained if self.clean is not None and self.clean.policy is Policy.COMMITS else 0
         counted = replace(own, compaction_commits=max(own.compaction_commits, self.counted_commits))

@@ -29,11 +29,10 @@ def serve_table(
     only: Sequence[Service] = tuple(Service),
     stopping: Callable[[], bool] = lambda: False,
 ) -> tuple[ServiceDone, ...]:
-    """Runs the services that `options` name, of these the ones in `only`; none begins once `stopping`.
+    """Runs the services that `options` and `only` name; none is started once `stopping` is set.
 
-    What is due is their own decision; what a dead process left is finished.
-
-    An error of one is in its result, and the next one runs: each leaves a table that it can go on with.
+    Each service decides what is due, and finishes what a dead process left. The error of a service is in its result,
+    and the next one runs: each service leaves a valid table.
     """
     chosen = [service for service in options.services if service in only]
     return tuple(_run(service, table, options, lock) for service in chosen if not stopping())
@@ -43,7 +42,7 @@ def _run(service: Service, table: Table, options: ServiceOptions, lock: TableLoc
     started = time.monotonic()
     try:
         done = _SERVICES[service](table.reload(), options, lock)
-    except Exception as error:  # a bug of one service, too, keeps none of the others, and fails no write
+    except Exception as error:  # a bug of one service stops no other one, and fails no write
         if not isinstance(error, PhantombaseError):
             _log.exception("internal_error", service=service.value)
         what = str(error) if isinstance(error, PhantombaseError) else f"internal error: {type(error).__name__}: {error}"
@@ -81,9 +80,9 @@ def _cluster(table: Table, options: ServiceOptions, lock: TableLock) -> ServiceD
     assert options.cluster is not None
     try:
         done = cluster_table(table, options.cluster, lock, output=options.output, threads=options.threads)
-    except UnsupportedError as error:  # of many tables some are bucket-indexed, say: that is no failure
+    except UnsupportedError as error:  # such as a bucket-indexed table of a fleet: no failure
         return ServiceDone(service=Service.CLUSTER, what=f"not clustered: {error.what}")
-    except ConflictError as error:  # others changed the files concurrently, or may: the next interval tries again
+    except ConflictError as error:  # others changed the files, or may: the next interval tries again
         if commit_stays(table, error):
             raise
         return ServiceDone(service=Service.CLUSTER, what=f"put off: {error.what}")

@@ -288,7 +288,7 @@ def _narrow(
     put a log onto a removed file group; the kept ones are read and compacted as before. A removed file group has no
     file of the instant, so it is as if it had never been planned. The next planning checks all file groups, since the
     notes of the plan, which say where to check, lack the removed ones. No process executes the earlier plan: its
-    attempts are ended, and an attempt opened concurrently compares the plans (`attempt.open_attempt`, `attempt.decision`).
+    attempts are ended, and one opened concurrently compares the plans (`attempt.open_attempt`, `attempt.decision`).
     """
     storage, who = table.storage, f"taken out by {process_name()}"
     section.check()

@@ -1,10 +1,10 @@
-"""Runs ordered actions, each as the command that the page shows, in a process of its own; and takes them over HTTP.
+"""Receives ordered actions over HTTP, and runs each as the command that the page shows, in a process of its own.
 
 POST /t/<name>/actions/<order>             a form of a page; the answer is the page
 POST /api/tables/<name>/actions/<order>    with `Authorization: Bearer`; `instant` in the query string or a form
 
-One action at a time runs on a table. A person must have logged in, and the form must be one that this service made for
-that login: no page of another site can send it (`Access.may_order`).
+One action at a time runs on a table. A person must have logged in, and this service must have made the form for that
+login, so that no page of another site can send it (`Access.order_refusal`).
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _log = get_logger()
 
 
 class BusyError(Exception):
-    """Another order about this table has not ended yet."""
+    """Another order on this table is still running."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Ordered:
-    """An order and what became of it. `exit_code` None: it runs; -1: it took too long and was ended."""
+    """An order and its outcome. `exit_code` None: it is running; -1: it timed out and was ended."""
 
     order: Order
     command: str
@@ -64,7 +64,7 @@ class Ordered:
     output: str = ""
 
     def row(self) -> Row:
-        """For people and their programs."""
+        """The order as a row, for pages and JSON."""
         return {
             "action": self.order.name.value,
             "instant": self.order.instant,
@@ -78,8 +78,8 @@ class Ordered:
 
 
 class OrderRunner:
-    """Runs commands of the program `command`. A command that dies, or is ended, leaves what the next one goes on from:
-    that is what these commands are made for.
+    """Runs commands of the program `command`. After a command died or was ended, the next one continues from what it
+    left: each command is built for that.
     """
 
     def __init__(
@@ -90,17 +90,17 @@ class OrderRunner:
         self._more = [
             word for name, value in options.without_secrets for word in ("--storage-option", f"{name}={value}")
         ]
-        # Rich breaks lines at the width of a terminal, and there is none.
+        # Rich breaks lines at the width of a terminal; here is no terminal.
         self._environment = {**(environment or os.environ), **options.secret_variables, "COLUMNS": "500"}
         self._ordered: dict[str, deque[Ordered]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def of(self, path: str) -> list[Row]:
-        """The last orders about a table since the service runs, newest first."""
+        """The last orders on a table since the start of the service, newest first."""
         return [one.row() for one in reversed(self._ordered.get(path, ()))]
 
     async def run(self, order: Order, path: str, words: Sequence[str], by: str, wait_s: float) -> Ordered:
-        """Begins a command, and waits for its end for a while. BusyError: one about this table is at work."""
+        """Starts a command, and waits at most `wait_s` for its end. BusyError: one is running on this table."""
         if path in self._running:
             raise BusyError(f"{self._ordered[path][-1].command} has not ended yet")
         one = Ordered(order=order, command=shown(words), by=by, began_s=time.time())
@@ -156,7 +156,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def installed() -> tuple[str, ...]:
-    """The program, next to this interpreter or on the path. UsageError: it is not installed."""
+    """The program, in this interpreter's folder or on the path. UsageError: it is not installed."""
     neighbour = Path(sys.executable).with_name(PROGRAM)
     found = str(neighbour) if neighbour.is_file() else shutil.which(PROGRAM)
     if found is None:
@@ -172,9 +172,9 @@ _JSON = b"application/json"
 
 
 class ActionApp:
-    """Takes orders about tables. `settings`: the options of the commands.
+    """Takes orders on tables. `settings`: the options of the commands.
 
-    UsageError: without a token everybody could order, and without a lock a plan may lose the rows of a write.
+    UsageError: no token, so that everybody could order; or no lock, so that a plan may lose the rows of a write.
     """
 
     def __init__(self, access: Access, runner: OrderRunner, settings: CommandSettings) -> None:
@@ -188,11 +188,11 @@ class ActionApp:
         self._access, self._runner, self._settings = access, runner, settings
 
     def of(self, table: ServedTable) -> list[Row]:
-        """The last orders about a table."""
+        """The last orders on a table."""
         return self._runner.of(table.path)
 
     def proof(self, scope: Scope) -> str:
-        """For the forms of a page; "" for a program's."""
+        """The proof for the forms of a page; "" for a program."""
         return self._access.proof(headers_of(scope))
 
     async def answer(
@@ -203,7 +203,7 @@ class ActionApp:
         parts: Sequence[str],
         named: Callable[[str], ServedTable],
     ) -> None:
-        """Answers one request. `parts`: of its path. `named`: finds a table.
+        """Answers one request. `parts`: of its path. `named`: finds a table by name.
 
         Refused, UsageError, PhantombaseError: nothing was ordered.
         """
@@ -236,7 +236,7 @@ class ActionApp:
 
 
 def _now(table: ServedTable) -> tuple[str, list[str]]:
-    """A table's name and its pending compactions, also where its files cannot be read."""
+    """A table's name and its pending compactions, even if its files cannot be read."""
     opened = table.opened()
     return opened.config.name, [i.requested_time for i in opened.load_timeline().pending_compactions]
 

@@ -111,7 +111,7 @@ def _written(table: Table, instant: Instant) -> Row:
 
 
 def _short(extra: dict[str, Any]) -> dict[str, str]:
-    """Settings as text; long ones, such as schemas and ledgers, are cut."""
+    """Settings as text; long values, such as schemas and ledgers, are truncated."""
     texts = {name: str(value) for name, value in extra.items() if value is not None}
     return {name: text if len(text) <= _TEXT else f"{text[:_TEXT]} ..." for name, text in texts.items()}
 
@@ -122,9 +122,9 @@ _ORDERS = ("log_bytes", "log_files", "base_bytes", "read_amplification", "partit
 
 
 def groups_page(state: ServedState, given: Mapping[str, str]) -> Row:
-    """One page. `given`: the parameters `sort` (a column, greatest first), `partition`, `page` (from 1).
+    """One page of file groups. `given`: the parameters `sort` (a column, greatest first), `partition`, `page` (from 1).
 
-    UsageError: not such a column, page or partition.
+    UsageError: no such column, page or partition.
     """
     order, partition = given.get("sort", _ORDERS[0]), given.get("partition") or None
     if order not in _ORDERS:
@@ -145,7 +145,7 @@ def groups_page(state: ServedState, given: Mapping[str, str]) -> Row:
 
 
 class _Same:
-    """A state as a key: by identity."""
+    """A state as a cache key, compared by identity."""
 
     def __init__(self, state: ServedState) -> None:
         self.state = state
@@ -159,7 +159,7 @@ class _Same:
 
 @lru_cache(maxsize=4)
 def _ordered(key: _Same, order: str, partition: str | None) -> list[GroupDebt]:
-    """All of them: turning pages sorts once a state."""
+    """All file groups in order; cached, so that each state is sorted once, not once per page."""
     partitions = key.state.partitions
     chosen = partitions.values() if partition is None else [partitions[partition]]
     debts = [d for files in chosen for d in files.debts]
@@ -175,7 +175,7 @@ def _value(debt: GroupDebt, order: str) -> float:
 
 
 def _amplification(debt: GroupDebt) -> float | None:
-    """Bytes read over bytes of the base file; None without one."""
+    """Bytes read over bytes of the base file; None without a base file."""
     return (debt.base_bytes + debt.log_bytes) / debt.base_bytes if debt.base_bytes else None
 
 
@@ -191,8 +191,8 @@ def _page(text: str, pages: int) -> int:
 
 
 def fleet_work(tables: Sequence[Row]) -> Row:
-    """`last_hour`: compactions that completed. Of the pending ones: `states`, how many are in each; `errors`: by kind,
-    most frequent first; `parked`: those that wait for an operator. `tables`: of `TableRows.all`.
+    """`last_hour`: completed compactions. Of the pending ones: `states`, the number in each; `errors`, by kind, most
+    frequent first; `parked`, those that wait for an operator. `tables`: of `TableRows.all`.
     """
     pending = [{"served_as": row["served_as"], **one} for row in tables for one in row.get("work", ())]
     failed = [one for one in pending if one["failures"]]

@@ -30,29 +30,29 @@ from ..terminal.text_table import Row, human_duration, moment
 
 
 class FleetInfo(Protocol):
-    """Who works on what. Both are asked in a thread; PhantombaseError: it cannot be known now."""
+    """Which process works on which table. Called in a thread; PhantombaseError: it cannot be known now."""
 
     def about(self, table: Table, *, whole: bool = True) -> Row:
-        """One table, under the names of `compactor-daemon status --json`. `whole`: also what only its page shows:
+        """One table, with the names of `compactor-daemon status --json`. `whole`: also what only its page shows:
         `next_plan`, whether this daemon `requests` compactions, and the `unfinished` file groups of running ones.
         """
         ...
 
     def slo_s(self, path: str) -> float | None:
-        """A compaction that is pending for longer makes the table late; None: never."""
+        """The table is late if a compaction is pending for longer; None: it never is."""
         ...
 
     def fleet(self) -> Row:
         """`daemons`: who, host, pid, tables; `zookeeper`: connected, or None without it; `claims` of all tables.
 
-        The first daemon is that of this process; others are known by their claims. `problem`: why these are unknown,
-        if they are.
+        The first daemon is that of this process; others are known by their claims. `problem`: why the others are
+        unknown, if they are.
         """
         ...
 
 
 class Word(Enum):
-    """How a table is, worst first."""
+    """The health of a table, worst first."""
 
     BROKEN = "broken"
     STUCK = "stuck"
@@ -62,7 +62,7 @@ class Word(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The worst that is known of a table."""
+    """The worst known problem of a table."""
 
     word: Word
     reason: str
@@ -74,8 +74,8 @@ def health_of(
     worked_on: Sequence[Row] = (),
     refused: PhantombaseError | None = None,
 ) -> Health:
-    """The health of a table that can be read. `pending`: as in the JSON of `timeline show`. `worked_on`: what daemons
-    know of them, as in that of `compactor-daemon status`. `refused`: of a file that is lost or damaged.
+    """The health of a readable table. `pending`: as in the JSON of `timeline show`. `worked_on`: what daemons know of
+    these, as in the JSON of `compactor-daemon status`. `refused`: the error of a lost or damaged file.
 
     Broken: a file is lost or damaged. Stuck: a write's heartbeat has stopped, a plan cannot be read, or a compaction is
     parked. Late: a compaction is pending for longer than `slo_s`; None: never.
@@ -125,7 +125,7 @@ _WORDS = {word.value: float(number) for number, word in enumerate(reversed(Word)
 
 
 def exposition(tables: Sequence[ServedTable], rows: Iterable[Row], daemon: CollectorRegistry | None = None) -> bytes:
-    """All metrics as text. `daemon`: of the daemon in this process; what it says is not said twice."""
+    """All metrics as text. `daemon`: those of the daemon in this process; none is given twice."""
     registry = CollectorRegistry()
     by_daemon = [] if daemon is None else list(daemon.collect())
     named = {metric.name for metric in by_daemon}

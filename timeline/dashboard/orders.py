@@ -25,7 +25,7 @@ class OrderName(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSettings:
-    """What commands about the served tables must be given. Neither `lock` nor `sole_writer`: it is not known here.
+    """The settings for commands on the served tables. Neither `lock` nor `sole_writer`: they are unknown here.
 
     `lock`: as for `table_lock`; `{name}` in it is replaced by the table's name. UsageError: both are given.
     """
@@ -45,14 +45,14 @@ class CommandSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """One command about one table. `instant`: a pending compaction; of `schedule` it is None."""
+    """One command on one table. `instant`: a pending compaction; None for `schedule`."""
 
     name: OrderName
     instant: str | None = None
 
     @staticmethod
     def parse(name: str, instant: str | None) -> Order:
-        """UsageError: not an order, or an instant is missing, too much, or none."""
+        """UsageError: no such order; or the instant is missing, not allowed, or invalid."""
         if name not in {known.value for known in OrderName}:
             raise UsageError("no such action", expected=", ".join(n.value for n in OrderName), found=repr(name))
         if (name == OrderName.SCHEDULE.value) != (instant is None):
@@ -64,7 +64,7 @@ class Order:
     def words(self, path: str, table_name: str, settings: CommandSettings) -> list[str]:
         """The command line after the program's name."""
         found = [self.name.value, path, *([] if self.instant is None else [self.instant])]
-        if self.name is OrderName.RELEASE:  # only takes away records of failures
+        if self.name is OrderName.RELEASE:  # only removes records of failures
             return found
         lock = settings.lock_of(table_name)
         found += [] if lock is None else ["--lock", lock]

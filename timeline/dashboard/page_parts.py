@@ -1,6 +1,6 @@
 """Parts of a table's page: commands to copy, what a pending instant blocks, the timeline as bars (pure).
 
-Some commands are orders, which may be buttons. A bar goes from the request of an instant to its completion.
+Some commands are orders, which may be buttons. A bar spans an instant from its request to its completion.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SCHEDULES = "requests a compaction of them; writers go on"
 
 def advice(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
     """`why`, `command` and what it `does`, most urgent first; `order`: the name and the instant of one (`orders`), or
-    None. `row`: the complete row of a table. `settings`: what commands must be given.
+    None. `row`: the complete row of a table. `settings`: those of the commands.
     """
     path, orders = shlex.quote(row["path"]), _Orders(row, settings)
     found = [*_of_fleet_info(row, path, orders), *_of_pending(row, path, orders), *_of_debt(row, orders)]
@@ -37,7 +37,7 @@ def advice(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
 
 
 def more_orders(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
-    """Orders that nothing asks for, like `advice`."""
+    """Further orders, without a reason to give them now; the form is that of `advice`."""
     orders, found = _Orders(row, settings), []
     if row.get("file_groups_waiting"):
         found.append(orders.order(_waiting(row), OrderName.SCHEDULE, None, _SCHEDULES))
@@ -55,7 +55,7 @@ def _one(why: str, command: str, does: str, order: Row | None = None) -> Row:
 
 
 class _Orders:
-    """Makes the commands of orders about one table."""
+    """Makes the commands of orders on one table."""
 
     def __init__(self, row: Row, settings: CommandSettings) -> None:
         self._path, self._settings = row["path"], settings
@@ -122,7 +122,7 @@ _NO_WRITES = frozenset({"clean", "rollback", "restore", "savepoint", "indexing"}
 
 
 def held_back(pending: Sequence[Row], fleet_info: Row | None) -> dict[str, str]:
-    """By requested time, in words. `pending`: oldest first. `fleet_info`: with the writes that compactions wait for."""
+    """What each pending instant blocks, by requested time. `pending`: oldest first. `fleet_info`: with awaited writes."""
     waiting = {one["instant"]: one["holds"] for one in (fleet_info or {}).get("writes", ())}
     writes = [row["instant"] for row in pending if row["action"] not in _NO_WRITES]
     found = {}
@@ -141,7 +141,7 @@ def held_back(pending: Sequence[Row], fleet_info: Row | None) -> dict[str, str]:
 
 
 WIDTH = 1000
-"""Of all the time that is shown."""
+"""The width of all the time shown."""
 
 HEIGHT = 60
 
@@ -152,7 +152,7 @@ SHOWN = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One instant: `x` and `width` in thousandths of the time shown. `took_s`: None if the end is not known."""
+    """One instant: `x` and `width` in thousandths of the time shown. `took_s`: None if the end is unknown."""
 
     instant: Row
     kind: str
@@ -200,7 +200,7 @@ _ORDER = ("deltacommit", "compaction", "logcompaction", "replacecommit", "cluste
 
 
 def pools(found: Sequence[Bar]) -> list[BarRow]:
-    """The same bars, one row for each kind, writes first."""
+    """The bars in rows, one for each kind, writes first."""
     kinds = sorted({bar.kind for bar in found}, key=lambda k: (_ORDER.index(k) if k in _ORDER else len(_ORDER), k))
     return [BarRow(kind=kind, bars=tuple(bar for bar in found[::-1] if bar.kind == kind)) for kind in kinds]
 
@@ -215,7 +215,7 @@ def curve(values: Sequence[float]) -> str:
 
 
 def _end(row: Row, begun: datetime) -> datetime | None:
-    """When an instant completed, as far as that is recorded; None while it is pending."""
+    """When an instant completed, if that is recorded; None while it is pending."""
     if row["state"] != "completed":
         return None
     done = moment(row["completion_time"]) if row["completion_time"] else None

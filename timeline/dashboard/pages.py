@@ -24,12 +24,12 @@ _SOON, _OVER = 0.8, 1.0
 
 
 def login_page(*, wrong: bool = False) -> str:
-    """The form that asks for the token. `wrong`: what was given is not it."""
+    """The form for the token. `wrong`: the given token was wrong."""
     return _render("login.html", wrong=wrong)
 
 
 def tables_page(rows: Sequence[Row], *, again: bool = True) -> str:
-    """All tables. `rows`: of `TableRows.all`. `again`: whether the page reads itself again after a while."""
+    """All tables. `rows`: of `TableRows.all`. `again`: whether the page reloads itself after a while."""
     counts = Counter(row["health"] for row in rows)
     worse = ", ".join(
         f"{counts[word.value]} {word.value}" for word in Word if word is not Word.OK and counts[word.value]
@@ -47,8 +47,8 @@ def table_page(
     ordered: Sequence[Row] = (),
     again: bool = True,
 ) -> str:
-    """One table. `row`: of `TableRows.one`, whole. `now`: in the table's zone, if it can be read. `proof`: of the forms
-    by which orders are given; None: they are commands to copy. `ordered`: the last ones. `again`: see `tables_page`.
+    """One table. `row`: of `TableRows.one`, with `whole`. `now`: in the table's zone, if it can be read. `proof`: for the
+    forms of orders; None: orders are commands to copy. `ordered`: the last orders. `again`: see `tables_page`.
     """
     shown = bars(row["instants"], now) if now is not None else []
     return _render(
@@ -68,7 +68,7 @@ def table_page(
 
 
 def groups_page(name: str, page: Row) -> str:
-    """The file groups of a table. `page`: of `groups.groups_page`."""
+    """The file groups of a table. `page`: of `details.groups_page`."""
 
     def link(**changed: object) -> str:
         given = {"sort": page["sort"], "partition": page["partition"], "page": 1, **changed}
@@ -78,22 +78,22 @@ def groups_page(name: str, page: Row) -> str:
 
 
 def instant_page(name: str, page: Row) -> str:
-    """One instant. `page`: of `instants.instant_page`."""
+    """One instant. `page`: of `details.instant_page`."""
     return _render("instant.html", name=name, page=page)
 
 
 def fleet_page(fleet: Row, *, again: bool = True) -> str:
-    """The processes of the compactor. `fleet`: of `FleetInfo.fleet`, and what it is about."""
+    """The processes of the compactor. `fleet`: of `FleetInfo.fleet`, with the work on the tables."""
     return _render("fleet.html", fleet=fleet, again=again)
 
 
 def error_page(status: int, reason: str) -> str:
-    """What could not be shown, and why."""
+    """The page of an error: its status and reason."""
     return _render("error.html", status=status, reason=reason)
 
 
 def _slo(row: Row) -> Row | None:
-    """The age of the oldest pending compaction against the goal: `width` of 1000, and a word for its colour."""
+    """The age of the oldest pending compaction relative to the SLO: `width` of 1000, and a word for its colour."""
     goal, age = row.get("slo_s"), row.get("oldest_pending_s")
     if not goal or age is None:
         return None
@@ -107,7 +107,7 @@ _BROKEN: Row = dict.fromkeys(
      "read_amplification", "fleet_info", "fleet_info_problem", "compactions", "instants", "slo_s", "lock", "work",
      "next_plan", "seconds_since_write")
 )  # fmt: skip
-"""What a table that cannot be read lacks."""
+"""Keys that the row of an unreadable table lacks."""
 
 
 def _render(template: str, **values: object) -> str:

@@ -8,7 +8,7 @@
                                          /metrics                             for Prometheus
 /t/<name>/actions/<order>                /api/tables/<name>/actions/<order>   POST: see `actions`
 
-A visitor without the token gets only the form that asks for it.
+A visitor without the token gets only the form for the token.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ HTML = b"text/html; charset=utf-8"
 
 
 class LoginApp:
-    """A form of one field. The right token makes a cookie; a program sends `Authorization: Bearer` instead."""
+    """A form of one field. The right token sets a cookie; a program sends `Authorization: Bearer` instead."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -99,9 +99,9 @@ _NOT_FOUND = Refused(404, "Not found")
 
 
 class PeopleApp:
-    """Answers what is not for Hudi. `slo_s`: see `health.health_of`. `fleet_info`: what the compactor's processes know.
-    `registry`: metrics of the daemon in this process. `settings`: what commands must be given. `actions`: takes orders;
-    None: the pages show them as commands to copy.
+    """Answers all requests except Hudi's. `slo_s`: see `health.health_of`. `fleet_info`: what the compactor's processes
+    know. `registry`: metrics of the daemon in this process. `settings`: those of the commands. `actions`: takes orders;
+    None: the pages show orders as commands to copy.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class PeopleApp:
         self._rows = TableRows(slo_s, fleet_info, settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Names may hold slashes that are encoded, so the path is parted before it is decoded.
+        # Names may contain encoded slashes, so the path is split before it is decoded.
         raw = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         parts = [unquote(part) for part in raw.partition("?")[0].removeprefix("/").split("/")]
         is_api = parts[0] == "api"
@@ -186,7 +186,7 @@ class PeopleApp:
         raise _NOT_FOUND
 
     async def _fleet(self) -> Row:
-        """What the fleet_info knows, and what came of its work."""
+        """What `fleet_info` knows, and the work on the tables."""
         row: Row = {"known": self._fleet_info is not None, "problem": None}
         row |= {"zookeeper": None, "daemons": [], "claims": [], **fleet_work(())}
         if self._fleet_info is None:

@@ -1,7 +1,7 @@
 """Tables as plain dicts: sizes in bytes, times in seconds, names as in the JSON of `timeline show`.
 
-A table's row has the last compactions (how long they took, what they wrote, whether their ledgers balance), and its
-debt over the last day, as far as this process has sampled it.
+A table's row has the last compactions (their duration and output, and whether their ledgers balance), and its debt over
+the last day, as far as this process has sampled it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _SHOWN = 10
 
 
 def compaction_rows(table: Table, state: ServedState) -> list[Row]:
-    """The newest completed compactions of the active timeline, newest first. `work_s`: of all file groups, one after
-    the other; `slowest`: the one that took longest.
+    """The newest completed compactions of the active timeline, newest first. `work_s`: summed over all file groups;
+    `slowest`: the file group that took longest.
     """
     done = [i for i in state.timeline.completed if i.family == "commit"]
     return [_row(table, instant) for instant in reversed(done[-_SHOWN:])]
@@ -95,7 +95,7 @@ def _write_named(seconds: float, stat: WriteStat) -> Row:
 
 
 def _balanced(ledger: Ledger) -> bool:
-    """The equations that need no file."""
+    """Whether the equations hold that need no file."""
     touched = ledger.kept + ledger.replaced + ledger.deleted
     return (
         ledger.base_rows == ledger.untouched + touched
@@ -116,7 +116,7 @@ class Trends:
         self._samples: defaultdict[str, deque[Row]] = defaultdict(lambda: deque(maxlen=_KEPT))
 
     def add(self, path: str, at_s: float, numbers: Row) -> None:
-        """Keeps what `numbers` says, unless the last sample is younger than a minute."""
+        """Adds `numbers` as a sample, unless the last sample is younger than a minute."""
         samples = self._samples[path]
         if not samples or at_s - samples[-1]["at_s"] >= _EVERY_S:
             samples.append({"at_s": round(at_s, 3), **{name: numbers[name] for name in _NAMES}})
@@ -132,8 +132,8 @@ _HOUR_S = 3600.0
 
 
 class TableRows:
-    """Makes the rows. `slo_s`: a compaction that is pending for longer is late, None: as `FleetInfo` says;
-    `settings`: with the lock that is looked at.
+    """Makes the rows. `slo_s`: a compaction that is pending for longer is late, None: as in `FleetInfo`; `settings`: with
+    the lock whose holder is shown.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class TableRows:
             return await asyncio.to_thread(self._unread, table, error)
 
     def _unread(self, table: ServedTable, why: PhantombaseError) -> Row:
-        """A table whose files cannot be read. Where a plan is the reason, it is stuck: the plan can be cancelled."""
+        """A table whose files cannot be read. If a plan is the reason, the table is stuck: the plan can be cancelled."""
         broken, slo_s = Health(Word.BROKEN, str(why)), self._slo_of(table.path)
         try:
             opened = table.opened()
@@ -223,12 +223,12 @@ class TableRows:
 
 
 def zone_of(table: Table) -> str:
-    """The zone of a table's instants: UTC, if the table says so, else that of `--timezone`."""
+    """The zone of a table's instants: UTC if the table's configuration says so, else that of `--timezone`."""
     return "UTC" if table.config.utc_timezone else table.clock.timezone
 
 
 async def recent(table: ServedTable) -> Held:
-    """A state of the last seconds."""
+    """A state that was loaded within the last seconds."""
     held = table.newest
     return held if held is not None and time.monotonic() - held.loaded_s < _FRESH_S else await table.load()
 
@@ -243,7 +243,7 @@ def _family(row: Row) -> str:
 
 
 def debt(state: ServedState) -> Row:
-    """What compactions have before them: the log files that readers merge."""
+    """The work for future compactions: the log files that readers merge."""
     debts = [d for files in state.partitions.values() for d in files.debts]
     waiting = [d for d in debts if d.log_files and d.pending_compaction is None]
     counts = [d.log_files for d in debts if d.log_files]
@@ -265,7 +265,7 @@ def debt(state: ServedState) -> Row:
 
 
 def _done_ages(state: ServedState, now: datetime) -> Iterator[float]:
-    """Seconds since each completed compaction; on version 6 since its request, if its end is not known."""
+    """Seconds since each completed compaction; on version 6 since its request if its end is unknown."""
     for one in state.timeline.completed:
         if one.family == "commit" and (at := moment(state.timeline.completed_at(one))) is not None:
             yield (now - at).total_seconds()
