@@ -122,7 +122,7 @@ _NO_WRITES = frozenset({"clean", "rollback", "restore", "savepoint", "indexing"}
 
 
 def held_back(pending: Sequence[Row], fleet_info: Row | None) -> dict[str, str]:
-    """What each pending instant blocks, by requested time. `pending`: oldest first. `fleet_info`: with awaited writes."""
+    """What each pending instant blocks, by its time. `pending`: oldest first. `fleet_info`: has awaited writes."""
     waiting = {one["instant"]: one["holds"] for one in (fleet_info or {}).get("writes", ())}
     writes = [row["instant"] for row in pending if row["action"] not in _NO_WRITES]
     found = {}

@@ -47,8 +47,8 @@ def table_page(
     ordered: Sequence[Row] = (),
     again: bool = True,
 ) -> str:
-    """One table. `row`: of `TableRows.one`, with `whole`. `now`: in the table's zone, if it can be read. `proof`: for the
-    forms of orders; None: orders are commands to copy. `ordered`: the last orders. `again`: see `tables_page`.
+    """One table. `row`: of `TableRows.one`, with `whole`. `now`: in the table's zone, if it can be read. `proof`: for
+    the forms of orders; None: orders are commands to copy. `ordered`: the last orders. `again`: see `tables_page`.
     """
     shown = bars(row["instants"], now) if now is not None else []
     return _render(

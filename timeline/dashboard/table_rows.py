@@ -132,8 +132,8 @@ _HOUR_S = 3600.0
 
 
 class TableRows:
-    """Makes the rows. `slo_s`: a compaction that is pending for longer is late, None: as in `FleetInfo`; `settings`: with
-    the lock whose holder is shown.
+    """Makes the rows. `slo_s`: a compaction that is pending for longer is late, None: as in `FleetInfo`; `settings`:
+    with the lock whose holder is shown.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class TableRows:
             return await asyncio.to_thread(self._unread, table, error)
 
     def _unread(self, table: ServedTable, why: PhantombaseError) -> Row:
-        """A table whose files cannot be read. If a plan is the reason, the table is stuck: the plan can be cancelled."""
+        """A table whose files cannot be read. If a plan is the reason, the table is stuck: a plan can be cancelled."""
         broken, slo_s = Health(Word.BROKEN, str(why)), self._slo_of(table.path)
         try:
             opened = table.opened()

@@ -1,12 +1,12 @@
-"""Who may ask what (pure).
+"""Which requests are allowed (pure).
 
-    /healthz, /readyz         everybody
-    Hudi's routes             clients of this machine, and of the networks of `--hudi-clients`: they can send no token
+    /healthz, /readyz         all
+    Hudi's routes             from this machine and the networks of `--hudi-clients`: Hudi's clients cannot send a token
     pages, JSON, /metrics     with the token, if there is one; without one the service listens on this machine only
     actions                   with the token; from a page only by a form that was made for that login
 
-A browser takes part in attacks of other sites: a page may send requests to this address, or give it a name of its own
-(DNS rebinding). So a `Host` that is a name must be a known one, and an `Origin` must be this service.
+Other sites can attack through a browser: their page may send requests to this address, or give the address a name of
+theirs (DNS rebinding). So a `Host` that is a name must be a known one, and an `Origin` must be this service.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _LOOPBACK: tuple[Network, ...] = (ip_network("127.0.0.0/8"), ip_network("::1/128
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """`host`: the address that is listened on. `names`: by which clients call this machine.
+    """`host`: the address to listen on. `names`: of this machine, as clients use them.
 
-    UsageError: an address beyond this machine without a token, a token that can be guessed, not a network.
+    UsageError: no token with an address beyond this machine, a token that can be guessed, an invalid network.
     """
 
     host: str = "127.0.0.1"
@@ -92,7 +92,7 @@ class Access:
         return is_address or name.lower() in self._names
 
     def refusal(self, headers: Mapping[bytes, bytes]) -> str:
-        """Why a request is not answered that a browser may have been made to send; "" if it may be."""
+        """Why a request is refused that another site may have made a browser send; "" if it is allowed."""
         host = headers.get(b"host", b"")
         if not self._is_known_host(host):
             return f"the Host header is {host.decode('latin-1')!r}, which is no name of this service (--name adds one)"
@@ -102,17 +102,17 @@ class Access:
         return ""
 
     def may_look(self, headers: Mapping[bytes, bytes], now_s: float) -> bool:
-        """Whether a request brings the token, or the cookie of a login."""
+        """Whether a request has the token, or the cookie of a login."""
         if self.token is None:
             return True
         bearer = _bearer(headers)
         return self._is_session(_cookie(headers), now_s) if bearer is None else self.is_token(bearer)
 
     def order_refusal(self, headers: Mapping[bytes, bytes], proof: str, now_s: float) -> str:
-        """Why a request that changes something is not answered; "" if it may be.
+        """Why a request that changes something is refused; "" if it is allowed.
 
-        A browser adds the cookie by itself, so a page of another site could have the person's browser send it: the form
-        must have `proof`, which only a page of that login has, and come from this service. A program's token is proof.
+        A browser adds the cookie by itself, so a page of another site could make the person's browser send it: the form
+        must have `proof`, which only a page of that login has, and come from this service. A program's token suffices.
         """
         if (bearer := _bearer(headers)) is not None:
             return "" if self.is_token(bearer) else "this is not the token"
@@ -125,15 +125,15 @@ class Access:
         return ""
 
     def proof(self, headers: Mapping[bytes, bytes]) -> str:
-        """What a form of a page holds, to show that it was made for this login."""
+        """The field by which a form of a page shows that it was made for this login."""
         return self._signed(f"form {_cookie(headers)}")
 
     def is_token(self, given: str) -> bool:
-        """Whether this is the token; takes the same time for every wrong one."""
+        """Whether `given` is the token; takes the same time for every wrong one."""
         return self.token is not None and hmac.compare_digest(given.encode(), self.token.encode())
 
     def session(self, now_s: float) -> str:
-        """The cookie of a login: it ends by itself, and no cookie is remembered here."""
+        """The cookie of a login. It contains its expiry, so the service stores none."""
         until = str(int(now_s) + SESSION_S)
         return f"{until}.{self._signed(f'session {until}')}"
 

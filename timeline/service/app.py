@@ -1,10 +1,9 @@
-"""The service's application: Hudi's routes first, then health, then what answers people.
+"""The service's ASGI application: Hudi's view routes, health, and the pages for people.
 
-Hudi's view routes as an ASGI application. Starlette's request and response objects would halve its speed.
+Starlette's request and response objects would halve the speed of Hudi's routes.
 
-Requests that were answered before, by their complete target: most of the cost of a cached answer is finding it.
-
-A large Hudi job asks for the same few things from each of its tasks, in the same words.
+Earlier requests are kept by their complete target (`Repeats`), since most of the cost of a cached answer is the search
+for it. All tasks of a large Hudi job send the same few requests, with the same targets.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from .view_json import Printer
 
 _TARGET_BYTES_MAX = 1024
 _BYTES_EACH = 16 << 10
-"""Of the memory for answers, for one target that is remembered: it takes less than a tenth of this itself."""
+"""Answer cache per remembered target; the target itself takes less than a tenth of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class _Repeat:
 
 
 class Repeats:
-    """What was asked by GET, and under which key its answer is kept. `cache_bytes`: what `answers` may take."""
+    """The targets of earlier GETs, and the cache keys of their answers. `cache_bytes`: the most that `answers` takes."""
 
     def __init__(self, answers: AnswerCache, cache_bytes: int) -> None:
         self._answers = answers
@@ -62,7 +61,7 @@ class Repeats:
         self._by_target: dict[bytes, _Repeat] = {}
 
     def keep(self, target: bytes, table: ServedTable, held: Held, key: Hashable) -> None:
-        """Remembers which state of a table answers this. `target`: path and query as they were sent."""
+        """Keeps which state of a table answers a target: path and query as they were sent."""
         if len(target) > _TARGET_BYTES_MAX:
             return
         if len(self._by_target) >= self._most:
@@ -72,7 +71,7 @@ class Repeats:
     def find(self, target: bytes) -> Answer | None:
         """The answer, if the table is served and the state that answered is its newest.
 
-        From an older one a client is answered only while it lags by one step: that is checked each time.
+        An older state answers a client only while the client lags by one step: that is checked each time.
         """
         known = self._by_target.get(target)
         if known is None:
@@ -90,7 +89,7 @@ _NAME_BYTES_MAX, _PATH_BYTES_MAX = 255, 2048
 
 
 class HudiApp:
-    """Answers the requests below `/v1/hoodie/view/`. `cache_bytes`: how much answers may take that are kept."""
+    """Answers the requests below `/v1/hoodie/view/`. `cache_bytes`: the most that kept answers take."""
 
     def __init__(self, tables: ServedTables, cache_bytes: int) -> None:
         self._tables = tables
@@ -129,7 +128,7 @@ class HudiApp:
 
 
 def _printed(answer: Answer, given: Mapping[str, str]) -> Answer:
-    """The answer, for people if they ask for it."""
+    """The answer, in the form for people if the request asks for that."""
     if "pretty" not in given:
         return answer
     return Answer(json.dumps(json.loads(answer.plain()), ensure_ascii=False, indent=2).encode(), compressed=False)
@@ -150,7 +149,7 @@ def _fresh(table: ServedTable, held: Held, route: Route, given: Mapping[str, str
 
 
 def _key(held: Held, route: Route, name: str, given: Mapping[str, str]) -> Hashable:
-    """Under one key the answer is always the same: where files of one partition make it, as long as these stay."""
+    """The key of an answer: of the state, or of the partition's files if the answer depends on these alone."""
     asked = tuple(sorted((k, v) for k, v in given.items() if k not in _NOT_IN_KEYS))
     files = held.state.partitions.get(given.get("partition", ""), EMPTY)
     state = ("files", files.serial) if route.alone else ("state", held.serial)
@@ -162,7 +161,7 @@ async def _held(table: ServedTable, route: Route, name: str, given: Mapping[str,
         return await table.load(whole=True)
     newest = await table.load() if route.looks else None
     if route.checked and table.newest is not None and table.newest.state.refused:
-        await table.load()  # a file that is restored changes no instant
+        await table.load()  # restoring a file changes no instant
     if not route.checked or given.get("refreshoff") == "true":
         return newest or await table.current()
     client = ClientState(last=given.get("lastinstantts") or NO_INSTANT, digest=given.get("timelinehash", ""))
@@ -175,7 +174,7 @@ def _printer(state: ServedState, given: Mapping[str, str]) -> Printer:
 
 
 def _check_partition(partition: str) -> None:
-    """UsageError: the path leads out of the table, or into Hudi's own folder."""
+    """UsageError: the path is outside the table, or in Hudi's own folder."""
     parts = partition.split("/") if partition else []
     odd = any(part in ("", ".", "..", HOODIE) or len(part.encode()) > _NAME_BYTES_MAX for part in parts)
     if odd or "\0" in partition or len(partition.encode()) > _PATH_BYTES_MAX:
@@ -187,8 +186,8 @@ _HEALTH = ("/healthz", "/readyz")
 
 
 class ServiceApp:
-    """An ASGI application. `markers`: whether it takes those of writers. `pages`: answers what is not for Hudi;
-    `login`: answers people who have not shown the token.
+    """An ASGI application. `markers`: whether it serves markers of writers. `pages`: answers all other requests;
+    `login`: answers people without the token.
     """
 
     def __init__(
@@ -215,16 +214,16 @@ class ServiceApp:
             await send_error(scope, send, refused)
 
     def repeated(self, target: bytes, given: Mapping[bytes, bytes], client: str | None) -> Answer | None:
-        """The answer to a GET of Hudi's that was answered before, if it still holds and this client may have it."""
+        """The answer to an earlier GET of Hudi's routes, if it is still valid and allowed for this client."""
         answer = self._hudi.repeats.find(target)
         if answer is None or self._access.refusal(given) or not self._access.is_hudi_client(client):
             return None
         return answer
 
     def _app_for(self, scope: Scope) -> App:
-        """What answers a request. Refused: nothing does."""
+        """The application that answers a request. Refused: none does."""
         path, given = scope["path"], headers_of(scope)
-        if path in _HEALTH and scope["method"] in _METHODS:  # asked by probes, under any name
+        if path in _HEALTH and scope["method"] in _METHODS:  # probes use any host name
             return self._health
         if reason := self._access.refusal(given):
             raise Refused(403, reason)
@@ -248,7 +247,7 @@ class ServiceApp:
         return self._markers if path.startswith(MARKER_PREFIX) else None
 
     async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`/readyz`: every table was read, or it is known why it cannot be."""
+        """`/readyz`: ready once each table was read or has an error."""
         waiting = [t.name for t in self._tables.by_name.values() if t.newest is None and t.error is None]
         if scope["path"] == "/readyz" and waiting:
             await send_text(send, 503, f"not loaded yet: {', '.join(waiting)}")

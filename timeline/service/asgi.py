@@ -1,4 +1,4 @@
-"""What the service's applications share: requests parsed, answers encoded with their compressed form, errors sent."""
+"""Shared by the service's applications: parses requests, encodes and compresses answers, sends errors."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ GZIP_FROM_BYTES = 1500
 """From this size on Hudi's server compresses an answer."""
 
 _GZIP_LEVEL = 1
-"""A tenth of the time of level 6, for a quarter more bytes."""
+"""A tenth of the time of level 6, and a quarter more bytes."""
 
 _OVERHEAD_BYTES = 500
-"""About what an answer takes besides its bytes."""
+"""Approximate memory of an answer besides its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def encoded(value: object) -> Answer:
 
 
 class AnswerCache:
-    """Answers by key, up to `max_bytes`; those that were used longest ago go first."""
+    """Answers by key, at most `max_bytes`; the least recently used are removed first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -60,14 +60,14 @@ class AnswerCache:
         self._lock = Lock()
 
     def find(self, key: Hashable) -> Answer | None:
-        """The answer, if it is kept."""
+        """The answer, if it is cached."""
         with self._lock:
             if key in self._answers:
                 self._answers.move_to_end(key)
             return self._answers.get(key)
 
     def keep(self, key: Hashable, answer: Answer) -> None:
-        """Keeps an answer."""
+        """Caches an answer."""
         with self._lock:
             if key not in self._answers:
                 self._answers[key] = answer
@@ -82,7 +82,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_QUERY_BYTES = 64 << 10
-"""Longest query string. Some routes name hundreds of instants or partitions in it."""
+"""Longest query string. In some routes it names hundreds of instants or partitions."""
 
 PLAIN = b"text/plain;charset=utf-8"
 """The content type of errors; Hudi's servers give it to their JSON, too."""
@@ -94,7 +94,7 @@ _log = get_logger()
 
 
 class Refused(Exception):
-    """A request that is answered with an HTTP status and a reason."""
+    """A refused request; the answer is an HTTP status and a reason."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -170,7 +170,7 @@ def status_of(error: Exception) -> tuple[int, str]:
     match error:
         case Refused():
             return error.status, str(error)
-        case UnknownTableError() | NotATableError() | UnsupportedError():  # a REMOTE_FIRST client goes on by itself
+        case UnknownTableError() | NotATableError() | UnsupportedError():  # a REMOTE_FIRST client continues without the service
             return 404, str(error)
         case UsageError() | BehindError():
             return 400, str(error)
@@ -194,7 +194,7 @@ async def send_answer(scope: Scope, send: Send, answer: Answer, kind: bytes = PL
 
 
 def coded(given: Mapping[bytes, bytes], answer: Answer) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    """The body as the client takes it, and the header that says how it is coded."""
+    """The body in a coding that the client accepts, and the header of that coding."""
     if not answer.compressed:
         return answer.body, []
     if b"gzip" in given.get(b"accept-encoding", b""):
@@ -208,5 +208,5 @@ async def _send(send: Send, status: int, body: bytes, kind: bytes, headers: Sequ
 
 
 def headers_for(body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
-    """Those of an answer with this body; `headers`: further ones."""
+    """The headers of an answer with this body; `headers`: further ones."""
     return [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *_ALWAYS, *headers]

@@ -2,7 +2,7 @@
 
     timeline -> what its instants record -> which partitions that touches -> their files
 
-Which partitions are listed again when a timeline has moved on:
+Which partitions are listed again when a timeline has changed:
 
     what changed                                   listed again
     an instant was added, changed or removed       the partitions that its file names: a write's statistics, the plan
@@ -10,9 +10,9 @@ Which partitions are listed again when a timeline has moved on:
     a write was added, changed or removed          every partition with a file that has the write's time in its name
     an instant whose file names no partitions      all: a restore, a rollback whose plan cannot be read
 
-An instant that was archived changes no file, and its writes count as before. What it recorded about file groups leaves
+Archiving an instant changes no file, and its writes count as before. Its records about file groups are removed from
 the facts without a listing, see `forgotten`. After a restore, an upgrade, or a client's `refresh/` all is loaded again.
-From time to time a load also lists the partition that was listed longest ago: that finds what no instant names,
+From time to time a load also lists the partition that was listed longest ago: that finds changes that no instant names,
 such as a file that was removed by hand.
 """
 
@@ -33,7 +33,7 @@ from .table_state import PartitionFiles, PendingFiles, ServedState, digests, par
 
 
 def touched(before: ServedState, timeline: Timeline, records: Records) -> frozenset[str] | None:
-    """The partitions that may have changed since `before`; None: it may be all of them."""
+    """The partitions that may have changed since `before`; None: all may have."""
     if before.timeline.shared_times or timeline.shared_times:
         return None
     old, new = dict(before.records.records), dict(records)
@@ -51,24 +51,24 @@ def touched(before: ServedState, timeline: Timeline, records: Records) -> frozen
 
 
 def _names(recorded: Recorded, *, gone: bool = False) -> frozenset[str] | None:
-    """The partitions that an instant names. One that is gone and named none was undone by another, which does."""
+    """The partitions that an instant names. A removed instant without any was undone by another, which names them."""
     return frozenset() if gone and recorded.partitions is None else recorded.partitions
 
 
 def _archived(instant: Instant, now: Timeline) -> bool:
-    """Whether an instant that is not active any more was archived, and its time of completion stays known."""
+    """Whether an instant that is not active any more was archived, and its completion time is still known."""
     timed = instant.completion_time is not None or not now.layout.has_completion_times
     return instant.completed and instant.requested_time < now.start and (timed or not instant.is_write)
 
 
 def _back(before: ServedState, recorded: Recorded) -> frozenset[str]:
-    """The partitions that still have files of file groups which an instant replaced."""
+    """The partitions that still have files of file groups that an instant replaced."""
     files = ((p, before.partitions[p], ids) for p, ids in recorded.replaced.items() if p in before.partitions)
     return frozenset(p for p, f, ids in files if any((g := f.by_file_id.get(i)) and g.slices for i in ids))
 
 
 def forgotten(before: ServedState, records: Records) -> frozenset[str]:
-    """The partitions about whose file groups an instant recorded something that is not active any more."""
+    """The partitions with file groups in the records of instants that are not active any more."""
     now = {i for i, _ in records}
     gone = (r for i, r in before.records.records if i not in now)
     return frozenset(p for r in gone for p in (*r.bases, *r.replaced, *(r.named or ())) if p in before.partitions)
@@ -88,7 +88,7 @@ class _Passed:
 
 
 def above(partition: str, others: Iterable[str]) -> bool:
-    """Whether one of the other folders is above a folder."""
+    """Whether one of the other folders contains a folder."""
     return any(p != partition and (not p or partition.startswith(f"{p}/")) for p in others)
 
 
@@ -96,10 +96,10 @@ _OLDEST_LISTED = 1
 
 
 def load_state(table: Table, before: ServedState | None = None, *, sweep: bool = True) -> ServedState:
-    """The current state of the table. `before`: what is known of it; None: everything is read. `sweep`: also list the
-    partition again that was listed longest ago.
+    """The current state of the table. `before`: an earlier state; None: everything is read. `sweep`: also list the
+    partition that was listed longest ago.
 
-    PhantombaseError: it cannot be read. A partition with a lost or damaged file is there, and refused.
+    PhantombaseError: the table cannot be read. A partition with a lost or damaged file is in the state, and `refused`.
     """
     return from_one_snapshot(lambda: _load(table.snapshot(records=False), before, sweep))
 
@@ -116,7 +116,7 @@ def _load(table: Table, before: ServedState | None, sweep: bool) -> ServedState:
     new = [p for p in again - before.partitions.keys() if not above(p, before.partitions)]
     if any(above(p, new) for p in before.partitions):
         return _whole(table, timeline, records)
-    again |= before.refused  # a file that is restored changes no instant
+    again |= before.refused  # restoring a file changes no instant
     asked = [*sorted(again & before.partitions.keys()), *sorted(new), *(_oldest(before, again) if sweep else ())]
     list_ahead(table.storage, asked)
     listed = {p: listed_if_there(table.storage, p) or [] for p in asked}
@@ -163,12 +163,12 @@ def _facts(table: Table, timeline: Timeline, records: InstantRecords) -> FactsBy
 
 
 def _goes_out(before: Timeline, now: Timeline) -> bool:
-    """Whether an instant has left the timeline: then what was read of the archive may lack it."""
+    """Whether an instant has left the timeline: then the archive as it was read may lack the instant."""
     return not set(before.completed) <= set(now.completed)
 
 
 def _oldest(before: ServedState, without: Collection[str]) -> Iterable[str]:
-    """The partitions that were listed longest ago: a state has them in that order."""
+    """The partitions that were listed longest ago: a state orders them by that."""
     return [p for p, _ in zip((p for p in before.partitions if p not in without), range(_OLDEST_LISTED), strict=False)]
 
 
@@ -187,7 +187,7 @@ def load_partitions(table: Table, state: ServedState, partitions: Collection[str
     """
     now = table.snapshot(records=False)
     timeline = replace(now.load_timeline(), archived=state.timeline.archived)
-    if digests(timeline) != state.digests:  # the client is answered from what it knows
+    if digests(timeline) != state.digests:  # the client is answered from the timeline that it knows
         timeline = state.timeline
     list_ahead(now.storage, partitions)
     listed = {p: entries for p in partitions if (entries := _entries(now, state, p)) is not None}
@@ -197,7 +197,7 @@ def load_partitions(table: Table, state: ServedState, partitions: Collection[str
 
 
 def _entries(table: Table, state: ServedState, partition: str) -> list[Entry] | None:
-    """The listing of a partition that is known, or has come since; None: it is none."""
+    """The listing of a partition that is known or new; None: no such partition."""
     known = partition in state.partitions
     if not known and (entry := table.storage.find(partition)) is not None and not entry.is_folder:
         return None

@@ -1,11 +1,9 @@
 """Hudi's marker routes as an ASGI application (`MarkerHandler` of Hudi 1.2; clients of 0.15 do not use them).
 
-Hudi's server takes every path that it is given; here a marker folder is one of a served table.
+Hudi's server accepts every path; here a marker folder must be one of a served table.
 
-The markers of one pending write, on storage.
-
-Each batch of names is a file of its own, `MARKERS<n>`, one name a line, which appears at once and is never changed:
-what a killed process leaves, every Hudi can read. Hudi's server rewrites twenty such files.
+On storage each batch of names is a file of its own, `MARKERS<n>`, one name a line, which is put in one step and never
+changed: every Hudi can read what a killed process leaves. Hudi's server rewrites twenty such files.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ def checked_name(name: str) -> str:
 
 
 def check_contained(storage: Storage, instant: str) -> None:
-    """UsageError: the markers of an instant would lie elsewhere, through a link."""
+    """UsageError: the markers of an instant would be elsewhere, through a link."""
     base = storage.base_path
     if "://" in base:
         return
@@ -71,9 +69,9 @@ def remove(storage: Storage, instant: str) -> bool:
 
 
 def append(storage: Storage, instant: str, names: list[str], number: int | None = None) -> int:
-    """Puts names into a new file; they are durable when this returns. They may be there already: readers make sets.
+    """Puts names into a new file; they are durable on return. They may already exist: readers make sets.
 
-    `number`: of the first file that may be free, as the last call returned it; None: the folder is looked at.
+    `number`: of the first file that may be free, as the last call returned it; None: the folder is listed.
     """
     folder = marker_folder(instant)
     if number is None:
@@ -85,7 +83,7 @@ def append(storage: Storage, instant: str, names: list[str], number: int | None 
 
 
 def _begin(storage: Storage, folder: str) -> int:
-    """Makes the folder, if it is not there; the first number above those that are used."""
+    """Makes the folder if it does not exist; returns the first number above all used ones."""
     kind = f"{folder}/{TYPE_FILE}"
     if (entry := storage.find(kind)) is not None and not entry.size:  # its writer was killed
         storage.delete(kind)
@@ -95,7 +93,7 @@ def _begin(storage: Storage, folder: str) -> int:
 
 
 class MarkerFolder:
-    """Takes markers of one write: those that come in while a batch is written are the next batch."""
+    """Writes markers of one write: those that arrive while a batch is written are the next batch."""
 
     def __init__(self, storage: Storage, instant: str) -> None:
         self._storage, self._instant = storage, instant
@@ -107,11 +105,11 @@ class MarkerFolder:
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits for it."""
+        """Whether no request waits for this folder."""
         return not self._taken and not self._alone.locked()
 
     async def create(self, name: str) -> bool:
-        """True: the marker is durable. False: it was there already. PhantombaseError: it is not known whether it is."""
+        """True: the marker is durable. False: it already existed. PhantombaseError: it may be durable or not."""
         first = name not in self._taken
         if first:
             self._taken[name] = asyncio.get_running_loop().create_future()
@@ -129,7 +127,7 @@ class MarkerFolder:
             return await asyncio.to_thread(remove, self._storage, self._instant)
 
     async def _write_all(self) -> None:
-        """Writes all names that wait."""
+        """Writes all waiting names."""
         names, self._next = self._next, []
         taken = [self._taken[name] for name in names]
         try:
@@ -137,7 +135,7 @@ class MarkerFolder:
         except Exception as error:
             for one in taken:
                 one.set_exception(error)
-                one.exception()  # it may have no reader: its client may have gone
+                one.exception()  # its client may have disconnected: then no one reads it
         else:
             for name, one in zip(names, taken, strict=True):
                 one.set_result(name in new)
@@ -146,7 +144,7 @@ class MarkerFolder:
                 del self._taken[name]
 
     def _put(self, names: list[str]) -> set[str]:
-        """Those of the names that were not there; they are durable then."""
+        """Puts the new ones of the names, and returns them; they are durable."""
         check_contained(self._storage, self._instant)
         if self._known is None or self._storage.find(f"{marker_folder(self._instant)}/{TYPE_FILE}") is None:
             self._known, self._number = set(marker_names(self._storage, self._instant)), None
@@ -207,7 +205,7 @@ class MarkerApp:
         return [n for n in names if route == "all" or n.endswith(".APPEND") is (route == "append")]
 
     def _place(self, path: str) -> tuple[ServedTable, str]:
-        """The table and the instant of a marker folder. UsageError: it is none; UnknownTableError."""
+        """The table and the instant of a marker folder. UsageError: no marker folder. UnknownTableError."""
         match = _FOLDER.fullmatch(spelled(path))
         if match is None:
             raise UsageError("not a marker folder", expected=f"<base path>/{HOODIE}/.temp/<instant>", found=repr(path))

@@ -1,4 +1,4 @@
-"""What the service and the daemons say about themselves to Prometheus: version, memory, processor time, open files."""
+"""Metrics of the processes of the service and the daemons: version, memory, processor time, open files."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Requests of Hudi's clients that were answered before are answered as they are read: no task, no scope, no parameters.
+"""HTTP/1.1 by httptools, with bounds, and a fast path for repeated requests of Hudi's clients.
 
-That takes less than half the processor time. Everything else goes uvicorn's way.
+httptools sets no bounds; here the request line, headers, body, and their time are bounded.
 
-HTTP/1.1 by httptools, which bounds nothing itself: the request line, headers, body, and the time they may take.
+Repeated requests are answered as they are read: no task, no scope, no parameters. That takes less than half the
+processor time. uvicorn handles all other requests.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from .asgi import MAX_QUERY_BYTES, PLAIN, Answer, coded, headers_for
 _LINE_BYTES_MAX = MAX_QUERY_BYTES + (4 << 10)
 _HEADERS_BYTES_MAX = 32 << 10
 _BODY_BYTES_MAX = 64 << 10
-"""No route takes more than a short form; Hudi's clients send none."""
+"""Routes take at most a short form; Hudi's clients send no body."""
 _REQUEST_S = 30.0
 
 
 class _TooLongError(Exception):
-    """A request that is not read to its end."""
+    """A request that is too long to be read to its end."""
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection. A request line that is too long gets 414, headers 431, a body 413; what does not come in time is
-    cut off.
+    """One connection. A request line that is too long gets 414, headers 431, a body 413; a request that does not arrive
+    in time is cut off.
     """
 
     _refusal = (400, "")
@@ -102,14 +103,14 @@ _PHRASES = {413: b"Content Too Large", 414: b"URI Too Long", 431: b"Request Head
 
 
 _UNDERSTOOD = frozenset({b"host", b"connection", b"user-agent", b"accept", b"accept-encoding"})
-"""What Hudi's clients send. Other headers may mean anything: a body, a proxy before us, a page of another site."""
+"""Headers of Hudi's clients. Others may mean anything: a body, a proxy before the service, a page of another site."""
 
 
 class Repeating(Protocol):
-    """An application that knows what it answered before."""
+    """An application that keeps its earlier answers."""
 
     def repeated(self, target: bytes, given: Mapping[bytes, bytes], client: str | None) -> Answer | None:
-        """The answer to a GET, if it still holds and this client, who sent these headers, may have it."""
+        """The answer to a GET, if it is still valid and allowed for this client with the `given` headers."""
 
 
 class QuickHttp(BoundedHttp):
@@ -134,7 +135,7 @@ class QuickHttp(BoundedHttp):
             super().on_message_complete()
 
     def _answer(self) -> bool:
-        """Whether the request is answered. Not before earlier ones of this connection are."""
+        """Answers the request if it can, but not before earlier ones of this connection; whether it did."""
         is_first = self.cycle is None or self.cycle.response_complete
         if not is_first or self.flow.write_paused or not self._is_plain_get():
             return False

@@ -1,7 +1,7 @@
 """What the file of each instant records, by partition, and the facts of each partition made from it.
 
-Each file is read once. `view.facts` makes the facts of a complete table; here a new instant costs what it touches, not
-what the table has.
+Each file is read once. `view.facts` makes the facts of a complete table; here the cost of a new instant depends on the
+partitions that it touches, not on the size of the table.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FileIds: TypeAlias = frozenset[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What one file says. `partitions`: those whose files the instant adds, removes or plans with; None: it may be all.
+    """The content of one file. `partitions`: those whose files the instant adds, removes or plans with; None: maybe all.
 
     `bases`: partition -> file id -> base file, of a completed compaction or clustering. `replaced`, `planned`: file
-    ids by partition, of a completed replace commit and of a pending compaction. `operation`: Hudi's name of what a
-    completed write was. `plan`: of a pending compaction or log compaction. `clustered`: what a pending clustering will
+    ids by partition, of a completed replace commit and of a pending compaction. `operation`: Hudi's name of the kind of
+    a completed write. `plan`: of a pending compaction or log compaction. `clustered`: what a pending clustering will
     replace. `named`: the files that a completed write names, by partition; None: its file is torn, see `FactLoader`.
     """
 
@@ -78,7 +78,7 @@ def of_plan(plan: CompactionPlan) -> Recorded:
 
 
 def of_clustering(groups: Collection[GroupKey]) -> Recorded:
-    """A pending replace commit, and what its plan says it will replace."""
+    """A pending replace commit, and the file groups that its plan will replace."""
     return Recorded(clustered=frozenset(groups))
 
 
@@ -88,22 +88,22 @@ def of_removal(files: Iterable[tuple[str, str]]) -> Recorded:
 
 
 Records: TypeAlias = Sequence[tuple[Instant, Recorded]]
-"""Of the active instants, in the timeline's order."""
+"""The records of the active instants, in the timeline's order."""
 
 
 def kind_of(instant: Instant, recorded: Recorded) -> str:
-    """What an instant is, also when it is completed: compaction, logcompaction, clustering, or its action."""
+    """The kind of an instant, pending or completed: compaction, logcompaction, clustering, or its action."""
     if not instant.completed:
         return "clustering" if recorded.clustered else instant.action
     services = {"deltacommit": (LOG_COMPACT, "logcompaction"), "replacecommit": (CLUSTER, "clustering")}
     operation, kind = services.get(instant.family, (None, ""))
-    if instant.family == "commit":  # in a MERGE_ON_READ table only compactions complete as this
+    if instant.family == "commit":  # in a MERGE_ON_READ table only compactions complete as `commit`
         return "compaction"
     return kind if operation is not None and recorded.operation == operation else instant.action
 
 
 class FactsByPartition:
-    """The facts of one partition after the other. `shared`: see `ViewFacts`; `uncompleted`: see `Witness`."""
+    """The facts by partition. `shared`: see `ViewFacts`; `uncompleted`: see `Witness`."""
 
     def __init__(
         self, records: Records, shared: Mapping[str, frozenset[str]], uncompleted: Mapping[str, Later]
@@ -117,7 +117,7 @@ class FactsByPartition:
         self._known = frozenset(time for time, _ in writes) - self._unread
 
     def of(self, partition: str) -> ViewFacts:
-        """See `ViewFacts`; of the file groups of one partition."""
+        """The facts of the file groups of one partition, see `ViewFacts`."""
         plans: dict[GroupKey, str] = {}
         replaced: dict[GroupKey, str] = {}
         compacted: dict[GroupKey, dict[str, str]] = {}
@@ -167,14 +167,14 @@ def _by_partition(groups: Iterable[GroupKey]) -> dict[str, FileIds]:
 
 
 FileKey: TypeAlias = tuple[str, int, int, str]
-"""Name, size, modification time and tag of a file: as long as these stay, its content does."""
+"""Name, size, modification time and tag of a file: if these are unchanged, so is its content."""
 
 _NO_FILES = frozenset({"savepoint", "indexing", "schemacommit"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantRecords:
-    """Of every active instant. `known`: by the file that was read; a later load takes from it what did not change."""
+    """The records of all active instants. `known`: by the file read; a later load reuses the unchanged ones."""
 
     records: Records
     known: Mapping[FileKey, Recorded]
@@ -199,7 +199,7 @@ def load_records(table: Table, timeline: Timeline, known: Mapping[FileKey, Recor
 
 
 def _source(instant: Instant) -> Instant:
-    """The instant in the state whose file says the most."""
+    """The instant in the state whose file has the most content."""
     return instant if instant.is_write and instant.completed else instant.at(State.REQUESTED)
 
 

@@ -1,7 +1,7 @@
-"""Hudi's view routes: what each answers from a state (pure).
+"""Hudi's view routes: the answer of each from a state (pure).
 
-Source: `RequestHandler` of Hudi 0.15 and 1.2. Bounds are instants, compared as text. Answers about "now" leave out
-replaced file groups; an answer about an instant leaves out those that were replaced up to it.
+Source: `RequestHandler` of Hudi 0.15 and 1.2. Bounds are instants, compared as text. Answers about the current state
+leave out replaced file groups; an answer about an instant leaves out those that were replaced up to that instant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PREFIX = "/v1/hoodie/view/"
 class Question:
     """One request: the state that answers it, its parameters, and how files are printed.
 
-    `pending`: by partition, see `PendingFiles`, where a route asks for it and writes are pending.
+    `pending`: by partition, see `PendingFiles`, where a route needs it and writes are pending.
     """
 
     state: ServedState
@@ -39,7 +39,7 @@ class Question:
 
     @property
     def partition(self) -> PartitionFiles:
-        """The partition that is asked for; an empty one if there is no such partition."""
+        """The requested partition; an empty one if it does not exist."""
         return self.files(self.given.get("partition", ""))
 
     def files(self, partition: str) -> PartitionFiles:
@@ -50,12 +50,12 @@ class Question:
         return found
 
     def all_files(self) -> Iterator[tuple[str, PartitionFiles]]:
-        """The same of every partition, by name."""
+        """The files of every partition, by name of the partition."""
         return ((name, self.files(name)) for name in self.state.partitions)
 
     @property
     def with_pending(self) -> PendingFiles:
-        """The same with the files of pending writes."""
+        """The requested partition with the files of pending writes."""
         return self.of_pending(self.given.get("partition", ""))
 
     def of_pending(self, partition: str) -> PendingFiles:
@@ -64,7 +64,7 @@ class Question:
         return self.pending.get(partition) or PendingFiles(with_logs=files.groups, with_all=files.groups)
 
     def group(self, as_of: str | None = None) -> Iterator[FileGroup]:
-        """The group that the parameter `fileid` names, if it is there and not replaced (up to `as_of`)."""
+        """The group that the parameter `fileid` names, if it exists and is not replaced (up to `as_of`)."""
         found = self.partition.by_file_id.get(self.need("fileid"))
         return live(self.partition, () if found is None else (found,), as_of)
 
@@ -94,7 +94,7 @@ def live(files: PartitionFiles, groups: Iterable[FileGroup], as_of: str | None =
 
 
 class Fresh(Enum):
-    """When a route lists again what it answers about: files of pending writes are in no state."""
+    """When a route lists its partitions again, since files of pending writes are in no state."""
 
     NEVER = "never"
     PENDING = "the partition, if a write is pending"
@@ -104,9 +104,9 @@ class Fresh(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """`checked`: the client's timeline is compared. `alone`: only the partition's files matter for the answer.
-    `fresh_if`: whether its parameters make it list again. `looks`: the timeline is looked at for each request, since
-    the answer is about instants that do not count in what clients compare.
+    """`checked`: the client's timeline is compared. `alone`: the answer depends only on the partition's files.
+    `fresh_if`: whether its parameters require a new listing. `looks`: the timeline is loaded for each request, since
+    the answer is about instants that clients do not compare.
     """
 
     answer: Callable[[Question], Json]
@@ -180,7 +180,8 @@ def _before_or_on(q: Question, name: str, bound: str, *, pending: bool) -> Json:
 
 
 def _without_begun(group: FileGroup, with_logs: FileGroup | None) -> FileGroup:
-    """A group without a phantom slice that has files of pending writes only. Hudi skips it; without files it does not.
+    """A group without its phantom slice if that has files of pending writes only. Hudi skips such a slice, but not one
+    without files.
 
     `with_logs`: the same group with the files of pending writes.
     """
@@ -211,7 +212,7 @@ def _all_slices_before_or_on(q: Question) -> Json:
 
 
 def _merged(group: FileGroup, bound: str) -> FileSlice | None:
-    """The newest slice up to the bound; a pending compaction's is merged with the one before."""
+    """The newest slice up to the bound; the slice of a pending compaction is merged with the one before."""
     slices = [s for s in group.slices if s.base_instant <= bound]
     if len(slices) > 1 and slices[-1].base_instant == group.pending_compaction:
         logs = sorted((*slices[-2].logs, *slices[-1].logs), key=lambda log: log.name.sort_key)
@@ -230,7 +231,7 @@ def _merged_slice(q: Question) -> Json:
 
 
 def _merged_slices_inflight(q: Question) -> Json:
-    """Log files of every pending write, not of `currentinstant` alone; no base files: so it is on Hudi's server."""
+    """With log files of every pending write, not of `currentinstant` alone; no base files: as on Hudi's server."""
     q.need("currentinstant")
     bound = q.need("maxinstant")
     return q.slices(_merged(g, bound) for g in live(q.partition, q.with_pending.with_logs, bound))
@@ -369,4 +370,4 @@ ROUTES: Mapping[str, Route] = {
     "loadallpartitions": Route(answer=_done, method="POST", checked=False),
     "loadpartitions": Route(answer=_done, method="POST", checked=False),
 }
-"""By path after `PREFIX`, without the slash at its end."""
+"""By path after `PREFIX`, without the trailing slash."""

@@ -1,11 +1,9 @@
-"""Starts the service.
+"""Starts the service, and collects garbage in its process at intervals, not within requests.
 
-Garbage is collected in the service's process from time to time, not within requests.
-
-States are many objects that live long: a full collection visits all of them, which takes 0.15 s for 20 thousand file
-groups, with everything else waiting. Python would begin one whenever a quarter of them is new, so about every twentieth
-load. Here it visits what was made since the last collection, and everything only each `_ALL_EVERY`-th time. What is in
-no cycle, a state among others, is freed at once.
+States are many long-lived objects: a full collection visits all of them, which takes 0.15 s for 20 thousand file
+groups, and blocks everything else. Python would start one whenever a quarter of them is new, so about every twentieth
+load. Here a collection visits the objects made since the last one, and everything only each `_ALL_EVERY`-th time.
+Objects in no cycle, such as a state, are freed at once.
 """
 
 from __future__ import annotations
@@ -43,8 +41,8 @@ _NEVER = 1 << 30
 
 
 async def collect_from_time_to_time(loaded: Callable[[], int]) -> None:
-    """Until it is cancelled. `loaded`: how many states were loaded in full so far. The next collections do not visit
-    these.
+    """Runs until cancelled. `loaded`: the number of states loaded in full so far, which later collections do not
+    visit.
     """
     seen = loaded()
     young, middle, full = gc.get_threshold()
@@ -63,7 +61,7 @@ async def collect_from_time_to_time(loaded: Callable[[], int]) -> None:
 
 
 def collect(*, everything: bool = False) -> None:
-    """Frees what is garbage. Later calls do not visit what is left, except with `everything`."""
+    """Frees garbage. Later calls do not visit the remaining objects, except with `everything`."""
     if everything:
         gc.unfreeze()
     gc.collect()
@@ -71,7 +69,7 @@ def collect(*, everything: bool = False) -> None:
 
 
 DEFAULT_PORT = 26754
-"""The port that Hudi's clients ask without settings (`hoodie.filesystem.view.remote.port`)."""
+"""The port that Hudi's clients use by default (`hoodie.filesystem.view.remote.port`)."""
 
 _KEEP_ALIVE_S = 75
 _STOP_S = 10
@@ -100,7 +98,7 @@ class ServeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
-    """What answers people, and what those who have not shown the token."""
+    """The application for people, and the one for people without the token."""
 
     pages: App | None = None
     login: App | None = None
@@ -186,7 +184,7 @@ def _address(host: str, listener: socket.socket) -> str:
 
 
 async def _serve_alone(server: uvicorn.Server, tables: ServedTables, listener: socket.socket) -> None:
-    """In a process of its own."""
+    """Serves in a process of its own."""
     collections = asyncio.create_task(collect_from_time_to_time(lambda: tables.whole_loads))
     try:
         await _serve(server, tables, listener)
@@ -203,7 +201,7 @@ async def _serve(server: uvicorn.Server, tables: ServedTables, listener: socket.
 
 
 def listening(port: int, host: str = "127.0.0.1") -> socket.socket:
-    """A socket that listens: connections wait from here on. UsageError: the address or the port cannot be used.
+    """A listening socket: connections are queued from here on. UsageError: the address or the port cannot be used.
 
     asyncio switches Nagle's algorithm off only where the protocol is named; with it each answer takes 40 ms.
     """
@@ -239,7 +237,7 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 async def _load_all(tables: ServedTables) -> None:
-    """Loads every table once, so that first requests need not wait, and searches for new ones from time to time."""
+    """Loads every table once, so that first requests do not wait, and searches for new tables from time to time."""
     await asyncio.gather(*map(_Loader().load, list(tables.by_name.values())), _find_new(tables))
 
 
@@ -256,7 +254,7 @@ async def _find_new(tables: ServedTables) -> None:
 
 
 class _Loader:
-    """A few loads at a time; a table that cannot be read stops no other."""
+    """Runs a few loads at a time; an unreadable table stops no other load."""
 
     def __init__(self) -> None:
         self._free = asyncio.Semaphore(_LOADS_AT_ONCE)
