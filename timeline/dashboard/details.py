@@ -21,7 +21,7 @@ _TEXT = 2000
 
 
 def instant_page(table: Table, state: ServedState, time: str) -> Row:
-    """Every action at a requested time. UsageError: the active timeline has none."""
+    """All actions at a requested time. UsageError: the active timeline has none."""
     found = [i for i in state.timeline.instants if i.requested_time == time]
     if not found:
         raise UsageError("no such instant on the active timeline", found=repr(time))

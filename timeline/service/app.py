@@ -53,7 +53,7 @@ class _Repeat:
 
 
 class Repeats:
-    """The targets of earlier GETs, and the cache keys of their answers. `cache_bytes`: the most that `answers` takes."""
+    """The targets of earlier GETs, and the cache keys of their answers. `cache_bytes`: the most for `answers`."""
 
     def __init__(self, answers: AnswerCache, cache_bytes: int) -> None:
         self._answers = answers

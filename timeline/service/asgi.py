@@ -170,7 +170,7 @@ def status_of(error: Exception) -> tuple[int, str]:
     match error:
         case Refused():
             return error.status, str(error)
-        case UnknownTableError() | NotATableError() | UnsupportedError():  # a REMOTE_FIRST client continues without the service
+        case UnknownTableError() | NotATableError() | UnsupportedError():  # a REMOTE_FIRST client continues by itself
             return 404, str(error)
         case UsageError() | BehindError():
             return 400, str(error)

@@ -2,7 +2,7 @@
 
 States are many long-lived objects: a full collection visits all of them, which takes 0.15 s for 20 thousand file
 groups, and blocks everything else. Python would start one whenever a quarter of them is new, so about every twentieth
-load. Here a collection visits the objects made since the last one, and everything only each `_ALL_EVERY`-th time.
+load. Here a collection visits the objects made since the last one, and all objects only at each `_ALL_EVERY`-th check.
 Objects in no cycle, such as a state, are freed at once.
 """
 
@@ -35,7 +35,7 @@ from .served_tables import CLOCK, ServedTable, ServedTables
 
 _GARBAGE_PAUSE_S = 1.0
 _EVERY, _ALL_EVERY = 30, 86_400
-"""Looks between two collections, and between two of everything."""
+"""Checks between two collections, and between two full ones."""
 
 _NEVER = 1 << 30
 

@@ -37,7 +37,7 @@ _serials = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A state under a number that no other state of this process has. `loaded_s`: when its load began, monotonic."""
+    """A state, with a `serial` unique in this process. `loaded_s`: when its load began, monotonic."""
 
     serial: int
     state: ServedState
@@ -45,7 +45,7 @@ class Held:
 
 
 class ServedTable:
-    """A table by its path. It is opened at the first load, and again at each one: it may have been upgraded."""
+    """A table by its path. Each load opens the table again, since it may have been upgraded."""
 
     def __init__(self, path: str, storage_options: Given = None, clock: ClockOptions = CLOCK) -> None:
         self.path, self._clock = path, clock
@@ -69,7 +69,7 @@ class ServedTable:
 
     @property
     def table(self) -> Table:
-        """The table; only after the first load."""
+        """The table; valid only after the first load."""
         assert self._table is not None
         return self._table
 
@@ -81,21 +81,21 @@ class ServedTable:
     async def agreed(self, client: ClientState) -> Held:
         """The state from which a client is answered.
 
-        BehindError: the client's timeline is none of the table's. PhantombaseError: the table cannot be read.
+        BehindError: no known state has the client's timeline. PhantombaseError: the table cannot be read.
         """
         self.used_s = time.monotonic()
         known = tuple(self._held)
         found = _find(known, client)
         if found is None:
             newest = await self.load()
-            known = tuple(self._held) or (newest,)  # another table may have needed the memory
+            known = tuple(self._held) or (newest,)  # empty if another table needed the memory
             found = _find(known, client)
         if found is None:
             raise BehindError(refusal(known[-1].state.timeline, client))
         return found
 
     async def load(self, *, whole: bool = False) -> Held:
-        """A state whose load began after this call; calls that come in during a load share the next one.
+        """A state whose load began after this call; calls during a load share the next one.
 
         `whole`: everything is read again.
         """
@@ -121,14 +121,14 @@ class ServedTable:
         self.whole_loads += before is None
         held = Held(next(_serials), state, began)
         if before is not None and before.timeline.instants == state.timeline.instants:
-            self._held.pop()  # the older ones are those that clients may still know
+            self._held.pop()  # clients may still know the older ones
         self._held.append(held)
         self.on_load(self)
         return held
 
     @property
     def bytes(self) -> int:
-        """About what its states take in memory."""
+        """The approximate memory of its states."""
         return self._held[-1].state.bytes if self._held else 0
 
     def forget(self) -> None:
@@ -136,7 +136,7 @@ class ServedTable:
         self._held.clear()
 
     def opened(self) -> Table:
-        """The table, as it is on storage now; to be called in a thread. PhantombaseError: it cannot be opened."""
+        """The table as it is on storage now; called in a thread. PhantombaseError: it cannot be opened."""
         table = Table.open(self.path, self.storage_options).with_clock(self._clock)
         refuse_left_to_hudi(table, "serving views of")
         return table
@@ -169,13 +169,13 @@ def is_pattern(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TablePattern:
-    """A path some of whose parts are patterns of names, as of a shell. No table is searched below a table."""
+    """A path in which some parts are patterns of names, as in a shell. No table is searched below a table."""
 
     pattern: str
     storage_options: Given = None
 
     def tables(self) -> list[str]:
-        """The base paths of the tables that there are now. PhantombaseError: that cannot be known."""
+        """The base paths of the tables that exist now. PhantombaseError: they cannot be listed."""
         parts = self.pattern.rstrip("/").split("/")
         fixed = next(n for n, part in enumerate(parts) if is_pattern(part))
         root = "/".join(parts[:fixed]) or "/"
@@ -200,7 +200,7 @@ _log = get_logger()
 
 
 def spelled(base_path: str) -> str:
-    """A base path as a client sends it, without `file:` and without slashes at its end."""
+    """A base path as a client sends it, without `file:` and without trailing slashes."""
     plain = base_path.removeprefix("file:")
     if plain != base_path:
         plain = "/" + plain.lstrip("/")
@@ -208,8 +208,8 @@ def spelled(base_path: str) -> str:
 
 
 class ServedTables:
-    """See the module. `paths`: of tables, and patterns of them (`discovery`). `max_bytes`: of all states. `found`:
-    gives the paths of further tables, like a pattern. `clock`: the zone of their instants.
+    """See the module. `paths`: of tables, and patterns (`TablePattern`). `max_bytes`: of all states. `found`: returns
+    the paths of further tables, like a pattern. `clock`: the zone of their instants.
 
     UsageError: a path is given twice.
     """
@@ -239,15 +239,15 @@ class ServedTables:
 
     @property
     def whole_loads(self) -> int:
-        """How often a table was loaded in full."""
+        """The number of full loads of tables."""
         return sum(table.whole_loads for table in self.by_name.values())
 
     def snapshot(self) -> list[list[str]]:
-        """The paths that each pattern matches now; to be called in a thread, for `follow`. PhantombaseError."""
+        """The paths that each pattern matches now, for `follow`; called in a thread. PhantombaseError."""
         return [list(source()) for source in self._sources]
 
     def follow(self, looked: Iterable[Iterable[str]]) -> list[ServedTable]:
-        """Serves the tables that patterns have found, and no longer those that they found once; those that are new."""
+        """Serves the tables that patterns find now, and no longer those found before only; returns the new ones."""
         found = {path for paths in looked for path in paths}
         for path in self._found - found:
             self._remove(path)
@@ -265,7 +265,7 @@ class ServedTables:
         return table
 
     def _make_room(self, loaded: ServedTable) -> None:
-        """Lets states of other tables go, those first that were used longest ago, while all are more than allowed."""
+        """Drops states of other tables, least recently used first, while all states exceed `max_bytes`."""
         if self._max_bytes is None:
             return
         others = sorted((t for t in self.by_name.values() if t is not loaded and t.newest), key=lambda t: t.used_s)
@@ -286,7 +286,7 @@ class ServedTables:
         self._by_path = {form: table for form, table in self._by_path.items() if table is not gone}
 
     def _free_name(self, name: str) -> str:
-        """The name, with a number after it if another table has it."""
+        """The name, with a number appended if another table has the name."""
         numbered, number = name, 1
         while numbered in self.by_name:
             number += 1
@@ -294,7 +294,7 @@ class ServedTables:
         return numbered
 
     def at(self, base_path: str) -> ServedTable:
-        """The table at a base path. UnknownTableError: it is not served; nothing is looked up on storage."""
+        """The table at a base path, without access to storage. UnknownTableError: it is not served."""
         found = self._by_path.get(spelled(base_path))
         if found is None:
             raise UnknownTableError(f"no table is served at {base_path!r}")

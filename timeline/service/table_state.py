@@ -1,7 +1,7 @@
 """One state of a table, from which requests are answered (pure).
 
-A client sends the hash of its timeline, and its last instant, with every request
-(`RemoteHoodieTableFileSystemView` of Hudi 0.15 and 1.2): the state and the client agree, or one of them is stale.
+With every request a client sends the hash of its timeline and its last instant (`RemoteHoodieTableFileSystemView` of
+Hudi 0.15 and 1.2): the state and the client agree, or one of them is stale.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .recorded import InstantRecords, kind_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDebt:
-    """A file group as a snapshot reads it; a pending compaction's slice and the one before are one."""
+    """A file group as a snapshot reads it; a pending compaction's slice counts with the one before as one."""
 
     partition: str
     file_id: str
@@ -53,19 +53,19 @@ def debt_of(group: FileGroup) -> GroupDebt:
 
 
 NO_INSTANT = "0"
-"""What a client without instants counts as its last one."""
+"""The last instant of a client without instants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientState:
-    """What a client knows: the time of its last instant, and the hash of its timeline."""
+    """The client's side: the time of its last instant, and the hash of its timeline."""
 
     last: str
     digest: str
 
 
 def counted(timeline: Timeline) -> tuple[Instant, ...]:
-    """The instants that a client's hash is about: completed ones of any action, and pending compactions."""
+    """The instants in a client's hash: completed ones of any action, and pending compactions."""
     return tuple(i for i in timeline.instants if i.completed or i.action == "compaction")
 
 
@@ -79,7 +79,7 @@ def digests(timeline: Timeline) -> frozenset[str]:
     """The hashes that agree with a timeline.
 
     Hudi's server also counts pending log compactions, which its clients leave out; and it accepts a client that does
-    not know a last `clean` yet.
+    not know a final `clean` yet.
     """
     known = counted(timeline)
     with_log_compactions = tuple(i for i in timeline.instants if i.completed or i.action in _PENDING)
@@ -100,10 +100,10 @@ def agree(times: Sequence[str], accepted: frozenset[str], client: ClientState) -
 
 
 def may_stay_behind(old: Timeline, new: Timeline) -> bool:
-    """Whether a client that knows only `old` may be answered from it though the table is at `new`.
+    """Whether a client that knows only `old` may be answered from it although the table is at `new`.
 
-    So if nothing since then removed a file that `old` has, nor opened a file slice into which the client must write:
-    only delta commits and savepoints have come, and compactions that `old` knows have gone on.
+    It may if nothing since then removed a file of `old`, or opened a file slice into which the client must write: only
+    delta commits and savepoints were added, and compactions of `old` have progressed.
     """
     known = {i.identity: i for i in counted(old)}
     now = {i.identity: i for i in counted(new)}
@@ -139,8 +139,8 @@ class PartitionFiles:
     """The file groups of a partition as readers see them, and what made them.
 
     `modified`: file name -> milliseconds since the epoch. `times`: the instants in the names of its files. `serial`: a
-    number that no other listing of this process has. `refused`: a file is lost or damaged. Hudi's server answers
-    without it; a writer that went on from such an answer would lose its rows.
+    number unique among the listings of this process. `refused`: a file is lost or damaged. Hudi's server answers
+    without the file; a writer that uses such an answer would lose the file's rows.
     """
 
     groups: tuple[FileGroup, ...]
@@ -157,7 +157,7 @@ class PartitionFiles:
 
     @cached_property
     def bytes(self) -> int:
-        """About what it takes in memory."""
+        """Its approximate memory."""
         return _PARTITION_BYTES + _GROUP_BYTES * len(self.groups) + _FILE_BYTES * len(self.modified)
 
     @cached_property
@@ -167,7 +167,7 @@ class PartitionFiles:
 
     @cached_property
     def debts(self) -> tuple[GroupDebt, ...]:
-        """What readers merge, of each file group that has a slice and is not replaced."""
+        """The debt of each file group that has a slice and is not replaced."""
         return tuple(debt_of(g) for g in self.live if g.slices)
 
 
@@ -181,7 +181,7 @@ class PendingFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedState:
-    """What a load found. `partitions`: also empty ones. `records`: of the active instants."""
+    """The result of a load. `partitions`: also empty ones. `records`: of the active instants."""
 
     config: TableConfig
     timeline: Timeline
@@ -190,7 +190,7 @@ class ServedState:
 
     @cached_property
     def digests(self) -> frozenset[str]:
-        """See `synchronisation.digests`."""
+        """See the function `digests`."""
         return digests(self.timeline)
 
     @cached_property
@@ -204,7 +204,7 @@ class ServedState:
 
     @cached_property
     def bytes(self) -> int:
-        """About what it takes in memory; states of one table share most of it."""
+        """Its approximate memory; states of one table share most of it."""
         return sum(files.bytes for files in self.partitions.values())
 
     def agrees(self, client: ClientState) -> bool:
@@ -218,12 +218,12 @@ class ServedState:
 
     @cached_property
     def pending_files(self) -> bool:
-        """Whether writes are pending whose files some answers show."""
+        """Whether pending writes exist whose files some answers show."""
         return any(map(writes_files, self.timeline.instants))
 
     @cached_property
     def kinds(self) -> Mapping[tuple[str, str], str]:
-        """(requested time, family) -> what an instant is: a completed compaction is named `commit` on the timeline."""
+        """(requested time, family) -> kind of the instant: a completed compaction is a `commit` on the timeline."""
         return {i.identity: kind_of(i, r) for i, r in self.records.records}
 
     @cached_property
@@ -263,7 +263,7 @@ def partition_files(
 
 
 def pending_files(partition: str, entries: Iterable[Entry], timeline: Timeline, files: PartitionFiles) -> PendingFiles:
-    """What pending writes have put into a partition. `files`: of the same listing."""
+    """The partition with the files of pending writes. `files`: of the same listing."""
     if not any(map(writes_files, timeline.instants)):
         return PendingFiles(with_logs=files.groups, with_all=files.groups)
     entries = tuple(entries)
@@ -276,12 +276,12 @@ def pending_files(partition: str, entries: Iterable[Entry], timeline: Timeline, 
 
 
 def writes_files(instant: Instant) -> bool:
-    """Whether an instant's files are shown before it completes. A compaction's base file never is."""
+    """Whether an instant's files are shown before the instant completes. A compaction's base file never is."""
     return instant.is_write and not instant.completed and instant.action != "compaction"
 
 
 def _as_completed(timeline: Timeline, which: Callable[[Instant], bool]) -> Timeline:
-    """The timeline with some pending instants as if completed last: Hudi puts their log files on the newest slice."""
+    """The timeline with some pending instants completed last, since Hudi puts their log files on the newest slice."""
     return replace(
         timeline,
         instants=tuple(
@@ -293,7 +293,7 @@ def _as_completed(timeline: Timeline, which: Callable[[Instant], bool]) -> Timel
 
 def _one_base_each(entries: tuple[Entry, ...], pending: Iterable[str], *, keep: bool) -> list[Entry]:
     """The listing with at most one base file of each file group and pending instant: attempts of one task may leave
-    several. `keep`: False leaves out all of them."""
+    several. `keep`: False leaves out all base files of pending instants."""
     pending = frozenset(pending)
     found: dict[object, Entry] = {}
     for entry in entries:

@@ -19,17 +19,17 @@ from ..view.view import BaseFile, FileGroup, FileSlice, GroupKey, LogFile
 from .table_state import counted
 
 Json: TypeAlias = Any
-"""A value that `json.dumps` takes."""
+"""A value that `json.dumps` accepts."""
 
 _BLOCK_BYTES = 32 << 20
-"""What Hadoop's local file system gives as a block's size; clients do not use it."""
+"""The block size that Hadoop's local file system reports; clients do not use it."""
 
 _NOT_IN_A_URI = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=@/\u0080-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Printer:
-    """Prints files below a base path as the client spells it, without a slash at the end.
+    """Prints files below a base path in the client's spelling, without a trailing slash.
 
     `modified`: by partition, then file name, in milliseconds since the epoch.
     """
@@ -90,14 +90,14 @@ class Printer:
         return f"{as_uri(self.base_path)}/{path}"
 
     def _uri(self, path: str) -> str:
-        """As Java prints a URI: only what a path must not contain is escaped, non-ASCII characters stay."""
+        """As Java prints a URI: only characters that a path must not contain are escaped, not non-ASCII ones."""
         scheme, found, rest = self.base_path.partition("://")
         head, below = (f"{scheme}://", rest) if found else ("file://", self.base_path)
         return head + _NOT_IN_A_URI.sub(lambda m: f"%{ord(m[0]):02X}", f"{below}/{path}")
 
 
 def instant(instant_: Instant, timeline: Timeline) -> Json:
-    """An `InstantDTO`. Version 6 has no completion times: the requested one, by which its slices are ordered."""
+    """An `InstantDTO`. Version 6 has no completion times: there it is the requested time, which orders its slices."""
     completion = instant_.completion_time or timeline.legacy_completions.get(instant_.requested_time)
     return {
         "action": instant_.action,
