@@ -164,7 +164,7 @@ def cluster_table(
 
 
 def commit_stays(table: Table, error: ConflictError) -> bool:
-    """Whether the clustering of an error is kept as completed and shows replaced rows; the error says what to do.
+    """Whether the clustering of an error is completed and makes wrong rows visible; the error says what to do.
 
     See `stale.refuse_changed_inputs`. After other conflicts the next run tries again.
     """
