@@ -107,7 +107,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/locks/zookeeper_lock", "(KazooException, self._client.handler.timeout_exception):\n            return False", "KazooException:\n            return False", "locks/zookeeper_lock"),
     ("timeline/storage/object_lease", "            if there == lock:\n", "            if False:\n", "object_lease"),
     ("timeline/storage/object_lease", "            if (found or \"create\") != mode:", "            if True:", "object_store"),
-    ("timeline/storage/object_lease", "                mode = found  # ours", "                return False  # ours", "object_lease"),
+    ("timeline/storage/object_lease", "                mode = found  # still", "                return False  # still", "object_lease"),
     ("timeline/storage/object_lease", "        _release(lease, shown)\n\n\ndef", "        pass\n\n\ndef", "object_store"),
     ("timeline/storage/object_clients", '"retry_timeout": timedelta(seconds=30)', '"retry_timeout": timedelta(seconds=3)', "lease_on_s3"),
     ("timeline/storage/snapshot", "        self._read.pop(path, None)\n", "", "storage/snapshot"),
@@ -157,7 +157,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/storage/staged_file", "if found is None or found.size != size:", "if found is None:", "open_storage"),
     ("timeline/storage/staged_file", "if found is None or found.size != size:", "if found is not None and found.size != size:", "open_storage"),
     # The archived timeline: unknown is never "not there".
-    ("timeline/instants/archived_timeline", "        except MissingFileError:\n            # Files disappear", "        except ZeroDivisionError:\n            # Files disappear", "archived_timeline"),
+    ("timeline/instants/archived_timeline", "        except MissingFileError:\n            # Hudi removes", "        except ZeroDivisionError:\n            # Hudi removes", "archived_timeline"),
     ("timeline/instants/archived_timeline", "        raise UnknownStateError(\n", "        return ()\n        raise UnknownStateError(\n", "archived_timeline"),
     ("timeline/instants/archived_timeline", "    except MissingFileError:\n        return\n    if config", "    except PhantombaseError:\n        return\n    if config", "archived_timeline"),
     ("timeline/instants/archived_timeline", "except (PhantombaseError, OSError) as error:", "except PhantombaseError as error:", "archived_timeline"),
@@ -342,7 +342,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("timeline/merge/rule", "any(map(pa.types.is_string, self.ordering_types))", "all(map(pa.types.is_string, self.ordering_types))", "attempt/log_compaction"),
     ("compactor_daemon/attempt/log_task", "not rules.merge.orders_by_text and ", "", "attempt/log_compaction"),
     ("writer_hooks/write/rows", "together=write.moved_keys is not None", "together=False", "placed_keys"),
-    ("writer_hooks/files/target_files", "        if leaving:  # no", "        if False:  # no", "placed_keys"),
+    ("writer_hooks/files/target_files", "        if leaving:  # the write", "        if False:  # the write", "placed_keys"),
     ("writer_hooks/write/write", "global_keys=seen is not None or what.moved_keys is not None", "global_keys=seen is not None", "placed_keys"),
     # Back-pressure.
     ("writer_hooks/commit/back_pressure", ">= limit\n", "> limit\n", "full_file_groups"),
