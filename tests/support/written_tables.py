@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import TypeAlias
 
@@ -96,5 +97,6 @@ def seed_note(seed: int, *case: object) -> Iterator[None]:
 
 def impatient(options: WriteOptions) -> WriteOptions:
     """The same options for a writer to whom every other write is dead at once; users cannot ask for that."""
-    object.__setattr__(options, "heartbeat_expiry_s", -1.0)
-    return options
+    changed = copy(options)
+    object.__setattr__(changed, "heartbeat_expiry_s", -1.0)
+    return changed
