@@ -157,4 +157,4 @@ def test_an_interrupt_says_what_to_do_next(
 def test_an_unknown_command_is_an_error_that_names_the_near_one(said: str, near: str) -> None:
     done = CliRunner().invoke(APPS["compactor-daemon"], [said, "TABLE"])
     assert done.exit_code == 2
-    assert f"No such command '{said}'. Did you mean {near}?" in " ".join(done.output.split())
+    assert f"No such command '{said}'. Did you mean '{near}'?" in " ".join(done.output.split())

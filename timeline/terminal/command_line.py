@@ -10,7 +10,6 @@ import inspect
 import shutil
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -110,10 +109,8 @@ class _LazyGroup(TyperGroup):
             if name is not None:
                 print(pages[name].shown(f"{ctx.command_path} {name}", _width()), end="")
                 raise typer.Exit
-        if not words[0].startswith("-") and self.get_command(ctx, words[0]) is None:
-            near = _OTHER_WORDS.get(words[0]) or next(iter(get_close_matches(words[0], self.lazy, n=1)), None)
-            if near in self.lazy:
-                ctx.fail(f"No such command {words[0]!r}. Did you mean {near}?")
+        if (meant := _OTHER_WORDS.get(args[0])) in self.lazy:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}?")  # as typer says of similar names
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

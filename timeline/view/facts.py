@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from ..codec.avro_container import STRING, array_of, map_of, optional, read_record, record_of, root_record
@@ -112,12 +113,12 @@ class FactLoader:
             witness=self._witness(timeline, plans) if witness else Witness(),
         )
 
-    def _witness(self, timeline: Timeline, plans: Iterable[tuple[str, CompactionPlan]]) -> Witness:
+    def _witness(self, timeline: Timeline, plans: Sequence[tuple[str, CompactionPlan]]) -> Witness:
         named = {write: self._named(write) for write in (*timeline.completed, *timeline.hidden)}
         return Witness.of(
             ((write.requested_time, files) for write, files in named.items()),
             ((time, merged_by(plan)) for time, plan in plans),
-            self.uncompleted(timeline, named),
+            self.uncompleted(timeline, named, dict(plans)),
         )
 
     def with_archived(self, facts: ViewFacts, timeline: Timeline) -> ViewFacts:
@@ -147,9 +148,13 @@ class FactLoader:
             return None
 
     def uncompleted(
-        self, timeline: Timeline, named: Mapping[Instant, NamedFiles | None] | None = None
+        self,
+        timeline: Timeline,
+        named: Mapping[Instant, NamedFiles | None] | None = None,
+        plans: Mapping[str, CompactionPlan] = MappingProxyType({}),
     ) -> Mapping[str, Later]:
         """Pending writes that had completed, see `Witness.uncompleted`. `named`: files of completed writes, if known.
+        `plans`: those that are known, by instant.
 
         A plan names base files of completed writes, and from version 8 on log files of completed writes; the base file
         below a log file was completed when the log file's write started. Writes that a rollback or restore undoes are
@@ -162,7 +167,7 @@ class FactLoader:
         pending -= undone
         first, found = min(pending, default=UNKNOWN_COMPLETION), dict[str, Later]()
 
-        def look(name: str | None, of: Instant) -> None:
+        def compare(name: str | None, of: Instant) -> None:
             if name and (time := named_instant(name.rpartition("/")[2])) in pending and time < of.requested_time:
                 later = Later(of.requested_time, self.files.path(of))
                 found[time] = min(found.get(time, later), later)
@@ -170,21 +175,23 @@ class FactLoader:
         for write in (i for i in timeline.completed if i.requested_time > first and not timeline.is_compaction(i)):
             for files in ((self._named(write) if named is None else named.get(write)) or {}).values():
                 for one in files:
-                    look(one.path if one.is_below else None, write)
+                    compare(one.path if one.is_below else None, write)
         done = (i for i in timeline.completed if timeline.is_compaction(i))
         times = {i.requested_time for i in (*timeline.pending_compactions, *done) if i.requested_time > first}
-        for time, plan in self._readable_plans(times):
+        for time, plan in self._readable_plans(times, plans):
             of = Instant(requested_time=time, action="compaction", state=State.REQUESTED)
             for operation in plan.operations:
-                look(operation.data_file_path, of)
+                compare(operation.data_file_path, of)
                 for path in operation.delta_file_paths if timeline.layout.has_completion_times else ():
-                    look(path, of)
+                    compare(path, of)
         return found
 
-    def _readable_plans(self, times: Iterable[str]) -> Iterator[tuple[str, CompactionPlan]]:
+    def _readable_plans(
+        self, times: Iterable[str], known: Mapping[str, CompactionPlan]
+    ) -> Iterator[tuple[str, CompactionPlan]]:
         for time in times:
             with suppress(MissingFileError, MalformedError):
-                yield time, self.files.compaction_plan(time)
+                yield time, known[time] if time in known else self.files.compaction_plan(time)
 
     def _being_undone(self, timeline: Timeline) -> set[str] | None:
         """The targets of pending rollbacks; None: they are unknown, or a restore is pending."""

@@ -138,11 +138,10 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
     times: dict[str, str] = {}
     named: dict[str, str] = {}
     for name, value in conf.items():
-        prefix = next((p for p in (PREFIX, *_OLD_PREFIXES) if name.startswith(p)), None)
-        if prefix is not None:
-            check_times([PREFIX + name.removeprefix(prefix)])
+        if (time := _time_name(name)).startswith(PREFIX):
+            check_times([time])
             if value.strip():  # Hudi's default of some is an empty text: none
-                put_once(times, PREFIX + name.removeprefix(prefix), value, name, conf, named)
+                put_once(times, time, value, name, conf, named)
             continue
         own = _own(name)
         if own in _OF_TABLES and hudi_names()[own].agrees(value):
@@ -226,6 +225,7 @@ def _is_idle(name: str, config: TableConfig, conf: Mapping[str, str]) -> bool:
 
 
 def _time_name(name: str) -> str:
+    """The name, with today's prefix in place of an old one of partition times."""
     old = next((prefix for prefix in _OLD_PREFIXES if name.startswith(prefix)), None)
     return name if old is None else PREFIX + name.removeprefix(old)
 

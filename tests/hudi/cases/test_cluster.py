@@ -74,6 +74,28 @@ def appended(table: SharedTable, writes: int = 4) -> pa.Table:
     return table.agree()
 
 
+def goes_on(table: SharedTable, *, cleans: bool, metadata: bool) -> None:
+    """After a clustering of 40 rows Hudi updates, compacts, cleans where asked to, and inserts 20; we cluster again."""
+    newer = Rows(seed=2)(range(5, 35), 9)
+    table.upsert(newer)
+    check_rows(table.agree(), newer)
+    table.hudi_schedules()
+    table.hudi_compacts()
+    if cleans:
+        table.judge.clean(table.path, options=table.options)
+    table.judge.insert(table.path, Rows(seed=3)(range(40, 50), 1), table.options)
+    table.judge.insert(table.path, Rows(seed=3)(range(50, 60), 1), table.options)
+    assert cluster(table).done is not None
+    newest = Rows(seed=4)(range(0, 60, 7), 20)
+    table.writer(newest).upsert(str(table.path))
+    table.we_compact(table.we_schedule())
+    check_rows(table.agree(), newest)
+    table.upsert(Rows(seed=5)(range(0, 60, 5), 30))
+    assert table.agree().num_rows == 60
+    if metadata:
+        assert validate(table.open()).differences == ()
+
+
 @pytest.fixture
 def table(judge: Judge, version: int, tmp_path: Path) -> SharedTable:
     """Not made yet."""
@@ -91,23 +113,7 @@ def test_hudi_goes_on_behind_a_clustering(metadata: bool, table: SharedTable) ->
     assert (done.files, done.made, done.rows) == (12, 3, 40)
     same(without_files(table.agree()), without_files(before))
     same(without_files(hudi_rs_reads(table.path)), without_files(before))
-    newer = Rows(seed=2)(range(5, 35), 9)
-    table.upsert(newer)
-    check_rows(table.agree(), newer)
-    table.hudi_schedules()
-    table.hudi_compacts()
-    table.judge.clean(table.path, options=table.options)
-    table.judge.insert(table.path, Rows(seed=3)(range(40, 50), 1), table.options)
-    table.judge.insert(table.path, Rows(seed=3)(range(50, 60), 1), table.options)
-    assert cluster(table).done is not None
-    newest = Rows(seed=4)(range(0, 60, 7), 20)
-    table.writer(newest).upsert(str(table.path))
-    table.we_compact(table.we_schedule())
-    check_rows(table.agree(), newest)
-    table.upsert(Rows(seed=5)(range(0, 60, 5), 30))
-    assert table.agree().num_rows == 60
-    if metadata:
-        assert validate(table.open()).differences == ()
+    goes_on(table, cleans=True, metadata=metadata)
 
 
 @pytest.mark.interop
@@ -123,22 +129,7 @@ def test_hudi_goes_on_behind_copied_row_groups(metadata: bool, table: SharedTabl
     same(without_files(table.agree()), without_files(before))
     same(without_files(hudi_rs_reads(table.path)), without_files(before))
     _others_read(table, before)
-    newer = Rows(seed=2)(range(5, 35), 9)
-    table.upsert(newer)
-    check_rows(table.agree(), newer)
-    table.hudi_schedules()
-    table.hudi_compacts()
-    table.judge.insert(table.path, Rows(seed=3)(range(40, 50), 1), table.options)
-    table.judge.insert(table.path, Rows(seed=3)(range(50, 60), 1), table.options)
-    assert cluster(table).done is not None
-    newest = Rows(seed=4)(range(0, 60, 7), 20)
-    table.writer(newest).upsert(str(table.path))
-    table.we_compact(table.we_schedule())
-    check_rows(table.agree(), newest)
-    table.upsert(Rows(seed=5)(range(0, 60, 5), 30))
-    assert table.agree().num_rows == 60
-    if metadata:
-        assert validate(table.open()).differences == ()
+    goes_on(table, cleans=False, metadata=metadata)
 
 
 @pytest.mark.interop

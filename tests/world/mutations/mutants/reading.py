@@ -221,7 +221,7 @@ VIEW: tuple[Mutant, ...] = (
     ("writer_hooks/commit/place_files", "base_file=file.base_file or \"\"", "base_file=\"\"", "witness_of_plans"),
     ("timeline/view/facts", "named[write] = files_of(metadata)", "pass", "validate"),
     ("timeline/view/witness", "return of.files.keys() | of.below.keys()", "return of.files.keys()", "validate"),
-    ("timeline/view/facts", "look(one.path if one.is_below else None, write)", "pass", "witness_services"),
+    ("timeline/view/facts", "compare(one.path if one.is_below else None, write)", "pass", "witness_services"),
     ("timeline/view/grouping", "(i < later.instant if", "(i <= later.instant if", "witness_services"),
     ("compactor_daemon/undo/repair", "    plans += (plan for _, plan in archived_clean_plans(table.storage, table.config, archived))\n", "", "torn_commit"),
     ("compactor_daemon/undo/dead_writers", "known |= table.facts.uncompleted(timeline).keys()", "pass", "witness_services"),
