@@ -28,10 +28,10 @@ from phantombase import writer
 from phantombase.compactor_daemon.daemon.dispatch import Stop
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.fleet.zookeeper_server import embedded_zookeeper
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 

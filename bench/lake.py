@@ -37,7 +37,7 @@ from phantombase.compactor_daemon.fleet.zookeeper_server import embedded_zookeep
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.storage.storage_options import StorageOptions
 
 _ROWS = pa.table({"id": [str(i) for i in range(20)], "ts": [1] * 20, "fare": [1.0] * 20})

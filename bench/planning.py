@@ -34,12 +34,12 @@ from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.format.log_encode import delete_block
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.planner import Situation, plan_compaction
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.survey import Survey
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from phantombase.timeline.audit.ledgers import decode_ledgers
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
@@ -37,6 +36,7 @@ from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.instants.reserved_times import COMMITTED
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.merge.ledger import decode_ledgers
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.read.slice_log import check_slice
 from phantombase.timeline.read.table_rules import slice_rules

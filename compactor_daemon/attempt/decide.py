@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from phantombase.timeline.audit.ledgers import GroupLedger, encode_ledgers
 from phantombase.timeline.errors import (
     ConflictError,
     MissingFileError,
@@ -25,6 +24,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout, Slicing
 from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.merge.ledger import GroupLedger, encode_ledgers
 from phantombase.timeline.table.table import Table, TableSchema
 
 from .attempt import Attempt

@@ -22,7 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
-from phantombase.timeline.audit.ledgers import decode_ledgers
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     ConflictError,
@@ -37,6 +36,7 @@ from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.merge.ledger import decode_ledgers
 from phantombase.timeline.metadata_table.column_range import ColumnRange
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare
 from phantombase.timeline.metadata_table.valid_instants import compacted_after

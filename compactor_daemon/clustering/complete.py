@@ -17,7 +17,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from phantombase.timeline.audit.ledgers import CLUSTERED, GroupLedger, encode_ledgers
 from phantombase.timeline.errors import BarrierError, ConflictError, PhantombaseError, StorageError, UnknownCommitError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata, RuntimeStats, WriteStat
@@ -28,6 +27,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.merge.ledger import CLUSTERED, GroupLedger, encode_ledgers
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.update import Change, apply_update, forget
 from phantombase.timeline.metadata_table.valid_instants import compacted_after

@@ -9,7 +9,6 @@ from contextlib import contextmanager, nullcontext
 
 from prometheus_client import CollectorRegistry
 
-from phantombase.timeline.audit.overview import next_plan_row
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, installed
 from phantombase.timeline.dashboard.orders import CommandSettings
@@ -17,7 +16,8 @@ from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE
 from phantombase.timeline.instants.reserved_times import staged_files
-from phantombase.timeline.planning.triggers import TriggerOptions
+from phantombase.timeline.instants.triggers import TriggerOptions
+from phantombase.timeline.report.overview import next_plan_row
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.run import HttpService, Pages, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables

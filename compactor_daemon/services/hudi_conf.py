@@ -12,9 +12,9 @@ import javaproperties
 from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
-from phantombase.timeline.planning.triggers import TriggerStrategy
 
 from ..archiving.choice import ArchiveOptions
 from ..cleaning.choice import CleanOptions, Policy

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
-from phantombase.timeline.audit.overview import next_plan_row
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
@@ -23,8 +22,9 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
-from phantombase.timeline.planning.triggers import TriggerOptions
+from phantombase.timeline.report.overview import next_plan_row
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phantombase.timeline.audit.ledgers import CLUSTERED, GroupLedger, decode_ledgers
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import MERGES, Instant, State
@@ -34,6 +33,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.merge.ledger import CLUSTERED, GroupLedger, decode_ledgers
 from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.read.windows import retained_since

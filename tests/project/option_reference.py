@@ -23,9 +23,9 @@ from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.services.hudi_conf import _KNOWN, SCHEDULE_CONF
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.instants.triggers import TriggerOptions, UrgencyOptions
 from phantombase.timeline.planning.limits import BoundOptions
 from phantombase.timeline.planning.strategies import StrategyOptions
-from phantombase.timeline.planning.triggers import TriggerOptions, UrgencyOptions
 from phantombase.timeline.planning.universal import PickOptions
 from phantombase.timeline.terminal.command_line import pages_of
 from phantombase.timeline.terminal.help_page import written

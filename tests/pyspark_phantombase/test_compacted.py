@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from phantombase import ReadOptions, Table, read_table
-from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.read.table_read import Query
 from tests.support.compare_rows import assert_same_rows
 from tests.support.selection import deep

@@ -16,9 +16,9 @@ from phantombase.timeline.format.commit_metadata import SERVICE_OPERATIONS, enco
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.instant import State as ChangeState
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.planning.log_compaction import LOG_STRATEGY, LogPiece, LogRun, log_operation, runs_of
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table

@@ -26,8 +26,8 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from tests.support.servers.zookeeper_server import ZooKeeper
 
 WAIT_S = 120.0

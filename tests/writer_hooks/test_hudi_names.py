@@ -17,11 +17,11 @@ from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.format.table_config import PROPERTIES, MergeMode, TableConfig
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
 from phantombase.timeline.locks.table_lock import ProcessLock, base_path_hash, table_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from phantombase.timeline.planning.strategies import Strategy
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.transaction import Opening, transaction

@@ -1,1 +1,1 @@
-"""Reports about a table: at a glance, and its compactions and clusterings verified again against their ledgers."""
+"""The compactions and clusterings of a table, verified again against their ledgers, and the times of its files."""

@@ -28,6 +28,7 @@ from ..format.log_visibility import select_blocks
 from ..instants.reserved_times import STAGED_DATA, staged_files
 from ..instants.timeline import Timeline
 from ..merge.identity import identity_columns, identity_sum
+from ..merge.ledger import GroupLedger
 from ..merge.rule import SliceRules
 from ..read.slice_stream import SliceStream, base_tables
 from ..read.table_rules import slice_rules
@@ -35,7 +36,7 @@ from ..table.in_progress import refuse_half_upgraded
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.log_blocks import slice_blocks
 from ..view.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base, slice_before
-from .ledgers import GroupLedger, KeptLedgers, commits_with_ledgers, kept_ledgers, logged_instants
+from .ledgers import KeptLedgers, commits_with_ledgers, kept_ledgers, logged_instants
 from .log_totals import LogTotals, copied_ledger, log_totals
 
 

@@ -10,11 +10,11 @@ from typing import Annotated
 
 import typer
 
-from ..audit.overview import overview
 from ..errors import MissingFileError, UsageError
 from ..format.compaction_plan import planned_paths
 from ..format.instant import MERGES
 from ..instants.timeline import Timeline
+from ..report.overview import overview
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
 from ..terminal.console import emit

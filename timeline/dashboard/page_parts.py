@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..planning.triggers import TriggerOptions
+from ..instants.triggers import TriggerOptions
 from ..terminal.text_table import Row, human_bytes, moment, plural
 from .orders import CommandSettings, Order, OrderName, shown
 

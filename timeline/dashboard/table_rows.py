@@ -14,16 +14,15 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from statistics import median
 
-from ..audit.ledgers import decode_ledgers
-from ..audit.overview import next_plan_row, overview
 from ..clocks import clock_ms
 from ..errors import MissingFileError, PhantombaseError
 from ..format.commit_metadata import LEDGER, CommitMetadata, WriteStat
 from ..format.instant import MERGES, Instant
 from ..instants.timeline import since_completed, since_request
+from ..instants.triggers import TriggerOptions
 from ..locks.table_lock import STORAGE, inspect_lock
-from ..merge.ledger import Ledger, total
-from ..planning.triggers import TriggerOptions
+from ..merge.ledger import Ledger, decode_ledgers, total
+from ..report.overview import next_plan_row, overview
 from ..service.served_tables import Held, ServedTable
 from ..service.table_state import ServedState
 from ..table.table import Table, from_one_snapshot

@@ -22,13 +22,10 @@ from dataclasses import asdict, dataclass
 
 from ..clocks import clock_ms
 from ..errors import MissingFileError
+from ..instants.triggers import GATE_S_MAX
 from ..storage.contract import Storage
 from ..storage.folders import RECORDS
 from .heartbeat import process_name
-
-GATE_S_MAX = 300.0
-"""Longest time that writers can be made to wait."""
-
 
 WANTED = f"{RECORDS}/scheduling-wanted"
 _POLL_S = 0.2

@@ -21,11 +21,12 @@ key: so a row that replaces the row of another key is detected.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ..errors import LedgerError
+from ..errors import LedgerError, MalformedError
 
 MASK = (1 << 64) - 1
 
@@ -164,4 +165,80 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
     return Ledger(
         **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS},
         identity=Identity.total(sums) if len(sums) == len(parts) else None,
+    )
+
+
+CLUSTERED = "phantombase.clustered"
+"""The key for ledgers of a clustering, by new file group; the inputs are base files of other groups."""
+_COPIED = "copied_row_groups"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLedger:
+    """One compacted file group. `inputs`: names of the merged files, base file first; `output`: name of the written
+    file, None if there was nothing to write; `size` in bytes; `skipped`: log blocks left out, by cause.
+    `copied_row_groups`: those that a clustering copied as bytes."""
+
+    partition: str
+    file_id: str
+    inputs: tuple[str, ...]
+    output: str | None
+    size: int
+    ledger: Ledger
+    skipped: Mapping[str, int]
+    copied_row_groups: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Partition and file id."""
+        return (self.partition, self.file_id)
+
+    @property
+    def base(self) -> str | None:
+        """The base file among the inputs."""
+        return next((name for name in self.inputs if not name.startswith(".")), None)
+
+    def path(self, name: str) -> str:
+        """Path of one of its files, relative to the table base."""
+        return f"{self.partition}/{name}" if self.partition else name
+
+
+def encode_ledgers(groups: list[GroupLedger]) -> str:
+    """The ledgers as stored."""
+    body = {
+        "total": total(g.ledger for g in groups).to_json(),
+        "file_groups": {
+            g.path(g.file_id): {
+                **g.ledger.to_json(),
+                "skipped": dict(g.skipped),
+                "inputs": g.inputs,
+                "output": g.output,
+                "size": g.size,
+                **({_COPIED: g.copied_row_groups} if g.copied_row_groups else {}),
+            }
+            for g in groups
+        },
+    }
+    return json.dumps(body, separators=(",", ":"))
+
+
+def decode_ledgers(text: str, where: str) -> list[GroupLedger]:
+    """Inverse of `encode_ledgers`; MalformedError names the file."""
+    try:
+        return [_group(key, values) for key, values in json.loads(text)["file_groups"].items()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MalformedError("unreadable ledger", path=where, found=f"{type(error).__name__}: {error}") from error
+
+
+def _group(key: str, values: Mapping[str, Any]) -> GroupLedger:
+    partition, _, file_id = key.rpartition("/")
+    return GroupLedger(
+        partition=partition,
+        file_id=file_id,
+        inputs=tuple(values["inputs"]),
+        output=values["output"],
+        size=int(values["size"]),
+        ledger=Ledger.from_json(values),
+        skipped=dict(values["skipped"]),
+        copied_row_groups=int(values.get(_COPIED, 0)),
     )

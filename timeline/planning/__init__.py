@@ -1,1 +1,1 @@
-"""What to compact, when, and how much at once: triggers, strategies, limits, and the plan in Hudi's form."""
+"""What to compact, when, and how much at once: strategies, limits, and the plan in Hudi's form."""

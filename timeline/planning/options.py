@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 
 from ..errors import UsageError
 from ..instants.timeline import Timeline
+from ..instants.triggers import TriggerOptions, TriggerStrategy, UrgencyOptions, triggered, unplanned
 from ..option import option
 from .limits import BoundOptions
 from .strategies import StrategyOptions
-from .triggers import TriggerOptions, TriggerStrategy, UrgencyOptions, triggered, unplanned
 from .universal import PickOptions
 
 

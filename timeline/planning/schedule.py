@@ -21,6 +21,7 @@ from ..event_log import get_logger
 from ..format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
 from ..format.instant import Instant, State, later
 from ..instants.timeline import Timeline
+from ..instants.triggers import TriggerStrategy
 from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
@@ -40,7 +41,6 @@ from .options import PLAN_NOW, ScheduleOptions
 from .partition_walk import NOTES, PlanNotes, Waiting, encode_notes
 from .planner import Check, PartitionGroups, Plan, Planned, Planner, Situation, SliceMeasure, plan_compaction
 from .survey import Survey, is_due
-from .triggers import TriggerStrategy
 from .universal import MergeKind, Picking
 
 

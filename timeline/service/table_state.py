@@ -20,37 +20,9 @@ from ..format.table_config import TableConfig
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..storage.contract import Entry, Storage
 from ..view.grouping import file_groups
-from ..view.view import FileGroup, GroupKey, ViewFacts, base_instants, is_replaced, log_instants
+from ..view.view import FileGroup, GroupDebt, GroupKey, ViewFacts, base_instants, debt_of, is_replaced, log_instants
 from ..view.view_loader import believed
 from .recorded import InstantRecords, kind_of
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDebt:
-    """A file group as a snapshot reads it; a pending compaction's slice counts with the one before as one."""
-
-    partition: str
-    file_id: str
-    base_instant: str
-    base_bytes: int
-    log_files: int
-    log_bytes: int
-    pending_compaction: str | None
-
-
-def debt_of(group: FileGroup) -> GroupDebt:
-    """The debt of a group that has slices."""
-    newest = group.slices[-1:] if group.pending_compaction is None else group.slices[-2:]
-    return GroupDebt(
-        partition=group.partition,
-        file_id=group.file_id,
-        base_instant=newest[0].base_instant,
-        base_bytes=sum(s.base_bytes for s in newest),
-        log_files=sum(len(s.logs) for s in newest),
-        log_bytes=sum(s.log_bytes for s in newest),
-        pending_compaction=group.pending_compaction,
-    )
-
 
 NO_INSTANT = "0"
 """The last instant of a client without instants."""

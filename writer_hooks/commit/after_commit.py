@@ -21,11 +21,11 @@ from phantombase.compactor_daemon.services.serve import serve_table
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.planning.limits import BoundOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.table.table import Table
 
 from ..engine.row_blobs import remove_old

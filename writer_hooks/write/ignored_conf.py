@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, is_of_a_family, nearest
 from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, SCHEDULE_CONF
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, STORAGE
-from phantombase.timeline.planning.triggers import TriggerStrategy
 
 from ..options import Mode, Operation, Write
 

@@ -29,11 +29,11 @@ from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.facts import HASHING_METADATA

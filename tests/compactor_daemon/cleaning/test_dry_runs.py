@@ -16,7 +16,7 @@ from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete
 from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.planning.triggers import TriggerOptions
+from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

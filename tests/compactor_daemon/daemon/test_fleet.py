@@ -32,9 +32,9 @@ from phantombase.timeline.errors import AttemptDeadError, LedgerError, StorageEr
 from phantombase.timeline.format.instant import later
 from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.instants.reserved_times import COMMITTED, DEAD, attempts
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.folders import RECORDS

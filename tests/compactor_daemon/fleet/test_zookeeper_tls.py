@@ -25,10 +25,10 @@ from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOption
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import LockError, ZooKeeperError
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks import zookeeper_lock
 from phantombase.timeline.locks.zookeeper_connection import ZooKeeperAccess
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, check_usable, parse_zookeeper_lock
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.table.table import Table
 from tests.support.places import capture_logs
 from tests.support.servers.zookeeper_server import START_MAX_S, TICK_MS, ZooKeeper, free_ports, wait_until

@@ -17,9 +17,9 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.undo.unschedule import Unscheduled, unschedule
 from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UsageError
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import open_table, run_all

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import phantombase
 from phantombase import writer
-from phantombase.timeline.planning.triggers import TriggerStrategy
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from tests.hudi.judge.environment import spark_conf
 
 HUDI = {

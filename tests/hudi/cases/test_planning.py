@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.instants.triggers import TriggerStrategy, triggered
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.limits import io_mb
 from phantombase.timeline.planning.operation import operation
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy, StrategyOptions, keep_partitions, keep_slices
-from phantombase.timeline.planning.triggers import TriggerStrategy, triggered
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileSlice, GroupKey
 from tests.hudi.cases.day_table import (

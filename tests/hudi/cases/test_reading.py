@@ -23,10 +23,10 @@ from phantombase.timeline.codec.gzip_pages import AVAILABLE
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ClockError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.indexed_table import HUDI

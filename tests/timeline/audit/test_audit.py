@@ -22,11 +22,12 @@ from phantombase.compactor_daemon.execution.run_compactions import run_compactio
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants
 from phantombase.timeline.audit.clusterings import audit_clustering, clustered_instants
-from phantombase.timeline.audit.ledgers import CLUSTERED, GroupLedger, audit_path, decode_ledgers
+from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MissingFileError, UsageError
 from phantombase.timeline.format.commit_metadata import LEDGER, decode, encode
+from phantombase.timeline.merge.ledger import CLUSTERED, GroupLedger, decode_ledgers
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

@@ -25,7 +25,6 @@ from rich.console import Console
 from rich.text import Text
 from typer.testing import CliRunner
 
-from phantombase.timeline.audit.overview import heartbeat_state
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.cli.report import recommended_executors
 from phantombase.timeline.cli.rows import ShownRows
@@ -34,6 +33,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.read import export
 from phantombase.timeline.read.export import export_stream
 from phantombase.timeline.read.table_read import ReadOptions, Scan, plan_read, read_table
+from phantombase.timeline.report.overview import heartbeat_state
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal import console
 from phantombase.timeline.terminal.boundary import run

@@ -22,6 +22,7 @@ from phantombase.timeline.errors import PhantombaseError, StorageError, UsageErr
 from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_plan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.log_block import BlockKind
+from phantombase.timeline.instants.triggers import Urgency
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.limits import MissingSize
@@ -31,7 +32,6 @@ from phantombase.timeline.planning.partition_walk import NOTES, decode_waiting
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.planning.survey import Survey
-from phantombase.timeline.planning.triggers import Urgency
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Entry

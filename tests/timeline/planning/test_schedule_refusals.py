@@ -22,13 +22,13 @@ from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.conform import check_conformable
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.locks.writer_gate import WANTED, read_wanted
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.partition_walk import LeftOut
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.slice_log import check_slice
 from phantombase.timeline.read.slice_stream import check_base

@@ -18,8 +18,8 @@ from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOption
 from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError
 from phantombase.timeline.instants.reserved_times import COMMITTED, attempts, recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.read.held_pins import pinned
 from phantombase.timeline.read.pins import PinOptions
 from phantombase.timeline.read.table_read import ReadOptions, read_table

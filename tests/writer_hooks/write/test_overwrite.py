@@ -18,12 +18,12 @@ from phantombase import Writer, writer
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.codec.avro_container import any_record, write_record
 from phantombase.timeline.errors import ConflictError, UsageError
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import ProcessLock, table_lock
 from phantombase.timeline.metadata_table.records.partitions import FILES, RECORD_INDEX
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.place_files import matching, place_all

@@ -15,8 +15,8 @@ from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.codec.output_options import Codec
 from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import FileLock, table_lock
-from phantombase.timeline.planning.triggers import TriggerStrategy
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import (

@@ -15,8 +15,8 @@ from ..format.compaction_plan import TOTAL_LOG_FILES_SIZE, CompactionPlan, decod
 from ..format.instant import MERGES, Instant, State
 from ..format.table_config import TableConfig
 from ..instants.timeline import Timeline
+from ..instants.triggers import TriggerOptions, TriggerStrategy, triggered
 from ..locks.heartbeat import EXPIRY_S
-from ..planning.triggers import TriggerOptions, TriggerStrategy, triggered
 from ..storage.folders import HOODIE
 from ..table.table import Table
 from ..terminal.text_table import Row, moment

@@ -15,9 +15,11 @@ from typing import assert_never
 
 from ..errors import UsageError
 from ..format.instant import parse_time
-from ..instants.timeline import Timeline, delta_commits, since_completed, since_request
-from ..locks.writer_gate import GATE_S_MAX
 from ..option import check_least, option
+from .timeline import Timeline, delta_commits, since_completed, since_request
+
+GATE_S_MAX = 300.0
+"""Longest time that writers can be made to wait, see `locks.writer_gate`."""
 
 
 class TriggerStrategy(Enum):

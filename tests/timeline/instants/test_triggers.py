@@ -10,9 +10,9 @@ import pytest
 from phantombase.compactor_daemon.services.hudi_conf import parse_schedule_conf
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
+from phantombase.timeline.instants.triggers import TriggerStrategy, Urgency, UrgencyOptions, triggered
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.strategies import Strategy
-from phantombase.timeline.planning.triggers import TriggerStrategy, Urgency, UrgencyOptions, triggered
 from tests.support.builders import timeline_of
 
 S = TriggerStrategy
