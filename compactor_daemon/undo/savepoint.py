@@ -19,11 +19,14 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.read.windows import check_as_of
-from phantombase.timeline.table.in_progress import refuse_half_rolled_back, refuse_half_upgraded, refuse_pending_restore
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import TableView, input_names, is_replaced, latest_slice
 
 ACTION = "savepoint"
+_NO_CLEAN = dict.fromkeys(
+    (Guard.RESTORE, Guard.ROLLBACK), "only cleans depend on a savepoint, and these are refused until both have ended"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +46,8 @@ def create_savepoint(
     UsageError: no such write, or a state that is not complete any more, or may still change. ConflictError: a clean is
     pending, and may be removing files of that state.
     """
-    with lock.hold("make a savepoint") as section:
-        table = table.snapshot()
-        refuse_half_upgraded(table)
-        timeline = table.load_timeline()
-        refuse_pending_restore(table, timeline)
-        refuse_half_rolled_back(table, timeline)
+    with exclusive(table, lock, "make a savepoint", READ_INSIDE, snapshot=True) as held:
+        table, timeline = held.table, held.timeline
         instant = instant or _newest(timeline)
         if (there := _completed(timeline, instant)) is not None:
             return _read(table, there)
@@ -64,10 +63,8 @@ def create_savepoint(
                 table.times.check_zone(timeline)
             return KeptSavepoint(instant=instant, savepoint=made)
         completion = table.completion_time(timeline)
-        section.check()
         table.storage.put_if_absent(table.instant_path(_of(instant, State.INFLIGHT)), b"")
         done = _of(instant, State.COMPLETED, completion)
-        section.check()
         table.storage.put_if_absent(table.instant_path(done), encode_savepoint(made))
     return KeptSavepoint(instant=instant, savepoint=made)
 
@@ -75,10 +72,9 @@ def create_savepoint(
 def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> None:
     """Deletes a savepoint: its files may be cleaned. `dry_run`: nothing is changed. UsageError: there is none at this
     instant."""
-    with lock.hold("delete a savepoint") as section:
-        table = table.snapshot()
-        refuse_half_upgraded(table)  # the savepoint may be in the other half
-        found = [i for i in table.load_timeline().instants if (i.action, i.requested_time) == (ACTION, instant)]
+    with exclusive(table, lock, "delete a savepoint", {**READ_INSIDE, **_NO_CLEAN}, snapshot=True) as held:
+        table = held.table
+        found = [i for i in held.timeline.instants if (i.action, i.requested_time) == (ACTION, instant)]
         if not found:
             raise UsageError(
                 "no such savepoint",
@@ -88,11 +84,9 @@ def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bo
             )
         if dry_run:
             return
-        section.check()
         table.storage.delete(table.instant_path(_of(instant, State.INFLIGHT)))
         for one in found:
             if one.completed:
-                section.check()
                 table.storage.delete(table.instant_path(one))
 
 

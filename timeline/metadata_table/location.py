@@ -5,23 +5,20 @@ It is a separate table in a folder of the table that it describes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
 
-from ..errors import LockError, MalformedError, MissingFileError, NotATableError
+from ..errors import MalformedError, MissingFileError, NotATableError
 from ..format.file_name import BaseFileName, LogFileName
 from ..format.layout import Slicing
 from ..format.table_config import load_table_config
 from ..instants.timeline import Timeline
-from ..storage.contract import Entry, OwnLock, Storage
+from ..storage.contract import Entry
 from ..storage.folders import HOODIE
+from ..storage.guarded import ForwardingStorage
 from ..storage.snapshot import without_snapshot
 from ..table.table import Table
-
-if TYPE_CHECKING:  # what `status` does not need to start
-    import pyarrow as pa
 
 METADATA_FOLDER = f"{HOODIE}/metadata"
 """Base path of the metadata table, relative to that of its data table."""
@@ -34,10 +31,9 @@ BUILD_AGAIN = (
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixStorage:
+class PrefixStorage(ForwardingStorage):
     """A folder of a storage as a separate storage, with the same guarantees."""
 
-    storage: Storage
     folder: str
 
     @property
@@ -45,77 +41,11 @@ class PrefixStorage:
         return f"{self.storage.base_path}/{self.folder}"
 
     @property
-    def is_file_system(self) -> bool:
-        return self.storage.is_file_system
-
-    @property
-    def own_lock(self) -> OwnLock:
-        return self.storage.own_lock
-
-    @property
-    def names_at_once(self) -> int | None:
-        return self.storage.names_at_once
-
-    @property
     def location(self) -> str:
         return f"{self.storage.location}/{self.folder}"
 
     def _full(self, path: str) -> str:
         return f"{self.folder}/{path}" if path else self.folder
-
-    def list(self, folder: str) -> list[Entry]:
-        return self.storage.list(self._full(folder))
-
-    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
-        return self.storage.list_below(self._full(folder), before)
-
-    def find(self, path: str) -> Entry | None:
-        return self.storage.find(self._full(path))
-
-    def read(self, path: str) -> bytes:
-        return self.storage.read(self._full(path))
-
-    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
-        return self.storage.open_input(self._full(path), whole=whole)
-
-    def open_output(self, path: str) -> IO[bytes]:
-        return self.storage.open_output(self._full(path))
-
-    def close_output(self, file: IO[bytes]) -> None:
-        self.storage.close_output(file)
-
-    def abort_output(self, file: IO[bytes]) -> None:
-        self.storage.abort_output(file)
-
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        return self.storage.put_if_absent(self._full(path), data)
-
-    def make_folder(self, folder: str) -> None:
-        self.storage.make_folder(self._full(folder))
-
-    def place(self, source: str, target: str) -> bool:
-        return self.storage.place(self._full(source), self._full(target))
-
-    def overwrite(self, path: str, data: bytes) -> None:
-        self.storage.overwrite(self._full(path), data)
-
-    def delete(self, path: str) -> None:
-        self.storage.delete(self._full(path))
-
-    def delete_all(self, paths: Collection[str]) -> None:
-        self.storage.delete_all([self._full(path) for path in paths])
-
-    def delete_folder(self, folder: str) -> None:
-        self.storage.delete_folder(self._full(folder))
-
-    def set_modified(self, path: str, modified_ms: int) -> None:
-        self.storage.set_modified(self._full(path), modified_ms)
-
-    def verify(self) -> None:
-        self.storage.verify()
-
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
-        return self.storage.hold(self._full(path), timeout_s, busy)
 
 
 def open_metadata_table(table: Table) -> Table:

@@ -25,13 +25,8 @@ from ..instants.triggers import TriggerStrategy
 from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
-from ..table.in_progress import (
-    clustered_file_groups,
-    merges_no_logs,
-    refuse_half_rolled_back,
-    refuse_half_upgraded,
-    refuse_pending_restore,
-)
+from ..table.exclusive import READ_INSIDE, exclusive
+from ..table.in_progress import clustered_file_groups, merges_no_logs
 from ..table.table import Table
 from ..view.view import GroupKey
 from .limits import Cost, shared
@@ -162,14 +157,10 @@ def schedule_compaction(
     LockError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was
     changed, and no compaction of this table could be executed. File groups that cannot be compacted are left out.
     """
-    with lock.hold("schedule a compaction") as section:
-        table = table.reload()
+    with exclusive(table, lock, "schedule a compaction", READ_INSIDE) as held:
+        table, timeline = held.table, held.timeline
         table.config.check_changeable()
         check_keepable(table, moves_rows=False)
-        refuse_half_upgraded(table)
-        timeline = table.load_timeline()
-        refuse_pending_restore(table, timeline)
-        refuse_half_rolled_back(table, timeline)
         asked = is_due(table, timeline, options)
         if not asked:
             return Scheduled(requested=(), why=f"not due: {asked.why}")
@@ -197,7 +188,6 @@ def schedule_compaction(
         requested = [Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans)]
         if not dry_run:
             for one in requested:
-                section.check()
                 _make_visible(table, one)
             remove_wanted(table.storage)  # last: writers must always find the record or a plan
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)

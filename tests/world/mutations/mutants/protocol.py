@@ -203,6 +203,35 @@ PROTOCOL: tuple[Mutant, ...] = (
         "        merged=(),\n",
         "validity",
     ),
+    # The opening of a section: each guard is asked, and the lock before each change.
+    ("timeline/table/exclusive", "    if Guard.UPGRADE not in allow:\n", "    if False:\n", "table/exclusive"),
+    ("timeline/table/exclusive", "    if Guard.RESTORE not in allow:\n", "    if False:\n", "table/exclusive"),
+    ("timeline/table/exclusive", "    if Guard.ROLLBACK not in allow:\n", "    if False:\n", "table/exclusive"),
+    (
+        "timeline/table/exclusive",
+        "            if Guard.SETTINGS not in allow:\n",
+        "            if False:\n",
+        "table/exclusive",
+    ),
+    (
+        "timeline/table/exclusive",
+        "is_held=lambda: is_open and section.is_held()",
+        "is_held=section.is_held",
+        "table/exclusive",
+    ),
+    (
+        "timeline/table/exclusive",
+        "GuardedStorage(unguarded(table.storage), asked.check)",
+        "unguarded(table.storage)",
+        "table/exclusive",
+    ),
+    ("timeline/storage/guarded", "        self.check()\n", "        pass\n", "table/exclusive"),
+    (
+        "timeline/storage/guarded",
+        "    def delete(self, path: str) -> None:\n        self._changing()\n",
+        "    def delete(self, path: str) -> None:\n",
+        "table/exclusive",
+    ),
     # A lock that is lost inside the section.
     ("compactor_daemon/attempt/decide", "        section.check()\n", "", "attempt/lost_lock"),
     (
@@ -217,7 +246,6 @@ PROTOCOL: tuple[Mutant, ...] = (
         "        remove_placed(table, decision, keep={p.final",
         "attempt/lost_lock",
     ),
-    ("timeline/planning/schedule", "                section.check()\n", "", "attempt/lost_lock"),
     (
         "compactor_daemon/undo/undo",
         "            section.check()\n            if not",
@@ -290,14 +318,6 @@ PROTOCOL: tuple[Mutant, ...] = (
         "validity",
     ),
     ("compactor_daemon/attempt/validity", "    refuse_half_upgraded(table)\n", "", "decision"),
-    ("timeline/planning/schedule", "        refuse_half_upgraded(table)\n", "", "timeline/table/table"),
-    ("compactor_daemon/undo/savepoint", "        refuse_half_upgraded(table)\n", "", "timeline/table/table"),
-    (
-        "compactor_daemon/undo/savepoint",
-        "        refuse_half_upgraded(table)  # the",
-        "        pass  # the",
-        "timeline/table/table",
-    ),
     ("writer_hooks/commit/transaction", "            refuse_half_upgraded(table)\n", "", "timeline/table/table"),
     ("writer_hooks/commit/transaction", "        refuse_half_upgraded(self.table)\n", "", "commit/conflict"),
     (

@@ -1,0 +1,227 @@
+"""Sections under the table lock: how each is opened, what refuses one, and that a change needs the lock."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from phantombase.timeline.errors import ConflictError, LockError, TableChangedError
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
+from phantombase.timeline.locks.section import Section
+from phantombase.timeline.metadata_table.location import PrefixStorage
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import HOODIE
+from phantombase.timeline.table.exclusive import Guard, check_lock, exclusive, refuse_in_progress, regardless
+from phantombase.timeline.table.table import Table
+from tests.project.rooms import modules
+from tests.support.compaction_steps import open_table
+from tests.support.evolved_tables import changed, digest
+from tests.support.faults import LockLostAt
+from tests.support.golden_tables import LOCK, unzip_golden
+
+LATE = "29990101000000000"
+ALL = dict.fromkeys(Guard, "the test asks for one guard at a time")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """A table of version 9 that nothing is in progress on."""
+    return open_table(unzip_golden("v9_plain", tmp_path))
+
+
+def upgrade(table: Table) -> None:
+    """A file of the timeline is in the folder of version 6."""
+    table.storage.put_if_absent(f"{HOODIE}/{LATE}.deltacommit.requested", b"")
+
+
+def restore(table: Table) -> None:
+    """A restore is pending."""
+    table.storage.put_if_absent(f"{table.config.timeline_folder}/{LATE}.restore.requested", b"")
+
+
+def rollback(table: Table) -> None:
+    """A rollback of the newest write is pending, and has undone nothing."""
+    newest = table.load_timeline().completed[-1]
+    plan = RollbackPlan(target=newest.requested_time, action=newest.action, doomed=(), revoked=())
+    requested = Instant(requested_time=LATE, action="rollback", state=State.REQUESTED)
+    table.storage.put_if_absent(table.instant_path(requested), encode_rollback_plan(plan, table.storage.base_path))
+
+
+def settings(table: Table) -> None:
+    """The table was downgraded."""
+    changed(Path(table.storage.base_path), {"hoodie.table.version": "8"})
+
+
+REFUSED: dict[Guard, tuple[Callable[[Table], None], type[ConflictError], str]] = {
+    Guard.UPGRADE: (upgrade, ConflictError, "is being upgraded or downgraded"),
+    Guard.RESTORE: (restore, ConflictError, "a restore of the table is in progress"),
+    Guard.ROLLBACK: (rollback, ConflictError, "the rollback of a completed write is in progress"),
+    Guard.SETTINGS: (settings, TableChangedError, "upgraded or downgraded since this action began"),
+}
+
+
+@pytest.mark.parametrize("guard", Guard)
+def test_each_guard_refuses_a_section_unless_it_is_named(guard: Guard, table: Table) -> None:
+    prepare, error, text = REFUSED[guard]
+    prepare(table)
+    alone = {other: why for other, why in ALL.items() if other is not guard}
+    for allow in ({}, alone):
+        with pytest.raises(error, match=text), exclusive(table, LOCK, "test", allow):
+            raise AssertionError("the section was opened")
+    if guard is not Guard.SETTINGS:
+        with pytest.raises(error, match=text):
+            refuse_in_progress(table, table.load_timeline(), alone)
+    with exclusive(table, LOCK, "test", {guard: ALL[guard]}) as held:
+        assert held.table.config == table.reload().config
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_section_reads_what_is_there_under_the_lock(table: Table, *, snapshot: bool) -> None:
+    before = table.load_timeline()
+    restore(table)
+    with exclusive(table, LOCK, "test", ALL, snapshot=snapshot) as held:
+        assert len(held.timeline.instants) == len(before.instants) + 1
+        assert held.timeline is held.timeline
+
+
+CHANGES: dict[str, Callable[[Storage], object]] = {
+    "open_output": lambda s: s.open_output("new"),
+    "put_if_absent": lambda s: s.put_if_absent("new", b""),
+    "make_folder": lambda s: s.make_folder("new"),
+    "place": lambda s: s.place(".hoodie/hoodie.properties", "new"),
+    "overwrite": lambda s: s.overwrite(".hoodie/hoodie.properties", b""),
+    "delete": lambda s: s.delete(".hoodie/hoodie.properties"),
+    "delete_all": lambda s: s.delete_all([".hoodie/hoodie.properties"]),
+    "delete_folder": lambda s: s.delete_folder(".hoodie"),
+    "set_modified": lambda s: s.set_modified(".hoodie/hoodie.properties", 0),
+}
+OTHERS = {
+    *("base_path", "is_file_system", "own_lock", "names_at_once", "location", "hold", "verify"),
+    *("list", "list_below", "find", "read", "open_input"),
+    *("close_output", "abort_output"),  # of an output whose name no other process knows
+}
+
+
+def test_every_operation_of_a_storage_is_a_change_or_not() -> None:
+    assert {name for name in vars(Storage) if not name.startswith("_")} == CHANGES.keys() | OTHERS
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("below", ["table", "snapshot", "metadata"])
+def test_a_change_asks_the_lock_first(change: str, below: str, table: Table) -> None:
+    path = Path(table.storage.base_path)
+    before = digest(path)
+    with exclusive(table, LockLostAt(0), "test", ALL, snapshot=below == "snapshot") as held:
+        now: Storage = held.table.storage if below != "metadata" else PrefixStorage(held.table.storage, "a")
+        with pytest.raises(LockError, match="lost in the section to test"):
+            CHANGES[change](now)
+        assert held.timeline.instants == table.load_timeline().instants
+    assert digest(path) == before
+
+
+def test_an_empty_list_of_files_is_no_change(table: Table) -> None:
+    lock = LockLostAt(9)
+    with exclusive(table, lock, "test") as held:
+        held.table.storage.delete_all([])
+    assert lock.asked == 0
+
+
+def test_the_lock_is_asked_once_for_a_change(table: Table) -> None:
+    lock = LockLostAt(9)
+    with exclusive(table, lock, "test", snapshot=True) as held:
+        PrefixStorage(held.table.reload().snapshot().storage, "a").put_if_absent("b", b"")
+    assert lock.asked == 1
+
+
+def test_nothing_is_changed_after_a_section(table: Table) -> None:
+    """The lock may be another's by then."""
+    with exclusive(table, LOCK, "test") as held:
+        held.table.storage.put_if_absent("inside", b"")
+    with pytest.raises(LockError):
+        held.table.storage.put_if_absent("outside", b"")
+    regardless(held.table).storage.put_if_absent("outside", b"")
+
+
+def test_a_step_that_must_run_without_the_lock_says_so(table: Table) -> None:
+    with exclusive(table, LockLostAt(0), "test", snapshot=True) as held:
+        with pytest.raises(LockError):
+            check_lock(held.table)
+        free = regardless(replace(held.table, storage=PrefixStorage(held.table.storage, "a")))
+        assert free.storage.put_if_absent("b", b"")
+        check_lock(free)
+    assert table.storage.find("a/b") is not None
+
+
+def test_a_section_that_is_refused_gives_the_lock_back(table: Table) -> None:
+    held = []
+
+    class Lock:
+        @contextmanager
+        def hold(self, purpose: str) -> Iterator[Section]:
+            held.append(purpose)
+            try:
+                yield Section(purpose=purpose, lock="", is_held=lambda: True)
+            finally:
+                held.remove(purpose)
+
+    restore(table)
+    with pytest.raises(ConflictError), exclusive(table, Lock(), "test"):
+        raise AssertionError("the section was opened")
+    assert held == []
+
+
+# --- all sections of the product ------------------------------------------------------------------------------------
+
+OPENER = "timeline.table.exclusive"
+LOCKS = ("timeline.locks.", "timeline.storage.")
+"""Where locks are made: theirs are other `hold`s."""
+
+
+def sections() -> Iterator[tuple[str, ast.With, ast.Call]]:
+    """Each `with exclusive(...)` of the product: its module, the statement, the call."""
+    for module, path in modules().items():
+        if "exclusive(" in (text := path.read_text()):
+            for node in (one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.With)):
+                for item in node.items:
+                    call = item.context_expr
+                    if isinstance(call, ast.Call) and ast.unparse(call.func) == "exclusive":
+                        yield module, node, call
+
+
+def test_every_section_names_what_it_leaves_out_and_why() -> None:
+    found = list(sections())
+    assert found
+    for module, _, call in found:
+        allow = [*call.args[3:4], *(k.value for k in call.keywords if k.arg == "allow")]
+        own = vars(importlib.import_module(f"phantombase.{module}"))
+        reasons = eval(ast.unparse(allow[0]), own) if allow else {}
+        assert all(isinstance(guard, Guard) and len(why.split()) > 3 for guard, why in reasons.items()), module
+
+
+def test_a_section_is_left_with_its_table() -> None:
+    """Its body uses the table of the section, never the one before it. What follows changes nothing through that of
+    the section, whose storage refuses it."""
+    wrong = []
+    for module, node, call in sections():
+        outer, first, where = ast.unparse(call.args[0]), ast.unparse(node.body[0]), f"{module}:{node.lineno}"
+        if not outer.isidentifier():
+            continue
+        is_bound = re.match(rf"{outer}(, \w+)* = \(?\w+\.table\b", first) is not None
+        names = [one.id for stay in node.body for one in ast.walk(stay) if isinstance(one, ast.Name)]
+        if not is_bound and outer in names:
+            wrong.append(f"{where}: {outer} of before the section is used in it")
+        text = modules()[module].read_text()
+        functions = (one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.FunctionDef))
+        function = next(one for one in functions if one.lineno < node.lineno <= (one.end_lineno or 0))
+        after = "\n".join(text.splitlines()[node.end_lineno : function.end_lineno])
+        if is_bound and re.search(rf"(?<!regardless\()\b{outer}\b(?!\.storage\.base_path| = )", after):
+            wrong.append(f"{where}: {outer} of the section is used after it")
+    assert wrong == []
