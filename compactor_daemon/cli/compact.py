@@ -8,8 +8,7 @@ field `ts`): 120 rows, two pending compactions on different file groups, writes 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from io import BytesIO
@@ -26,42 +25,27 @@ from rich.text import Text
 from phantombase.timeline.codec.avro_schema import COMMIT_SEQNO, FILE_NAME, RECORD_KEY
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import EXIT_FAILED, local_path
-from phantombase.timeline.terminal.console import configure_logging, emit, reporting
+from phantombase.timeline.terminal.console import configure_logging, emit, steps_of
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, human_duration, plural
 
 from ..attempt.compact_or_resume import pending_instants, preflight
-from ..execution.run_compactions import InstantProgress, run_compactions
+from ..execution.run_compactions import run_compactions
 from ..execution.spark_session import check_spark
 from ..options import AttemptOptions, ExecuteOptions
-from .option_flags import (
-    ATTEMPT,
-    CLOCK,
-    EXECUTE,
-    OUTPUT,
-    Json,
-    Lock,
-    Only,
-    SoleWriter,
-    StorageOption,
-    TablePath,
-    check_reachable,
-    check_writers_known,
-    lock_of,
-    offers,
-)
-from .schedule import fail_if_left_out, left_out_line, unmergeable
+from .option_flags import ATTEMPT, OUTPUT, CommandResult, Json, Only, TableChange, Tries, check_reachable, offers
+from .schedule import left_out_line, unmergeable
 
 
 @offers
 def compact(
-    table: TablePath,
+    at: Annotated[TableChange, Tries("change nothing; show what would be executed, and what would be refused")],
+    *,
     schedule: Annotated[
         bool,
         typer.Option(
@@ -73,11 +57,6 @@ def compact(
         str | None,
         typer.Option(metavar="INSTANT", help="only this pending compaction [default: all, earliest first]"),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="change nothing; show what would be executed, and what would be refused")
-    ] = False,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
     drop_metadata_table_: Annotated[
         bool,
         typer.Option(
@@ -86,13 +65,10 @@ def compact(
             "hoodie.metadata.enable=true builds it again. Without this option the metadata table is kept up to date",
         ),
     ] = False,
-    execute: ExecuteOptions = EXECUTE,
-    output: OutputOptions = OUTPUT,
-    attempt: Annotated[AttemptOptions, Only("foreign_grace_s", "barrier_s", "claim_wait_s", "properties")] = ATTEMPT,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+    execute: ExecuteOptions,
+    output: OutputOptions,
+    attempt: Annotated[AttemptOptions, Only("foreign_grace_s", "barrier_s", "claim_wait_s", "properties")],
+) -> CommandResult:
     """Execute the pending compactions of a table.
 
     Each file slice is one task of the executor: it merges base file and log files into a new base file under Hudi's
@@ -106,66 +82,44 @@ def compact(
 
     Examples: `compactor-daemon compact /data/orders`, `compactor-daemon compact /data/orders --schedule --sole-writer`
     """
-    configure_logging(json)
-    _check(schedule, instant, lock, sole_writer, dry_run, drop_metadata_table_)
+    if at.dry_run and drop_metadata_table_:
+        raise UsageError("a dry run changes nothing", found="--drop-metadata-table")
+    if schedule and instant is not None:
+        raise UsageError("--schedule requests a new instant", found=f"--instant {instant}", todo="Give one of them.")
     requested: Scheduled | None = None
     if schedule:
-        if execute.asks_for_spark and not dry_run:
+        table, lock = at.open(
+            "--schedule needs to know which other processes write to the table",
+            "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
+        )
+        if execute.asks_for_spark and not at.dry_run:
             check_spark(execute)
-        opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-        held = lock_of(opened.storage, lock, sole_writer, dry_run)
-        opened = drop_metadata_table(opened, held) if drop_metadata_table_ else opened
-        requested = schedule_compaction(opened, held, dry_run=dry_run)
-    data: dict[str, Any] = {"table": table, "scheduled": _scheduled(requested), "dry_run": dry_run}
-    if dry_run:
-        opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-        emit({**data, "compacted": [], "pending": _pending(opened, instant)}, json, _render_dry_run)
-        fail_if_left_out(requested)
-        return
-    check_reachable(lock)
-    with compacting() as progress:
+        table = drop_metadata_table(table, lock) if drop_metadata_table_ else table
+        requested = schedule_compaction(table, lock, dry_run=at.dry_run)
+    left = unmergeable(requested)
+    data: dict[str, Any] = {"table": at.table, "scheduled": _scheduled(requested), "dry_run": at.dry_run}
+    if at.dry_run:
+        data |= {"compacted": [], "pending": _pending(at.opened(), instant)}
+        return CommandResult(data, _render_dry_run, failed=bool(left))
+    check_reachable(at.lock)
+    with steps_of("compacting") as progress:
         results = run_compactions(
-            table,
+            at.table,
             instant=instant,
-            lock=lock,
-            sole_writer=sole_writer,
+            lock=at.lock,
+            sole_writer=at.sole_writer,
             drop_metadata=drop_metadata_table_,
             output=output,
             execute=execute,
             attempt=attempt,
-            clock=clock,
-            storage_options=parse_pairs(storage_option),
+            clock=at.clock,
+            storage_options=parse_pairs(at.storage_option),
             progress=progress,
         )
     executors = [{**asdict(one), "executor": one.executor.value} for one in results.executors]
-    emit({**data, "compacted": [asdict(r) for r in results.done], "executors": executors}, json, render_compacted)
-    if not json and (left := unmergeable(requested)):  # last: the table of what was compacted may be long
-        typer.echo(f"error: {left_out_line(left).plain}", err=True)
-    fail_if_left_out(requested)
-
-
-def _check(
-    schedule: bool, instant: str | None, lock: str | None, sole_writer: bool, dry_run: bool, drops: bool
-) -> None:
-    """UsageError: options that contradict each other."""
-    if dry_run and drops:
-        raise UsageError("a dry run changes nothing", found="--drop-metadata-table")
-    if schedule and instant is not None:
-        raise UsageError("--schedule requests a new instant", found=f"--instant {instant}", todo="Give one of them.")
-    if schedule and not dry_run:
-        check_writers_known(
-            lock,
-            sole_writer,
-            "--schedule needs to know which other processes write to the table",
-            "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
-        )
-
-
-@contextmanager
-def compacting() -> Iterator[InstantProgress]:
-    """Shows the progress of compactions."""
-    with reporting() as report:
-        yield lambda instant, done, total: report(f"compacting {instant}", done, total)
+    data |= {"compacted": [asdict(r) for r in results.done], "executors": executors}
+    error = left_out_line(left).plain if left else ""  # last: the table of what was compacted may be long
+    return CommandResult(data, render_compacted, failed=bool(left), error=error)
 
 
 def _scheduled(requested: Scheduled | None) -> dict[str, Any] | None:
@@ -252,7 +206,7 @@ _TABLE = "two_pending"
 
 @offers
 def demo(
-    execute: Annotated[ExecuteOptions, Only("executor")] = EXECUTE,
+    execute: Annotated[ExecuteOptions, Only("executor")],
     keep: Annotated[
         Path | None,
         typer.Option(
@@ -274,7 +228,7 @@ def demo(
         if not json:
             start = {"pending": pending, "rows": before.num_rows, "current": current_rows(before_base, before)}
             emit(start, json, _render_start)
-        with compacting() as progress:
+        with steps_of("compacting") as progress:
             results = run_compactions(path, output=OUTPUT, execute=execute, attempt=ATTEMPT, progress=progress)
         after, after_base = _both_reads(path)
         data = {

@@ -1,13 +1,15 @@
-"""Command line options: those made of the fields of option dataclasses, and those that several commands share.
+"""The frame of commands: options from dataclasses, the table and its lock, the report and the exit code.
 
-Each option is defined once: its dataclass has the default, the help and the validation. A command takes dataclasses:
+Each option is defined once: its dataclass has the default, the help and the validation. A command is a function of
+dataclasses that returns what it did:
 
     @offers
-    def compact(table: TablePath, output: OutputOptions = OutputOptions(),
-                attempt: Annotated[AttemptOptions, Only("barrier_s")] = AttemptOptions()) -> None: ...
+    def clean_command(at: TableChange, options: CleanOptions) -> CommandResult:
+        table, lock = at.open("clean needs to know ...", "A savepoint that ...")
+        return CommandResult(at.row(clean_table(table, options, lock, dry_run=at.dry_run)), render_cleaned)
 
-On the command line the fields of each dataclass take its place: `--codec`, `--bloom`, ..., `--barrier`. The same
-options may be given under Hudi's names (`--conf`).
+On the command line the fields of each dataclass take its place: `--policy`, `--retain`, ...; those of `TableChange` are
+TABLE, `--dry-run`, `--lock`, ... The same options may be given under Hudi's names (`--conf`). `--json` is added.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, asdict, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import typer
+from rich.console import RenderableType
 
 from phantombase.timeline.codec.output_options import OutputOptions, parse_bytes
 from phantombase.timeline.errors import UsageError
@@ -29,10 +32,11 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.table_lock import STORAGE, ProcessLock, TableLock, parse_lock, table_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, check_usable
 from phantombase.timeline.option import as_typed
-from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.boundary import EXIT_FAILED
+from phantombase.timeline.terminal.console import configure_logging, emit
 
 from ..hudi_names import contradiction
 from ..options import AttemptOptions, ExecuteOptions, print_bytes
@@ -80,33 +84,54 @@ def check_writers_known(lock: str | None, sole_writer: bool, what: str, todo: st
         )
 
 
-def open_to_change(
-    table: str,
-    storage_option: list[str] | None,
-    lock: str | None,
-    sole_writer: bool,
-    what: str,
-    todo: str,
-    *,
-    clock: ClockOptions = CLOCK,
-    dry_run: bool = False,
-) -> tuple[Table, TableLock]:
-    """The table that a command changes, and its lock. UsageError: see `check_writers_known`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableChange:
+    """The table that a command changes, under which lock, and whether the command only shows what it would do."""
 
-    A dry run takes no lock, so none need be known, and leaves nothing in the table, not even the lock's file.
+    table: TablePath
+    dry_run: DryRun = False
+    lock: Lock = None
+    sole_writer: SoleWriter = False
+    clock: ClockOptions = CLOCK
+    storage_option: StorageOption = None
+
+    def open(self, what: str, todo: str) -> tuple[Table, TableLock]:
+        """The table and its lock. UsageError: see `check_writers_known`.
+
+        A dry run takes no lock, so none need be known, and leaves nothing in the table, not even the lock's file.
+        """
+        if not self.dry_run or (self.lock is not None and self.sole_writer):
+            check_writers_known(self.lock, self.sole_writer, what, todo)
+        opened = self.opened()
+        return opened, self.lock_of(opened)
+
+    def opened(self) -> Table:
+        """The table alone."""
+        return Table.open(self.table, parse_pairs(self.storage_option)).with_clock(self.clock)
+
+    def lock_of(self, opened: Table) -> TableLock:
+        """The lock; that of a dry run is this process's. LockError: its servers cannot be reached."""
+        if self.dry_run:
+            return ProcessLock(opened.storage.location)
+        check_reachable(self.lock)
+        return table_lock(opened.storage, self.lock, sole_writer=self.sole_writer)
+
+    def row(self, done: Any) -> dict[str, Any]:
+        """The report's data: the table, whether nothing was changed, and what was done, a dataclass or a mapping."""
+        return {"table": self.table, "dry_run": self.dry_run, **(done if isinstance(done, dict) else asdict(done))}
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What a command did: its data, and how people read it.
+
+    `failed`: the exit code is 1 all the same. `error`: the last line for people, on stderr.
     """
-    if not dry_run or (lock is not None and sole_writer):
-        check_writers_known(lock, sole_writer, what, todo)
-    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    return opened, lock_of(opened.storage, lock, sole_writer, dry_run)
 
-
-def lock_of(storage: Storage, lock: str | None, sole_writer: bool, dry_run: bool) -> TableLock:
-    """The table lock of a command; that of a dry run is this process's. LockError: its servers cannot be reached."""
-    if dry_run:
-        return ProcessLock(storage.location)
-    check_reachable(lock)
-    return table_lock(storage, lock, sole_writer=sole_writer)
+    data: Mapping[str, Any]
+    render: Callable[[Any], Iterable[RenderableType]]
+    failed: bool = False
+    error: str = ""
 
 
 def check_reachable(lock: str | None) -> None:
@@ -199,36 +224,82 @@ class Prefix:
         self.word = word
 
 
-def offers(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command an option for each field of the option dataclasses among its parameters, which have defaults.
+class Tries(str):
+    """The help of `--dry-run`, where a command's own says more: `Annotated[TableChange, Tries("...")]`."""
 
-    Those whose fields have names of Hudi add `--conf` and `--props`. UsageError: an option is given twice with
-    different values.
+
+def offers(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command an option for each field of the option dataclasses among its parameters.
+
+    Their values are the defaults; a parameter without one has that of the dataclass. Dataclasses whose fields have
+    names of Hudi add `--conf` and `--props`. A command that returns a `CommandResult` has `--json`, and its outcome is
+    shown. UsageError: an option is given twice with different values.
     """
-    own = inspect.signature(command, eval_str=True).parameters
-    hints = get_type_hints(command, include_extras=True)
-    groups = {n: g for n, p in own.items() if (g := _group(hints[n], p.default)) is not None}
+    own, at, shows = _declared(command)
+    groups = {n: g for n, p in own.items() if (g := _group(p.annotation, p.default)) is not None}
     flags = [flag for group in groups.values() for flag in group.fields]
     assert len(set(flags)) == len(flags), f"two options of {command.__name__} have the same name"
     kinds = {group.kind for group in groups.values()}
     params: dict[str, inspect.Parameter] = {}
     for name, param in own.items():
-        made = groups[name].params() if name in groups else [param.replace(annotation=hints[name])]
-        for one in made:  # an option that two dataclasses add, such as --conf, is listed with the second
-            params.pop(one.name, None)
+        for one in groups[name].params() if name in groups else [param]:
+            params.pop(one.name, None)  # an option that two dataclasses add, such as --conf, is listed with the second
             params[one.name] = one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
     @functools.wraps(command)
     def run(**given: Any) -> Any:
+        json = bool(shows and given.pop("json"))
+        if shows:
+            configure_logging(json)
         typed = {name: group.typed(given) for name, group in groups.items()}
         conf = command_conf(kinds, given.pop("conf", None) or [], given.pop("props", None) or [])
         for name, group in groups.items():
             given[name] = group.built(typed[name], conf.get(group.kind, []))
-        return command(**given)
+        if at is not None:
+            given[at] = TableChange(**{one.name: given.pop(one.name) for one in fields(TableChange)})
+        done = command(**given)
+        if not isinstance(done, CommandResult):
+            return done
+        emit(done.data, json, done.render)
+        if done.error and not json:
+            typer.echo(f"error: {done.error}", err=True)
+        if done.failed:
+            raise typer.Exit(EXIT_FAILED)
+        return None
 
     run.__signature__ = inspect.Signature(list(params.values()))  # type: ignore[attr-defined]
     run.__annotations__ = {name: p.annotation for name, p in params.items()}
     return run
+
+
+def _declared(command: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], str | None, bool]:
+    """The parameters of a command, the name of its TableChange, and whether its outcome is shown.
+
+    The fields of the TableChange are parameters too: TABLE in its place, the others after the command's own.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    shows = hints.pop("return", None) is CommandResult
+    own: dict[str, inspect.Parameter] = {}
+    last: dict[str, inspect.Parameter] = {}
+    at = None
+    for name, param in inspect.signature(command).parameters.items():
+        kind, *marks = _marked(hints[name])
+        if kind is not TableChange:
+            own[name] = param.replace(annotation=hints[name])
+            continue
+        at, shared = name, get_type_hints(TableChange, include_extras=True)
+        if marks:
+            shared["dry_run"] = Annotated[bool, typer.Option("--dry-run", help=marks[0])]
+        defaults = {one.name: one.default for one in fields(TableChange) if one.default is not MISSING}
+        last = {one: _parameter(one, hint, defaults.get(one, inspect.Parameter.empty)) for one, hint in shared.items()}
+        own["table"] = last.pop("table")
+    if shows:
+        last["json"] = _parameter("json", Json, False)
+    return {**own, **last}, at, shows
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,10 +319,7 @@ class _Group:
         many = self.kind in KINDS
         made = [(flag, *_param(self.kind, f, getattr(self.default, f.name), many)) for flag, f in self.fields.items()]
         made += [("conf", _CONF, None), ("props", _PROPS, None)] if many else []
-        return [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for name, annotation, default in made
-        ]
+        return [_parameter(*one) for one in made]
 
     def typed(self, given: dict[str, Any]) -> dict[str, Any]:
         """Removes the typed options from the command's arguments; returns them by field."""
@@ -272,13 +340,19 @@ class _Group:
 
 def _group(hint: Any, default: Any) -> _Group | None:
     """The options that a parameter stands for; None if the parameter is an option or an argument itself."""
-    kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    kind, *marks = _marked(hint)
     if not is_dataclass(kind):
         return None
+    default = cast(type, kind)() if default is inspect.Parameter.empty else default
     only = next((mark.names for mark in marks if isinstance(mark, Only)), None)
     prefix = next((f"{mark.word}_" for mark in marks if isinstance(mark, Prefix)), "")
     offered = [f for f in fields(kind) if f.name in only] if only is not None else fields(kind)
     return _Group(default=default, fields={f"{prefix}{_flag(f)}": f for f in offered})
+
+
+def _marked(hint: Any) -> tuple[Any, ...]:
+    """The type, and its marks."""
+    return get_args(hint) if get_origin(hint) is Annotated else (hint,)
 
 
 def from_settings(default: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
@@ -11,34 +11,17 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.operation import HAS_LOGS
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.partition_walk import reasons_of
 from phantombase.timeline.planning.schedule import Requested, Scheduled, schedule_compaction
-from phantombase.timeline.storage.storage_options import parse_pairs
-from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.boundary import EXIT_FAILED
-from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
 from ..fleet.zookeeper_claims import ring
 from ..undo.unschedule import unschedule
-from .fleet_flags import ZOOKEEPER, Fleet
-from .option_flags import (
-    CLOCK,
-    DryRun,
-    Json,
-    Lock,
-    SoleWriter,
-    StorageOption,
-    TablePath,
-    check_writers_known,
-    lock_of,
-    offers,
-    open_to_change,
-)
+from .fleet_flags import Fleet
+from .option_flags import CommandResult, TableChange, Tries, offers
 
 _SHOWN = 40
 """The most file groups shown of each kind; JSON has all."""
@@ -46,19 +29,12 @@ _SHOWN = 40
 
 @offers
 def schedule(
-    table: TablePath,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="change nothing; show which file groups would be picked, and why")
-    ] = False,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
+    at: Annotated[TableChange, Tries("change nothing; show which file groups would be picked, and why")],
+    *,
     drop_metadata_table_: Annotated[bool, typer.Option("--drop-metadata-table", help="see `compact --help`")] = False,
     options: ScheduleOptions = PLAN_NOW,
-    clock: ClockOptions = CLOCK,
-    zookeeper: Fleet = ZOOKEEPER,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+    zookeeper: Fleet,
+) -> CommandResult:
     """Request a compaction of every file group that has log files, or of as many as the limits allow.
 
     With `--trigger`, only if a compaction is due by Hudi's rules; otherwise the output gives the reason. With
@@ -73,33 +49,20 @@ def schedule(
     Examples: `compactor-daemon schedule /data/orders --sole-writer`,
     `compactor-daemon schedule /data/orders --max-file-slices 10 --dry-run`
     """
-    configure_logging(json)
-    if dry_run and drop_metadata_table_:
+    if at.dry_run and drop_metadata_table_:
         raise UsageError("a dry run changes nothing", found="--drop-metadata-table")
-    if not dry_run:
-        check_writers_known(
-            lock,
-            sole_writer,
-            "schedule needs to know which other processes write to the table",
-            "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
-        )
-    fleet, lock = zookeeper.options(), zookeeper.on_lock(lock)
-    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    held = lock_of(opened.storage, lock, sole_writer, dry_run)
+    at, fleet = replace(at, lock=zookeeper.on_lock(at.lock)), zookeeper.options()
+    table, lock = at.open(
+        "schedule needs to know which other processes write to the table",
+        "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
+    )
     if drop_metadata_table_:
-        opened = drop_metadata_table(opened, held)
-    done = schedule_compaction(opened, held, options, dry_run=dry_run)
-    if fleet is not None and not dry_run:
+        table = drop_metadata_table(table, lock)
+    done = schedule_compaction(table, lock, options, dry_run=at.dry_run)
+    if fleet is not None and not at.dry_run:
         for one in done.requested:
-            ring(opened, one.instant, fleet)
-    emit(_data(table, done, dry_run), json, _render)
-    fail_if_left_out(done)
-
-
-def fail_if_left_out(done: Scheduled | None) -> None:
-    """Ends the command with exit code 1 where file groups were left out that cannot be merged."""
-    if unmergeable(done):
-        raise typer.Exit(EXIT_FAILED)
+            ring(table, one.instant, fleet)
+    return CommandResult(_data(at.table, done, at.dry_run), _render, failed=bool(unmergeable(done)))
 
 
 def unmergeable(done: Scheduled | None) -> list[dict[str, Any]]:
@@ -208,15 +171,9 @@ def _title(what: str, rows: list[Any]) -> str:
 
 @offers
 def unschedule_command(
-    table: TablePath,
+    at: TableChange,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the pending compaction")],
-    dry_run: DryRun = False,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """Cancel a requested compaction; its file groups are then free for the next plan.
 
     On version 6 file groups that were written since then remain in the plan, and the others are removed from it.
@@ -226,20 +183,12 @@ def unschedule_command(
 
     Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`
     """
-    configure_logging(json)
-    opened, held = open_to_change(
-        table,
-        storage_option,
-        lock,
-        sole_writer,
+    table, lock = at.open(
         "unschedule needs to know which other processes write to the table",
         "An unknown write may be about to write logs on the plan's slices: without the plan they would be lost.",
-        clock=clock,
-        dry_run=dry_run,
     )
-    done = unschedule(opened, instant, held, dry_run=dry_run)
-    data = {name: value for name, value in asdict(done).items() if name != "kept" or value}
-    emit({"table": table, "dry_run": dry_run, **data}, json, _render_unscheduled)
+    done = at.row(unschedule(table, instant, lock, dry_run=at.dry_run))
+    return CommandResult({name: value for name, value in done.items() if name != "kept" or value}, _render_unscheduled)
 
 
 def _render_unscheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:

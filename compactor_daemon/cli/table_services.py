@@ -13,8 +13,7 @@ from rich.text import Text
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.instants.clock_check import ClockOptions
-from phantombase.timeline.terminal.console import configure_logging, emit, reporting
+from phantombase.timeline.terminal.console import steps_of
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
 from ..archiving.archive import archive_table
@@ -23,37 +22,16 @@ from ..cleaning.choice import CleanOptions
 from ..cleaning.clean import clean_table
 from ..clustering.cluster import cancel_pending_clusterings, cluster_table
 from ..clustering.options import ClusterOptions
-from ..metadata_services.due import METADATA, MetadataOptions
+from ..metadata_services.due import MetadataOptions
 from ..metadata_services.serve import serve_metadata
 from ..options import ExecuteOptions
-from .option_flags import (
-    CLOCK,
-    EXECUTE,
-    OUTPUT,
-    Json,
-    Lock,
-    Only,
-    SoleWriter,
-    StorageOption,
-    TablePath,
-    flags_of,
-    offers,
-    open_to_change,
-    typed_options,
-)
+from .option_flags import CommandResult, Only, TableChange, Tries, flags_of, offers, typed_options
 
 
 @offers
 def metadata_command(
-    table: TablePath,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what is due, change nothing")] = False,
-    options: MetadataOptions = METADATA,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+    at: Annotated[TableChange, Tries("show what is due, change nothing")], options: MetadataOptions
+) -> CommandResult:
     """Compact, clean and archive Hudi's metadata table, if it has one and that is due.
 
     The metadata table lists the files of the table for Hudi's readers. Each write adds a log file to each of its
@@ -64,19 +42,11 @@ def metadata_command(
 
     Example: `compactor-daemon metadata /data/orders --sole-writer`
     """
-    configure_logging(json)
-    opened, held = open_to_change(
-        table,
-        storage_option,
-        lock,
-        sole_writer,
+    table, lock = at.open(
         "the metadata table is changed under the lock of the table's writers",
         "Without the same lock another process may write to the metadata table meanwhile. --dry-run needs neither.",
-        clock=clock,
-        dry_run=dry_run,
     )
-    served = serve_metadata(opened, options, held, dry_run=dry_run)
-    emit({"table": table, "dry_run": dry_run, **asdict(served)}, json, _render_served)
+    return CommandResult(at.row(serve_metadata(table, options, lock, dry_run=at.dry_run)), _render_served)
 
 
 def _render_served(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -116,32 +86,24 @@ def _render_served(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     yield Text(data["why"])
 
 
-_CLUSTER = ClusterOptions()
 _OF_CLUSTERING = (*flags_of(ClusterOptions), *flags_of(OutputOptions), "threads", "conf", "props")
 
 
 @offers
 def cluster_command(
     ctx: typer.Context,
-    table: TablePath,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="change nothing; show what would be joined, and what cannot be")
-    ] = False,
+    at: Annotated[TableChange, Tries("change nothing; show what would be joined, and what cannot be")],
+    *,
     take_back: Annotated[
         bool,
         typer.Option(
             "--cancel", help="only cancel clusterings that dead processes left pending, and remove unreadable plans"
         ),
     ] = False,
-    options: ClusterOptions = _CLUSTER,
-    execute: Annotated[ExecuteOptions, Only("threads")] = EXECUTE,
-    output: OutputOptions = OUTPUT,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+    options: ClusterOptions,
+    execute: Annotated[ExecuteOptions, Only("threads")],
+    output: OutputOptions,
+) -> CommandResult:
     """Cluster small base files: join those that writers appended one by one, so that readers open fewer files.
 
     For tables to which new rows are appended. Only base files without log files are joined, at least `--min-file-num`
@@ -158,8 +120,7 @@ def cluster_command(
     Examples: `compactor-daemon cluster /data/events --dry-run`,
     `compactor-daemon cluster /data/events --min-file-num 10 --target-size 256m --lock LOCK`
     """
-    configure_logging(json)
-    if dry_run and take_back:
+    if at.dry_run and take_back:
         raise UsageError("--dry-run and --cancel cannot be combined")
     if take_back and (idle := typed_options(ctx, _OF_CLUSTERING)):
         raise UsageError(
@@ -167,32 +128,25 @@ def cluster_command(
             found=", ".join(idle),
             todo="Leave them out, or run without --cancel: that finishes what is pending, and then clusters.",
         )
-    opened, held = open_to_change(
-        table,
-        storage_option,
-        lock,
-        sole_writer,
+    table, lock = at.open(
         "cluster needs to know which other processes write to the table",
         "A write that knows nothing of the plan could lose its rows."
         + ("" if take_back else " --dry-run needs neither."),
-        clock=clock,
-        dry_run=dry_run,
     )
     if take_back:
-        gone = cancel_pending_clusterings(opened, held)
-        emit({"table": table, "taken_back": gone}, json, _render_taken_back)
-        return
-    with reporting() as report:
+        gone = cancel_pending_clusterings(table, lock)
+        return CommandResult({"table": at.table, "taken_back": gone}, _render_taken_back)
+    with steps_of("clustering") as progress:
         done = cluster_table(
-            opened,
+            table,
             options,
-            held,
+            lock,
             output=output,
             threads=execute.threads,
-            dry_run=dry_run,
-            progress=lambda instant, made, files: report(f"clustering {instant}", made, files),
+            dry_run=at.dry_run,
+            progress=progress,
         )
-    emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_clustered)
+    return CommandResult(at.row(done), _render_clustered)
 
 
 def _render_taken_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -248,23 +202,15 @@ def _render_clustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text(f"{plural(data['left'], 'new file')} more: left to the next run by --max-bytes")
 
 
-_CLEAN = CleanOptions()
 _SHOWN = 40
+"""The most rows shown; JSON has all."""
 
 
 @offers
 def clean_command(
-    table: TablePath,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="change nothing; show what would go, and what keeps the rest")
-    ] = False,
-    options: CleanOptions = _CLEAN,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+    at: Annotated[TableChange, Tries("change nothing; show what would go, and what keeps the rest")],
+    options: CleanOptions,
+) -> CommandResult:
     """Remove old file slices and replaced file groups, which only reads of the past still need.
 
     The newest state always stays, and so does what a pending compaction, a savepoint, a pin of a reader, or a query
@@ -277,19 +223,11 @@ def clean_command(
     Examples: `compactor-daemon clean /data/orders --dry-run`,
     `compactor-daemon clean /data/orders --policy hours --retain 48 --lock LOCK`
     """
-    configure_logging(json)
-    opened, held = open_to_change(
-        table,
-        storage_option,
-        lock,
-        sole_writer,
+    table, lock = at.open(
         "clean needs to know which other processes write to the table",
         "A savepoint that is made meanwhile without the same lock may lose files. --dry-run needs neither.",
-        clock=clock,
-        dry_run=dry_run,
     )
-    done = clean_table(opened, options, held, dry_run=dry_run)
-    emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_cleaned)
+    return CommandResult(at.row(clean_table(table, options, lock, dry_run=at.dry_run)), _render_cleaned)
 
 
 def _render_cleaned(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -330,23 +268,11 @@ def _by_partition(gone: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"partition": partition, **row} for partition, row in sorted(found.items())]
 
 
-_ARCHIVE = ArchiveOptions()
-"""The most rows shown; JSON has all."""
-
-
 @offers
 def archive_command(
-    table: TablePath,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="change nothing; show which instants would go, and why the others stay")
-    ] = False,
-    options: ArchiveOptions = _ARCHIVE,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+    at: Annotated[TableChange, Tries("change nothing; show which instants would go, and why the others stay")],
+    options: ArchiveOptions,
+) -> CommandResult:
     """Move the oldest completed instants from the active timeline into the archive, as Hudi does after commits.
 
     Every read and write lists the active timeline, so it must not grow without end. Archived instants count as before:
@@ -362,27 +288,14 @@ def archive_command(
     Examples: `compactor-daemon archive /data/orders --dry-run`,
     `compactor-daemon archive /data/orders --min-instants 50 --max-instants 60 --sole-writer`
     """
-    configure_logging(json)
-    opened, held = open_to_change(
-        table,
-        storage_option,
-        lock,
-        sole_writer,
+    table, lock = at.open(
         "archive needs to know which other processes write to the table",
         "Two processes that archive at once could lose instants of the archive. --dry-run needs neither.",
-        clock=clock,
-        dry_run=dry_run,
     )
-    done = archive_table(opened, options, held, dry_run=dry_run)
-    data = {
-        "table": table,
-        "dry_run": dry_run,
-        "instants": len(done.archived),
-        "files": sum(one.files for one in done.archived),
-        "bytes": sum(one.bytes for one in done.archived),
-        **asdict(done),
-    }
-    emit(data, json, _render_archived)
+    done = archive_table(table, options, lock, dry_run=at.dry_run)
+    files, size = (sum(getattr(one, name) for one in done.archived) for name in ("files", "bytes"))
+    data = {"instants": len(done.archived), "files": files, "bytes": size, **asdict(done)}
+    return CommandResult(at.row(data), _render_archived)
 
 
 def _render_archived(data: Mapping[str, Any]) -> Iterable[RenderableType]:

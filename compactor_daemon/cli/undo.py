@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -14,10 +13,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.text_table import Column, RowsTable, plural
 
 from ..attempt.compact_or_resume import pending_instants
@@ -27,19 +24,7 @@ from ..undo.restore import restore_table
 from ..undo.rollback import is_clustering, roll_back_clustering, roll_back_newest
 from ..undo.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
 from . import render_status as status_render
-from .option_flags import (
-    CLOCK,
-    DryRun,
-    Json,
-    Lock,
-    SoleWriter,
-    StorageOption,
-    TablePath,
-    check_writers_known,
-    lock_of,
-    offers,
-    open_to_change,
-)
+from .option_flags import CommandResult, StorageOption, TableChange, TablePath, Tries, offers
 
 savepoint_app = typer.Typer(
     name="savepoint",
@@ -57,64 +42,48 @@ _CLEANERS = "A cleaner that works concurrently without the same lock may remove 
 @savepoint_app.command()
 @offers
 def create(
-    table: TablePath,
+    at: TableChange,
     instant: Annotated[
         str | None,
         typer.Option(metavar="INSTANT", help="the write whose state is kept [default: the newest completed one]"),
     ] = None,
     comment: Annotated[str, typer.Option(metavar="TEXT", help="why it is kept")] = "",
     user: Annotated[str, typer.Option(metavar="NAME", help="who keeps it [default: the user of this process]")] = "",
-    dry_run: DryRun = False,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """Keep the state at a write. An existing savepoint is not changed.
 
     Refused if files of that state may have been cleaned, or while a clean is pending.
 
     Example: `compactor-daemon savepoint create /data/orders --comment "before the backfill" --sole-writer`
     """
-    configure_logging(json)
-    opened, held = open_to_change(
-        table, storage_option, lock, sole_writer, _SAVING, _CLEANERS, clock=clock, dry_run=dry_run
-    )
-    kept = create_savepoint(opened, held, instant, user=user or _user(), comment=comment, dry_run=dry_run)
-    emit({"table": table, "dry_run": dry_run, **_savepoint_row(kept)}, json, _render_created)
+    table, lock = at.open(_SAVING, _CLEANERS)
+    kept = create_savepoint(table, lock, instant, user=user or _user(), comment=comment, dry_run=at.dry_run)
+    return CommandResult(at.row(_savepoint_row(kept)), _render_created)
 
 
 @savepoint_app.command()
+@offers
 def delete(
-    table: TablePath,
+    at: TableChange,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the savepoint")],
-    dry_run: DryRun = False,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """Delete a savepoint: the next clean may remove its files.
 
     Example: `compactor-daemon savepoint delete /data/orders 20260101120000000 --sole-writer`
     """
-    configure_logging(json)
-    opened, held = open_to_change(table, storage_option, lock, sole_writer, _SAVING, _CLEANERS, dry_run=dry_run)
-    delete_savepoint(opened, held, instant, dry_run=dry_run)
-    emit({"table": table, "dry_run": dry_run, "deleted": instant}, json, _render_deleted)
+    delete_savepoint(*at.open(_SAVING, _CLEANERS), instant, dry_run=at.dry_run)
+    return CommandResult(at.row({"deleted": instant}), _render_deleted)
 
 
 @savepoint_app.command("list")
-def list_(table: TablePath, storage_option: StorageOption = None, json: Json = False) -> None:
+@offers
+def list_(table: TablePath, storage_option: StorageOption = None) -> CommandResult:
     """The savepoints of a table, earliest first.
 
     Example: `compactor-daemon savepoint list /data/orders`
     """
-    opened = Table.open(table, parse_pairs(storage_option))
-    emit(
-        {"table": table, "savepoints": [_savepoint_row(kept) for kept in savepoints(opened)]}, json, _render_savepoints
-    )
+    kept = savepoints(Table.open(table, parse_pairs(storage_option)))
+    return CommandResult({"table": table, "savepoints": [_savepoint_row(one) for one in kept]}, _render_savepoints)
 
 
 def _user() -> str:
@@ -163,26 +132,18 @@ def _render_savepoints(data: Mapping[str, Any]) -> Iterable[RenderableType]:
 
 _WHAT = "needs to know which other processes write to the table"
 _TODO = "What another process writes concurrently without the same lock may be lost. Stop all writers and compactors."
-_WHO_WRITES = f"release --unreadable {_WHAT}"
-_WHY_WRITERS = "An unknown write or compactor may change the same files. --dry-run needs neither."
 _SHOWN = 40
 """The most instants shown; JSON has all."""
 
 
 @offers
 def restore_command(
-    table: TablePath,
+    at: Annotated[TableChange, Tries("change nothing; show what would be undone")],
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="INSTANT", help="the write, or savepoint, whose state comes back"),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="change nothing; show what would be undone")] = False,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """Restore the state at a write: everything written after it is undone, the newest write first.
 
     What a read as of that instant shows is then what every read shows. Stop all writers and compactors first: a process
@@ -195,26 +156,17 @@ def restore_command(
     Examples: `compactor-daemon restore /data/orders --to 20260101120000000 --dry-run`,
     `compactor-daemon restore /data/orders --to 20260101120000000 --sole-writer`
     """
-    configure_logging(json)
-    opened, held = open_to_change(
-        table, storage_option, lock, sole_writer, f"a restore {_WHAT}", _TODO, clock=clock, dry_run=dry_run
-    )
-    done = restore_table(opened, held, to, dry_run=dry_run)
+    table, lock = at.open(f"a restore {_WHAT}", _TODO)
+    done = restore_table(table, lock, to, dry_run=at.dry_run)
     undone = [{"instant": time, "action": action} for time, action in done.undone]
-    emit({"table": table, "dry_run": dry_run, **asdict(done), "undone": undone}, json, _render_restored)
+    return CommandResult({**at.row(done), "undone": undone}, _render_restored)
 
 
 @offers
 def rollback_command(
-    table: TablePath,
+    at: TableChange,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the newest completed write")],
-    dry_run: DryRun = False,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """Roll back the newest completed write. For more than one write, and for compactions: `restore`.
 
     phantombase's clustering counts as a write: the files that it joined are visible again.
@@ -225,29 +177,18 @@ def rollback_command(
 
     Example: `compactor-daemon rollback /data/orders 20260101120000000 --sole-writer`
     """
-    configure_logging(json)
-    opened, held = open_to_change(
-        table, storage_option, lock, sole_writer, f"a rollback {_WHAT}", _TODO, clock=clock, dry_run=dry_run
-    )
-    if is_clustering(opened, instant):
-        clustering = roll_back_clustering(opened, held, instant, dry_run=dry_run)
-        emit({"table": table, "dry_run": dry_run, "rollback": "", **asdict(clustering)}, json, _render_unclustered)
-        return
-    done = roll_back_newest(opened, held, instant, dry_run=dry_run)
-    emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_rolled_back)
+    table, lock = at.open(f"a rollback {_WHAT}", _TODO)
+    if is_clustering(table, instant):
+        clustering = roll_back_clustering(table, lock, instant, dry_run=at.dry_run)
+        return CommandResult({**at.row(clustering), "rollback": ""}, _render_unclustered)
+    return CommandResult(at.row(roll_back_newest(table, lock, instant, dry_run=at.dry_run)), _render_rolled_back)
 
 
 @offers
 def repair_command(
-    table: TablePath,
+    at: TableChange,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a completed compaction, as the error names it")],
-    dry_run: DryRun = False,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """Rewrite the unreadable completed file of a compaction: all reads and writes fail until then.
 
     Hudi leaves it empty or torn when it is killed while it writes it on a local disk. All base files are written by
@@ -256,12 +197,8 @@ def repair_command(
 
     Example: `compactor-daemon repair /data/orders 20260101120000000 --sole-writer`
     """
-    configure_logging(json)
-    opened, held = open_to_change(
-        table, storage_option, lock, sole_writer, f"a repair {_WHAT}", _TODO, clock=clock, dry_run=dry_run
-    )
-    done = write_anew(opened, instant, held, dry_run=dry_run)
-    emit({"table": table, "dry_run": dry_run, **asdict(done)}, json, _render_repaired)
+    table, lock = at.open(f"a repair {_WHAT}", _TODO)
+    return CommandResult(at.row(write_anew(table, instant, lock, dry_run=at.dry_run)), _render_repaired)
 
 
 _BE = {True: "would be", False: "is"}
@@ -319,19 +256,13 @@ def _render_rolled_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
 
 @offers
 def release(
-    table: TablePath,
+    at: TableChange,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a pending compaction, as `status` prints it")],
     unreadable: Annotated[
         bool,
         typer.Option("--unreadable", help="also remove an unreadable decision; no process may be at work on it"),
     ] = False,
-    dry_run: DryRun = False,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """Remove the recorded failures of a pending compaction, so that a parked one is tried again.
 
     With `--unreadable`, also remove a decision whose record is damaged: the files that it may have published are
@@ -340,18 +271,16 @@ def release(
 
     Example: `compactor-daemon release /data/orders 20261121091052663`
     """
-    configure_logging(json)
-    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    taken = TakenBack(attempt=None)
     if unreadable:
-        if not dry_run:
-            check_writers_known(lock, sole_writer, _WHO_WRITES, _WHY_WRITERS)
-        held = lock_of(opened.storage, lock, sole_writer, dry_run)
-        taken = cancel_unreadable_attempt(opened, instant, held, dry_run=dry_run)
-    elif lock is not None or sole_writer:
-        raise UsageError("only --unreadable needs a lock", todo="Leave out --lock and --sole-writer.")
+        table, lock = at.open(
+            f"release --unreadable {_WHAT}",
+            "An unknown write or compactor may change the same files. --dry-run needs neither.",
+        )
+        taken = cancel_unreadable_attempt(table, instant, lock, dry_run=at.dry_run)
     else:
-        pending_instants(opened, instant)
-    removed = release_failures(opened.storage, instant, dry_run=dry_run)
-    found = {"table": table, "instant": instant, "dry_run": dry_run, "failures": removed, **asdict(taken)}
-    emit(found, json, status_render.released)
+        table, taken = at.opened(), TakenBack(attempt=None)
+        if at.lock is not None or at.sole_writer:
+            raise UsageError("only --unreadable needs a lock", todo="Leave out --lock and --sole-writer.")
+        pending_instants(table, instant)
+    removed = release_failures(table.storage, instant, dry_run=at.dry_run)
+    return CommandResult({**at.row(taken), "instant": instant, "failures": removed}, status_render.released)

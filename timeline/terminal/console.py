@@ -110,6 +110,13 @@ def reporting() -> Iterator[Report]:
         yield report
 
 
+@contextmanager
+def steps_of(verb: str) -> Iterator[Callable[[str, int, int], None]]:
+    """Progress of work on instants: takes the instant, the finished and all steps, and shows `clustering INSTANT`."""
+    with reporting() as report:
+        yield lambda instant, done, total: report(f"{verb} {instant}", done, total)
+
+
 class _BarProgress:
     def __init__(self, bar: RichProgress, total: int, description: str) -> None:
         self._bar = bar

@@ -173,7 +173,7 @@ FRONT_DOOR: tuple[Mutant, ...] = (
     ("compactor_daemon/undo/rollback", "if dry_run:\n            table.times.check_zone(timeline)\n            return RolledBack(", "if False:\n            return RolledBack(", "narrowed"),
     ("compactor_daemon/undo/savepoint", "        if dry_run:\n            if table", "        if False:\n            if table", "narrowed"),
     ("compactor_daemon/cli/compact", "    if schedule and instant is not None:", "    if False:", "config"),
-    ("compactor_daemon/cli/compact", "    if schedule and not dry_run:\n        check", "    if False:\n        check", "config"),
+    ("compactor_daemon/cli/option_flags", "        if not self.dry_run or (", "        if False and (", "config"),
     (_SETTINGS, '"run": frozenset({"schedule", "tables"})', '"run": frozenset({"schedule", "tables"}), "compact": frozenset({"schedule"})', "config"),
     (_SETTINGS, "*_BESIDE.get(command, ()), command):", "command, *_BESIDE.get(command, ())):", "config"),
     (_SETTINGS, 'WRITES: ("schedule",)', "WRITES: ()", "settings"),

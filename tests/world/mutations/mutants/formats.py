@@ -388,10 +388,10 @@ EDGES: tuple[Mutant, ...] = (
     ("timeline/cli/check", "    if not dry_run:\n        set_times", "    if True:\n        set_times", "clock_check"),
     ("timeline/cli/read", "limit if options.limit is not None else limit + 1", "limit", "main project/commands"),
     ("timeline/cli/read", "    if sys.stdout.isatty():", "    if False:", "main"),
-    ("compactor_daemon/cli/compact", "    if dry_run and drops:", "    if False:", "config"),
+    ("compactor_daemon/cli/compact", "    if at.dry_run and drop_metadata_table_:", "    if False:", "config"),
     ("compactor_daemon/cli/fleet_flags", "        if len(given) != 1:", "        if not given:", "config"),
     ("compactor_daemon/cli/fleet_flags", "        if tables and (self.include or self.exclude):", "        if False:", "config"),
-    ("compactor_daemon/cli/undo", "    elif lock is not None or sole_writer:\n        raise", "    elif False:\n        raise", "config"),
+    ("compactor_daemon/cli/undo", "        if at.lock is not None or at.sole_writer:", "        if False:", "config"),
     # The embedded ZooKeeper: one server a folder, at the port that its daemons use.
     (_KEEPER, "time.monotonic() < self._not_before or (lock", "(lock", "embedded_zookeeper"),
     (_KEEPER, "        if is_free(kept):\n            return kept", "        return kept", "embedded_zookeeper"),

@@ -40,7 +40,7 @@ MERGING: tuple[Mutant, ...] = (
     ("timeline/read/slice_log", "            _check_types(block, rules, partial is not None)\n", "            pass\n", "schedule_refusals"),
     ("timeline/read/slice_stream", "        for name, column in _extremes(file, there, schema, names):\n", "        for name, column in ():\n", "schedule_refusals"),
     ("timeline/codec/conform", "(rows > above or self.strict)", "rows > above", "schedule_refusals conform"),
-    ("compactor_daemon/cli/schedule", "    if unmergeable(done):\n", "    if False:\n", "schedule_refusals"),
+    ("compactor_daemon/cli/schedule", "failed=bool(unmergeable(done))", "failed=False", "schedule_refusals"),
     ("timeline/planning/survey", "    except MalformedError:\n        return None  #", "    except ZeroDivisionError:\n        return None  #", "torn_commit"),
     ("timeline/merge/gaps", "leading = leads | (name in gaps.stamped)", "leading = leads", "gaps"),
     ("timeline/merge/slice_merge", "unset is not None and unset.values.to_newer", "False", "gaps"),
