@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from enum import Enum
@@ -42,6 +43,17 @@ def member(kind: type[_E], value: Any, what: str) -> _E:
             return one
     *names, last = (str(one.value) for one in kind)
     raise UsageError(f"not {what}", expected=f"{', '.join(names)} or {last}", found=repr(value))
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def duration_s(text: str, what: str) -> int:
+    """Seconds of a duration like `2h`. UsageError: it is none, or zero; the error names `what` it belongs to."""
+    match = re.fullmatch(r"(\d{1,9})\s*([smhd])", text.strip().lower(), re.ASCII)
+    if match is None or not int(match[1]):
+        raise UsageError(f"not a duration of {what}", expected="like 2h, 30m, 1d or 90s", found=text)
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def with_members(options: type, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
     for time, paths in sorted(found.items()):
         if time not in timeline.pending_writes:
             before = max((t for t in timeline.completed_writes if t < time), default="")
-            why = f"instant {time} is gone and has files, as {paths[0]}: clear them away by hand"
+            why = f"instant {time} is gone and has files, as {paths[0]}: `compactor-daemon orphans` removes them"
             yield ArchiveCutoff(time=before, why=why)
 
 

@@ -256,7 +256,7 @@ def _replaced(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveCutoff
     if (there := _first(facts.replaced_there)) is not None:
         why = (
             f"files that replace commit {there} replaced are still there, as {facts.replaced_there[there]}: clean the "
-            "table; remove by hand what no clean takes and no instant names"
+            "table; `compactor-daemon orphans` removes what no clean takes"
         )
         yield ArchiveCutoff(time=there, why=why)
 

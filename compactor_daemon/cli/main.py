@@ -29,6 +29,7 @@ COMMANDS = {
     "archive": _of("table_services", "archive_command", "Table services", "Move the oldest completed instants from the active timeline into the archive, as Hudi does after commits."),
     "cluster": _of("table_services", "cluster_command", "Table services", "Cluster small base files: join those that writers appended one by one, so that readers open fewer files."),
     "metadata": _of("table_services", "metadata_command", "Table services", "Compact, clean and archive Hudi's metadata table, if it has one and that is due."),
+    "orphans": _of("orphans", "orphans_command", "Table services", "Show the files that no record of a table names, and remove them with --remove."),
     "savepoint": _of("undo", "savepoint_app", "Savepoints and undo", "Keep the state of a table at a write: cleaners leave its files, and archivers stop before it, until it is deleted. Hudi and phantombase respect each other's savepoints."),
     "rollback": _of("undo", "rollback_command", "Savepoints and undo", "Roll back the newest completed write. For more than one write, and for compactions: `restore`."),
     "restore": _of("undo", "restore_command", "Savepoints and undo", "Restore the state at a write: everything written after it is undone, the newest write first."),

@@ -185,6 +185,7 @@ _TITLES: Mapping[str, str] = {
     "ArchiveOptions": "Archiving",
     "MetadataOptions": "Metadata table",
     "ClusterOptions": "Clustering",
+    "OrphanOptions": "Orphan files",
     "WriteOptions": "Writes",
     "CompactionOptions": "Compaction after a write",
     "BackPressure": "Back-pressure",

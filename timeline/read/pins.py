@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from ..errors import ConflictError, MalformedError, MissingFileError, UsageError
 from ..format.instant import Instant, State
 from ..instants.timeline import Timeline
+from ..option import duration_s
 from ..record_fields import Fields
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import RECORD_NAME, RECORDS
@@ -90,7 +91,6 @@ PIN_FOR = "2h"
 _LISTINGS = 5
 _VERSION = 1
 _TIME = re.compile(r"\d{0,17}")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _TODO = "Nothing may be cleaned before it can be read. If its reader has ended: timeline pins TABLE --release NAME"
 
 
@@ -104,10 +104,7 @@ class PinOptions:
     @staticmethod
     def of(name: str, pin_for: str) -> PinOptions:
         """UsageError: no name for a file, or no duration like `2h`, `30m`, `1d` or `90s`."""
-        match = re.fullmatch(r"(\d{1,9})\s*([smhd])", pin_for.strip().lower())
-        if match is None or not int(match[1]):
-            raise UsageError("not a duration of a pin", expected="like 2h, 30m, 1d or 90s", found=pin_for)
-        return PinOptions(name=checked_name(name), for_s=int(match[1]) * _UNITS[match[2]])
+        return PinOptions(name=checked_name(name), for_s=duration_s(pin_for, "a pin"))
 
     @staticmethod
     def asked(name: str | None, pin_for: str | None) -> PinOptions | None:

@@ -5,7 +5,7 @@ The default source is the storage; the alternative is the metadata table (`metad
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -72,6 +72,21 @@ class Listing(Protocol):
         ...
 
 
+def folders(
+    storage: Storage, folder: str, ends: Callable[[Collection[Entry]], bool] = lambda entries: False
+) -> Iterator[Listed]:
+    """A folder and all folders below it that are not Hudi's own, level by level; none below one that `ends` accepts."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        level = [folder]
+        while level:
+            below: list[str] = []
+            for path, entries in zip(level, pool.map(storage.list, level), strict=True):
+                yield path, entries
+                if not ends(entries):
+                    below += subfolders(path, entries)
+            level = below
+
+
 @dataclass(frozen=True, slots=True)
 class StorageListing:
     """Lists folders of the storage, see `is_partition`. Pages are those of the storage, see `Storage`."""
@@ -87,16 +102,8 @@ class StorageListing:
     def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterator[Listed]:
         if folder and ((entry := storage.find(folder)) is None or not entry.is_folder):
             return
-        with ThreadPoolExecutor(_THREADS) as pool:
-            level = [folder]
-            while level:
-                below: list[str] = []
-                for path, entries in zip(level, pool.map(storage.list, level), strict=True):
-                    if is_partition(entries, config):
-                        yield path, entries
-                    else:
-                        below += subfolders(path, entries)
-                level = below
+        found = folders(storage, folder, lambda entries: is_partition(entries, config))
+        yield from ((path, entries) for path, entries in found if is_partition(entries, config))
 
     def exactly(self, storage: Storage, config: TableConfig, partitions: Collection[str]) -> Iterator[Listed]:
         return ((partition, storage.list(partition)) for partition in sorted(set(partitions)))

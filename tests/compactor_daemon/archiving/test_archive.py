@@ -456,7 +456,7 @@ def test_files_that_a_clean_left_behind_keep_their_replace_commit(tmp_path: Path
     named = [one.why for one in done.kept if f"files that replace commit {replacing} replaced are" in one.why]
     file = named[0].partition("there, as ")[2].partition(":")[0]
     assert (path / file).is_file()
-    assert "remove by hand what no clean takes" in named[0]
+    assert "`compactor-daemon orphans` removes what no clean takes" in named[0]
     assert read_table(open_table(path)).num_rows == rows
 
 

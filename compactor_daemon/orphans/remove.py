@@ -1,0 +1,140 @@
+"""Finds and removes orphan files, see `orphans.choice`.
+
+    list       all files below the table, after the newest time in use
+    choose     what names each; nothing is changed up to here
+    remove     under the table lock, about `_AT_ONCE` items per hold, each chosen once more by a fresh timeline
+
+Nothing is recorded: if the process dies, the next run lists again what remains. A process that loses the lock in the
+middle of a removal does no harm: an instant that is gone is never used again, and so is no name that contains it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+
+from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.prefetch import prefetched
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.table import Table, from_one_snapshot
+
+from .choice import Item, KeptItem, OrphanChoice, OrphanOptions, choose
+from .facts import found_again, gather, list_items, newest_time
+
+_log = get_logger()
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """An orphan. `files`, `bytes`: all its files. `age_s`: of the youngest, by the clock of the storage."""
+
+    path: str
+    kind: str
+    instant: str
+    why: str
+    files: int
+    bytes: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanResult:
+    """`orphans`: that were removed, or would be. `kept`: what stays, by reason. `foreign`: paths with other names.
+
+    `files`, `bytes`: of the orphans.
+    """
+
+    orphans: tuple[Orphan, ...]
+    files: int
+    bytes: int
+    kept: tuple[KeptItem, ...] = ()
+    foreign: tuple[str, ...] = ()
+    reasons: dict[str, int] = field(default_factory=dict)
+
+
+def find_orphans(table: Table, options: OrphanOptions, now_ms: int) -> tuple[OrphanChoice, str, list[str]]:
+    """The choice for a table, the newest time when its files were listed, and its foreign files. Errors: see `gather`.
+
+    `now_ms`: by the clock of the storage.
+    """
+    table = table.reload()
+    timeline = table.load_timeline()
+    newest = newest_time(timeline)
+    items, foreign = list_items(table, timeline)
+    choice = from_one_snapshot(partial(_chosen, table, items, newest, options, now_ms))
+    return choice, newest, foreign
+
+
+def _chosen(table: Table, items: Sequence[Item], newest: str, options: OrphanOptions, now_ms: int) -> OrphanChoice:
+    table = table.reload()
+    facts = gather(table, items, newest, options.older_than_s, now_ms)
+    return choose(items, facts, options.older_than_s, now_ms)
+
+
+def remove_orphans(table: Table, options: OrphanOptions, lock: TableLock, *, dry_run: bool = False) -> OrphanResult:
+    """Removes the orphans of a table. `dry_run`: changes nothing, takes no lock, and goes by this process's clock.
+
+    LockError, StorageError, and the errors of `gather`: what was not removed yet stays. Run again.
+    """
+    now_ms = clock_ms() if dry_run else storage_ms(table.storage)
+    choice, newest, foreign = find_orphans(table, options, now_ms)
+    found = choice.orphans
+    if not dry_run:
+        found = tuple(_removed(table, found, newest, options, lock, now_ms))
+    return OrphanResult(
+        orphans=tuple(_orphan(item, now_ms) for item in found),
+        files=sum(item.files for item in found),
+        bytes=sum(item.bytes for item in found),
+        kept=choice.kept,
+        foreign=tuple(foreign),
+        reasons=dict(Counter(kept.why for kept in choice.kept)),
+    )
+
+
+def _removed(
+    table: Table, items: Sequence[Item], newest: str, options: OrphanOptions, lock: TableLock, now_ms: int
+) -> Iterator[Item]:
+    for some in _batches(items):
+        with lock.hold("remove orphan files") as section:
+            storage = table.storage
+            there = [i for i in prefetched(some, partial(found_again, storage)) if i is not None]
+            going = from_one_snapshot(partial(_chosen, table, there, newest, options, now_ms)).orphans
+            section.check()
+            storage.delete_all([item.path for item in going if not item.is_folder])
+            for item in going:
+                if item.is_folder:
+                    section.check()
+                    storage.delete_folder(item.path)
+        for item in going:
+            _log.info("orphan_removed", table=storage.base_path, path=item.path, bytes=item.bytes)
+        yield from going
+
+
+def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """About `_AT_ONCE` items each; those of one file group are in one batch."""
+    batch: list[Item] = []
+    for _, group in groupby(sorted(items, key=lambda i: (i.group or ("", ""), i.path)), key=lambda i: i.group):
+        batch += group
+        if len(batch) >= _AT_ONCE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _orphan(item: Item, now_ms: int) -> Orphan:
+    return Orphan(
+        path=item.path,
+        kind=item.kind.value,
+        instant=item.instant,
+        why=f"instant {item.instant} is gone" if item.instant else "no process writes it any more",
+        files=item.files,
+        bytes=item.bytes,
+        age_s=round((now_ms - item.modified_ms) / 1000, 1),
+    )
