@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.instants.clock_check import ClockOptions
-from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, human_duration, plural
 
 from ..orphans.choice import OrphanOptions
 from ..orphans.remove import remove_orphans
-from .option_flags import CLOCK, Json, Lock, SoleWriter, StorageOption, TablePath, offers, open_to_change
+from .option_flags import CommandResult, TableChange, Tries, offers
 
-_ORPHANS = OrphanOptions()
 _SHOWN = 40
 """The most rows shown; JSON has all."""
 
 
 @offers
 def orphans_command(
-    table: TablePath,
+    at: Annotated[TableChange, Tries("change nothing, also with --remove")],
+    options: OrphanOptions,
     remove: Annotated[bool, typer.Option("--remove", help="remove the files that are shown otherwise")] = False,
-    options: OrphanOptions = _ORPHANS,
-    lock: Lock = None,
-    sole_writer: SoleWriter = False,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """Show the files that no record of a table names, and remove them with --remove.
 
     Such files are left by writers that were killed, and by tasks that outlived the rollback of their write. No reader
@@ -48,19 +40,12 @@ def orphans_command(
     Examples: `compactor-daemon orphans /data/orders`,
     `compactor-daemon orphans /data/orders --older-than 7d --remove --lock LOCK`
     """
-    configure_logging(json)
-    opened, held = open_to_change(
-        table,
-        storage_option,
-        lock,
-        sole_writer,
+    at = replace(at, dry_run=at.dry_run or not remove)
+    table, lock = at.open(
         "orphans --remove needs to know which other processes write to the table",
         "A process that undoes or completes a write meanwhile must share the lock. Without --remove neither is needed.",
-        clock=clock,
-        dry_run=not remove,
     )
-    done = remove_orphans(opened, options, held, dry_run=not remove)
-    emit({"table": table, "dry_run": not remove, **asdict(done)}, json, _render_orphans)
+    return CommandResult(at.row(remove_orphans(table, options, lock, dry_run=at.dry_run)), _render_orphans)
 
 
 def _render_orphans(data: Mapping[str, Any]) -> Iterable[RenderableType]:

@@ -48,7 +48,7 @@ class OrphanOptions:
         return duration_s(self.older_than, "older-than")
 
 
-class FileKind(Enum):
+class OrphanKind(Enum):
     """What an item is. Other names are foreign: they are reported, and never removed."""
 
     BASE = "base file"
@@ -61,7 +61,7 @@ class FileKind(Enum):
     @property
     def is_data(self) -> bool:
         """Whether readers may see it."""
-        return self in (FileKind.BASE, FileKind.LOG)
+        return self in (OrphanKind.BASE, OrphanKind.LOG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Item:
     """
 
     path: str
-    kind: FileKind
+    kind: OrphanKind
     instant: str
     bytes: int
     modified_ms: int
@@ -88,7 +88,7 @@ class Item:
     @property
     def is_folder(self) -> bool:
         """Whether all that is below the path goes."""
-        return self.kind in (FileKind.STAGED, FileKind.MARKERS)
+        return self.kind in (OrphanKind.STAGED, OrphanKind.MARKERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ def why_by_time(item: Item, facts: OrphanFacts) -> str | None:
 
     Staged files, markers and heartbeats are left over once their instant is completed.
     """
-    if item.kind is FileKind.TEMPORARY:
+    if item.kind is OrphanKind.TEMPORARY:
         return None
     time = item.instant
     if item.kind.is_data or not _is_over(time, facts.timeline):

@@ -28,18 +28,14 @@ from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there
 from phantombase.timeline.storage.folders import HEARTBEATS, HOODIE, TEMPORARY, WRITES, join
-from phantombase.timeline.table.in_progress import (
-    UnreadableRollback,
-    pending_rollbacks,
-    refuse_half_upgraded,
-    refuse_pending_restore,
-)
+from phantombase.timeline.table.exclusive import refuse_in_progress
+from phantombase.timeline.table.in_progress import UnreadableRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import list_markers
 from phantombase.timeline.view.listing import folders
 
 from ..attempt.outcome import is_revoked, read_outcomes
-from .choice import FileKind, Item, OrphanFacts, is_settled, why_blocks, why_by_time, why_pinned, why_young
+from .choice import Item, OrphanFacts, OrphanKind, is_settled, why_blocks, why_by_time, why_pinned, why_young
 
 _MARKERS = f"{HOODIE}/.temp"
 _PLANNED = frozenset({"compaction", "logcompaction", "clustering", "clean", "rollback", "restore", "indexing"})
@@ -63,9 +59,9 @@ def list_items(table: Table, timeline: Timeline) -> tuple[list[Item], list[str]]
                 foreign.append(path)
                 continue
             if not timeline.is_committed(name.instant):
-                kind = FileKind.LOG if isinstance(name, LogFileName) else FileKind.BASE
+                kind = OrphanKind.LOG if isinstance(name, LogFileName) else OrphanKind.BASE
                 items.append(_item(path, kind, name.instant, [entry], group=(folder, name.file_id)))
-    for kind, parent in ((FileKind.STAGED, WRITES), (FileKind.MARKERS, _MARKERS)):
+    for kind, parent in ((OrphanKind.STAGED, WRITES), (OrphanKind.MARKERS, _MARKERS)):
         below = defaultdict[str, list[Entry]](list)
         for path, entry in table.storage.list_below(parent):
             below[path.partition("/")[0] if "/" in path else ""].append(entry)
@@ -76,15 +72,15 @@ def list_items(table: Table, timeline: Timeline) -> tuple[list[Item], list[str]]
                 foreign.append(f"{parent}/{first or inside[0].name}")
     for entry in listed_if_there(table.storage, HEARTBEATS) or ():
         if not entry.is_folder and entry.name.isdigit():
-            items.append(_item(heartbeat_path(entry.name), FileKind.HEARTBEAT, entry.name, [entry]))
+            items.append(_item(heartbeat_path(entry.name), OrphanKind.HEARTBEAT, entry.name, [entry]))
     for entry in listed_if_there(table.storage, TEMPORARY) or ():
         if not entry.is_folder and _TEMPORARY_NAME.fullmatch(entry.name):
-            items.append(_item(f"{TEMPORARY}/{entry.name}", FileKind.TEMPORARY, "", [entry]))
+            items.append(_item(f"{TEMPORARY}/{entry.name}", OrphanKind.TEMPORARY, "", [entry]))
     return items, foreign
 
 
 def _item(
-    path: str, kind: FileKind, instant: str, entries: Sequence[Entry], group: tuple[str, str] | None = None
+    path: str, kind: OrphanKind, instant: str, entries: Sequence[Entry], group: tuple[str, str] | None = None
 ) -> Item:
     return Item(
         path=path,
@@ -117,12 +113,11 @@ def gather(table: Table, items: Sequence[Item], newest: str, older_s: float, now
 
     `newest`: see `OrphanFacts`. `now_ms`: by the clock of the storage.
 
-    ConflictError: a restore is pending, a plan of a rollback cannot be read, an upgrade is in progress. MalformedError,
+    ConflictError: see `refuse_in_progress`; or a plan of a rollback cannot be read. MalformedError, MissingFileError,
     UnknownStateError: a record, or the archive, cannot be read: it may name any file.
     """
-    refuse_half_upgraded(table)
     timeline = table.load_timeline()
-    refuse_pending_restore(table, timeline)
+    refuse_in_progress(table, timeline)
     facts = OrphanFacts(timeline=timeline, newest=newest)
     if not _left(items, facts, older_s, now_ms):
         return facts
@@ -283,7 +278,7 @@ def _blocks(table: Table, facts: OrphanFacts, items: Sequence[Item]) -> Iterator
     if not by_base and not table.config.may_have_upgraded_logs:
         return
     writing = next(iter(facts.timeline.pending_writes), None) if by_base else None
-    for item in (i for i in items if i.kind is FileKind.LOG):
+    for item in (i for i in items if i.kind is OrphanKind.LOG):
         if writing is not None:
             yield item.path, f"write {writing} is pending, and may append to it"
         elif (why := why_blocks(_instants_in(table, item.path), facts)) is not None:

@@ -21,6 +21,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.exclusive import exclusive
 from phantombase.timeline.table.table import Table, from_one_snapshot
 
 from .choice import Item, KeptItem, OrphanChoice, OrphanOptions, choose
@@ -72,7 +73,6 @@ def find_orphans(table: Table, options: OrphanOptions, now_ms: int) -> tuple[Orp
 
 
 def _chosen(table: Table, items: Sequence[Item], newest: str, options: OrphanOptions, now_ms: int) -> OrphanChoice:
-    table = table.reload()
     facts = gather(table, items, newest, options.older_than_s, now_ms)
     return choose(items, facts, options.older_than_s, now_ms)
 
@@ -101,18 +101,16 @@ def _removed(
     table: Table, items: Sequence[Item], newest: str, options: OrphanOptions, lock: TableLock, now_ms: int
 ) -> Iterator[Item]:
     for some in _batches(items):
-        with lock.hold("remove orphan files") as section:
-            storage = table.storage
+        with exclusive(table, lock, "remove orphan files") as held:
+            storage = held.table.storage
             there = [i for i in prefetched(some, partial(found_again, storage)) if i is not None]
-            going = from_one_snapshot(partial(_chosen, table, there, newest, options, now_ms)).orphans
-            section.check()
+            going = from_one_snapshot(partial(_chosen, held.table, there, newest, options, now_ms)).orphans
             storage.delete_all([item.path for item in going if not item.is_folder])
             for item in going:
                 if item.is_folder:
-                    section.check()
                     storage.delete_folder(item.path)
         for item in going:
-            _log.info("orphan_removed", table=storage.base_path, path=item.path, bytes=item.bytes)
+            _log.info("orphan_removed", table=table.storage.base_path, path=item.path, bytes=item.bytes)
         yield from going
 
 

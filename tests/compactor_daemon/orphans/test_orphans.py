@@ -229,7 +229,7 @@ SOURCES: dict[str, Callable[[Scene], object]] = {
     "clustering plan": _clustering,
     "rollback of it": lambda at: _rollback(at, at.gone),
     "rollback that names it": lambda at: _rollback(
-        at, at.table.load_timeline().latest_completed, (("a", at.base.rpartition("/")[2]),)
+        at, str(int(at.gone) + 1), (("a", at.base.rpartition("/")[2]),)
     ),
     "savepoint": _savepoint,
     "completed write": _completed_write,
@@ -526,13 +526,15 @@ def test_the_command_shows_them_and_removes_them_with_remove(tmp_path: Path) -> 
     at.put("a/notes.txt")
     before = data_files(at.path)
     shown = run(str(at.path))
-    assert (shown.exit_code, data_files(at.path)) == (0, before)
+    assert (shown.exit_code, data_files(at.path)) == (0, before), shown.output
     text = " ".join(shown.stdout.split())
     assert "2 files" in text
     assert "--remove removes them" in text
     assert "1 file with names of neither Hudi nor phantombase" in text
     refused = run(str(at.path), "--remove")
     assert isinstance(refused.exception, UsageError)
+    assert json.loads(run(str(at.path), "--remove", "--dry-run", "--json").stdout)["files"] == 2
+    assert data_files(at.path) == before
     done = json.loads(run(str(at.path), "--remove", "--sole-writer", "--older-than", "84h", "--json").stdout)
     assert (done["files"], {one["path"] for one in done["orphans"]}) == (2, {at.base, at.log})
     assert before - data_files(at.path) == {at.base, at.log}
