@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-from phantombase.timeline.codec.output_options import _UNITS, Bloom, Codec, OutputOptions
+from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
 from phantombase.timeline.option import check_above_zero, check_below, check_finite, check_least, least_of, option
@@ -166,9 +166,3 @@ class AttemptOptions:
         check_finite(self, least_of(AttemptOptions))
         check_above_zero(self, "heartbeat_s", "heartbeat_expiry_s")
         check_below(self, "heartbeat_s", "heartbeat_expiry_s")
-
-
-def print_bytes(size: int) -> str:
-    """A size as `parse_bytes` reads it, in the largest unit of which it is an integer."""
-    unit = max((u for u, of in _UNITS.items() if size % of == 0 and size >= of), key=_UNITS.__getitem__, default="")
-    return f"{size // _UNITS[unit]}{unit}"

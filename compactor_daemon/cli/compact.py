@@ -31,14 +31,16 @@ from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import EXIT_FAILED, local_path
+from phantombase.timeline.terminal.command import JSON, CommandResult, Tries
 from phantombase.timeline.terminal.console import configure_logging, emit, steps_of
+from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, human_duration, plural
 
 from ..attempt.compact_or_resume import pending_instants, preflight
 from ..execution.run_compactions import run_compactions
 from ..execution.spark_session import check_spark
 from ..options import AttemptOptions, ExecuteOptions
-from .option_flags import ATTEMPT, OUTPUT, CommandResult, Json, Only, TableChange, Tries, check_reachable, offers
+from .option_flags import ATTEMPT, OUTPUT, TableChange, check_reachable, offers
 from .schedule import left_out_line, unmergeable
 
 
@@ -213,7 +215,7 @@ def demo(
             metavar="FOLDER", parser=local_path, help="unpack the table here and keep it [default: a temporary folder]"
         ),
     ] = None,
-    json: Json = False,
+    json: JSON = False,
 ) -> None:
     """Compact a small table that real Apache Hudi 1.2.0 wrote.
 

@@ -9,12 +9,11 @@ import typer
 from rich.console import RenderableType
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.terminal.command import JSON
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.help_page import shown_default
 from phantombase.timeline.terminal.settings import FILE, settings_of, variable
 from phantombase.timeline.terminal.text_table import Column, RowsTable
-
-from .option_flags import Json
 
 app = typer.Typer(
     name="config",
@@ -35,7 +34,7 @@ def show(
     command: Annotated[
         str, typer.Argument(metavar="[COMMAND]", help="a command, such as `run`, or `write` for writers")
     ] = "run",
-    json: Json = False,
+    json: JSON = False,
 ) -> None:
     """Show every setting of a command, `run` by default, with its value and where that comes from.
 

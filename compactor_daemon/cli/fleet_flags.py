@@ -27,13 +27,13 @@ from phantombase.timeline.locks.zookeeper_connection import ZooKeeperAccess, wit
 from phantombase.timeline.option import option
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.storage_options import StorageOptions
+from phantombase.timeline.terminal.option_group import Only, from_settings, names_of
 from phantombase.timeline.terminal.settings import POOLS, read_file
 
 from ..fleet.catalog import Catalog, FolderListing, TableListing
 from ..fleet.pools import Hours, Pool, Pools, pools_of
 from ..fleet.zookeeper_server import default_folder, embedded_hosts, embedded_zookeeper
 from ..fleet.zookeeper_session import ZooKeeperOptions
-from .option_flags import Only, flags_of, from_settings
 
 METASTORE = "hive"
 
@@ -113,7 +113,7 @@ def _pool(given: Mapping[str, Any], schedule: ScheduleOptions) -> Pool:
     own = {name: rest.pop(name) for name in _OWN & rest.keys()}
     if rest:
         name = next(iter(rest))
-        known = sorted({"match", "hours", *_OWN, *(flag.replace("_", "-") for flag in flags_of(ScheduleOptions))})
+        known = sorted({"match", "hours", *_OWN, *(flag.replace("_", "-") for flag in names_of(ScheduleOptions))})
         near = difflib.get_close_matches(name, known, n=1)
         raise UsageError(
             "not a setting of a pool",

@@ -10,11 +10,12 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, human_duration, plural
 
 from ..orphans.choice import OrphanOptions
 from ..orphans.remove import remove_orphans
-from .option_flags import CommandResult, TableChange, Tries, offers
+from .option_flags import TableChange, offers
 
 _SHOWN = 40
 """The most rows shown; JSON has all."""

@@ -29,6 +29,7 @@ from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import configure_logging, emit
+from phantombase.timeline.terminal.option_group import Only, Prefix, names_of
 from phantombase.timeline.terminal.text_table import plural
 
 from ..archiving.choice import ArchiveOptions
@@ -53,12 +54,9 @@ from .option_flags import (
     EXECUTE,
     OUTPUT,
     Lock,
-    Only,
-    Prefix,
     StorageOption,
     check_reachable,
     check_writers_known,
-    flags_of,
     offers,
     typed_options,
 )
@@ -168,7 +166,7 @@ def run_daemon(
     """
     configure_logging(json, quiet=False)
     chosen = parse_services(services) if services is not None else frozenset[Service]()
-    if not schedule and requests != _SCHEDULE and (typed_options(ctx, flags_of(ScheduleOptions)) or _asks(ctx, chosen)):
+    if not schedule and requests != _SCHEDULE and (typed_options(ctx, names_of(ScheduleOptions)) or _asks(ctx, chosen)):
         raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
     serve_options = ("serve_host", "serve_token_file", "serve_hudi_clients")
     for needed, given, names in (
@@ -189,7 +187,7 @@ def run_daemon(
         raise UsageError("--serve-allow-actions is given without --serve", todo="Add --serve PORT.")
     lock = zookeeper.on_lock(lock)
     check_reachable(lock)
-    if not typed_options(ctx, (f"archive_{flag}" for flag in flags_of(ArchiveOptions))):
+    if not typed_options(ctx, (f"archive_{flag}" for flag in names_of(ArchiveOptions))):
         archive = _of_others(archive, chosen, schedule=schedule)
     options_of = {Service.METADATA: metadata, Service.CLUSTER: cluster, Service.CLEAN: clean, Service.ARCHIVE: archive}
     named, options = tables or [], parse_pairs(storage_option)

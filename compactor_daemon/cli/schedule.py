@@ -16,12 +16,13 @@ from phantombase.timeline.planning.operation import HAS_LOGS
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.partition_walk import reasons_of
 from phantombase.timeline.planning.schedule import Requested, Scheduled, schedule_compaction
+from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
 from ..fleet.zookeeper_claims import ring
 from ..undo.unschedule import unschedule
 from .fleet_flags import Fleet
-from .option_flags import CommandResult, TableChange, Tries, offers
+from .option_flags import TableChange, offers
 
 _SHOWN = 40
 """The most file groups shown of each kind; JSON has all."""

@@ -20,6 +20,7 @@ from phantombase.timeline.storage.storage_options import StorageOptions, parse_p
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import clear_screen, configure_logging, emit
+from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.text_table import Column, Row, RowsTable, human_duration, plural
 
 from ..attempt.failures import RetryOptions
@@ -37,7 +38,6 @@ from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
 from .option_flags import (
     ATTEMPT,
     CLOCK,
-    Only,
     StorageOption,
     offers,
 )

@@ -13,7 +13,9 @@ from rich.text import Text
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.console import steps_of
+from phantombase.timeline.terminal.option_group import Only, names_of
 from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
 from ..archiving.archive import archive_table
@@ -25,7 +27,7 @@ from ..clustering.options import ClusterOptions
 from ..metadata_services.due import MetadataOptions
 from ..metadata_services.serve import serve_metadata
 from ..options import ExecuteOptions
-from .option_flags import CommandResult, Only, TableChange, Tries, flags_of, offers, typed_options
+from .option_flags import TableChange, offers, typed_options
 
 
 @offers
@@ -86,7 +88,7 @@ def _render_served(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     yield Text(data["why"])
 
 
-_OF_CLUSTERING = (*flags_of(ClusterOptions), *flags_of(OutputOptions), "threads", "conf", "props")
+_OF_CLUSTERING = (*names_of(ClusterOptions), *names_of(OutputOptions), "threads", "conf", "props")
 
 
 @offers

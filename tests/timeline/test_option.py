@@ -11,13 +11,14 @@ import typer
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.failures import Failure, RetryOptions, Waits, readiness
-from phantombase.compactor_daemon.cli.option_flags import ATTEMPT, EXECUTE, OUTPUT, Only, offers
+from phantombase.compactor_daemon.cli.option_flags import ATTEMPT, EXECUTE, OUTPUT, offers
 from phantombase.compactor_daemon.daemon.dispatch import Rules
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
-from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, print_bytes
-from phantombase.timeline.codec.output_options import Codec, OutputOptions, parse_bytes
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.timeline.codec.output_options import Codec, OutputOptions, parse_bytes, print_bytes
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
+from phantombase.timeline.terminal.option_group import Only
 from phantombase.writer_hooks.options import CompactionOptions, WriteOptions
 from tests.support.selection import for_each
 

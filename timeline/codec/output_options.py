@@ -66,3 +66,9 @@ def parse_bytes(text: str, of: str | None = None) -> int:
         what = "not a size" if of is None else f"not a size for {of}"
         raise UsageError(what, expected="like 512m or 2g", found=text)
     return int(float(match[1]) * _UNITS[match[2]])
+
+
+def print_bytes(size: int) -> str:
+    """A size as `parse_bytes` reads it, in the largest unit of which it is an integer."""
+    unit = max((u for u, of in _UNITS.items() if size % of == 0 and size >= of), key=_UNITS.__getitem__, default="")
+    return f"{size // _UNITS[unit]}{unit}"

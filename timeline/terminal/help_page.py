@@ -122,7 +122,7 @@ def _names(param: Any) -> str:
     """`-v, --verbose`; `--codec NAME`. A flag's off name is shown only if the flag is on by default."""
     names = sorted(param.opts, key=len)
     if param.is_flag:
-        return ", ".join([*names, *(param.secondary_opts if param.default is True else ())])
+        return ", ".join([*names, *(param.secondary_opts if shown_default(param) == "on" else ())])
     return f"{', '.join(names)} {_placeholder(param)}"
 
 

@@ -17,7 +17,7 @@ from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cli.fleet_flags import ZOOKEEPER, Fleet, ZooKeeperFlags
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.cli.option_flags import CLOCK, OUTPUT, Lock, Only, Prefix, StorageOption, offers
+from phantombase.compactor_daemon.cli.option_flags import CLOCK, OUTPUT, Lock, StorageOption, offers
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.services.options import Service, parse_services
@@ -28,6 +28,7 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.terminal.boundary import misuse
+from phantombase.timeline.terminal.option_group import Only, Prefix
 from phantombase.timeline.terminal.settings import WRITES
 
 from ..options import BackPressure, CompactionOptions, Mode, WriteOptions

@@ -1,0 +1,186 @@
+"""The frame of commands: options from dataclasses, logs, the report, the exit code.
+
+Each option is defined once: its dataclass has the default, the help and the validation. A command is a function of
+dataclasses that returns what it did, and how people read that:
+
+    @command
+    def clean_command(at: TableChange, options: CleanOptions) -> CommandResult: ...
+
+On the command line the fields of each dataclass take its place: `--policy`, `--retain`, ... Those of `SharedOptions`
+are parameters as they are. `--json` is added.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Annotated, Any, TypeAlias, get_origin, get_type_hints
+
+import typer
+from rich.console import RenderableType
+
+from .boundary import EXIT_FAILED
+from .console import configure_logging, emit
+from .option_group import OptionGroup, group_of, marked, shown, title_of, type_of, value_of
+
+JSON = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What a command did: its data, and how people read it.
+
+    `failed`: the exit code is 1 all the same. `error`: the last line for people, on stderr.
+    """
+
+    data: Mapping[str, Any]
+    render: Callable[[Any], Iterable[RenderableType]]
+    failed: bool = False
+    error: str = ""
+
+
+class SharedOptions:
+    """A dataclass of parameters that several commands have: arguments in its place, options after the command's own."""
+
+    __slots__ = ()
+
+
+class Tries(str):
+    """The help of `--dry-run`, where a command's own says more: `Annotated[TableChange, Tries("...")]`."""
+
+
+Merged: TypeAlias = Callable[[type, Mapping[str, Any], Mapping[str, str]], Mapping[str, Any]]
+"""From a dataclass, its typed values by field, and the names of these in errors, to its values from all sources."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherNames:
+    """Other names for the options of some dataclasses, which all come by the same parameters, such as `--conf`.
+
+    `read`: from a command's dataclasses and the arguments of these parameters.
+    """
+
+    kinds: frozenset[type]
+    params: Mapping[str, Any]
+    read: Callable[[Collection[type], Mapping[str, Any]], Merged]
+
+
+def command(function: Callable[..., Any], *, names: OtherNames | None = None) -> Callable[..., Any]:
+    """Gives a command an option for each field of the option dataclasses among its parameters.
+
+    Their values are the defaults; a parameter without one has that of the dataclass. A command that returns a
+    `CommandResult` has `--json`, and its result is shown. UsageError: an option is given twice with different values.
+    """
+    own, shared, shows = _declared(function)
+    groups = {n: g for n, p in own.items() if (g := group_of(p.annotation, p.default)) is not None}
+    flags = [flag for group in groups.values() for flag in group.fields]
+    assert len(set(flags)) == len(flags), f"two options of {function.__name__} have the same name"
+    kinds = {group.kind for group in groups.values()}
+    params: dict[str, inspect.Parameter] = {}
+    for name, param in own.items():
+        for one in _params(groups[name], names) if name in groups else [param]:
+            params.pop(one.name, None)  # an option that two dataclasses add, such as --conf, is listed with the second
+            params[one.name] = one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+    @functools.wraps(function)
+    def run(**given: Any) -> Any:
+        json = bool(shows and given.pop("json"))
+        if shows:
+            configure_logging(json)
+        typed = {name: _typed(group, given) for name, group in groups.items()}
+        others = {name: given.pop(name, None) for name in names.params} if names is not None else {}
+        merged = names.read(kinds, others) if names is not None else lambda kind, values, words: values
+        for name, group in groups.items():
+            words = {f.name: _option_name(flag) for flag, f in group.fields.items()}
+            given[name] = group.built(merged(group.kind, typed[name], words), typed[name], words)
+        for name, kind in shared.items():
+            given[name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
+        done = function(**given)
+        if not isinstance(done, CommandResult):
+            return done
+        emit(done.data, json, done.render)
+        if done.error and not json:
+            typer.echo(f"error: {done.error}", err=True)
+        if done.failed:
+            raise typer.Exit(EXIT_FAILED)
+        return None
+
+    run.__signature__ = inspect.Signature(list(params.values()))  # type: ignore[attr-defined]
+    run.__annotations__ = {name: p.annotation for name, p in params.items()}
+    return run
+
+
+def _declared(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], dict[str, Any], bool]:
+    """The parameters of a command, its SharedOptions by name, and whether its result is shown."""
+    hints = get_type_hints(function, include_extras=True)
+    shows = hints.pop("return", None) is CommandResult
+    own: dict[str, inspect.Parameter] = {}
+    last: dict[str, inspect.Parameter] = {}
+    shared: dict[str, Any] = {}
+    for name, param in inspect.signature(function).parameters.items():
+        kind, *marks = marked(hints[name])
+        if not (isinstance(kind, type) and issubclass(kind, SharedOptions)):
+            own[name] = param.replace(annotation=hints[name])
+            continue
+        shared[name] = kind
+        for one in _fields_of(kind, marks):
+            is_argument = any(isinstance(mark, typer.models.ArgumentInfo) for mark in marked(one.annotation))
+            (own if is_argument else last)[one.name] = one
+    if shows:
+        last["json"] = _parameter("json", JSON, False)
+    return {**own, **last}, shared, shows
+
+
+def _fields_of(kind: Any, marks: Collection[Any]) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    for mark in marks:
+        hints["dry_run"] = Annotated[bool, typer.Option("--dry-run", help=mark)]
+    for one in fields(kind):
+        yield _parameter(one.name, hints[one.name], inspect.Parameter.empty if one.default is MISSING else one.default)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _typed(group: OptionGroup, given: dict[str, Any]) -> dict[str, Any]:
+    """Removes the typed options of a group from a command's arguments; returns their values by field."""
+    found = {flag: given.pop(flag) for flag in group.fields}
+    typed = {flag: value for flag, value in found.items() if value not in (None, [])}
+    return {
+        (f := group.fields[flag]).name: value_of(group.kind, f, value, _option_name(flag))
+        for flag, value in typed.items()
+    }
+
+
+def _option_name(flag: str) -> str:
+    return f"--{flag.replace('_', '-')}"
+
+
+def _params(group: OptionGroup, names: OtherNames | None) -> list[inspect.Parameter]:
+    """The parameters of a group, in the order of the fields. Their default is None: nothing was typed."""
+    made = [
+        _parameter(flag, _annotation(group.kind, field, getattr(group.default, field.name)), None)
+        for flag, field in group.fields.items()
+    ]
+    if names is not None and group.kind in names.kinds:
+        made += [_parameter(name, annotation, None) for name, annotation in names.params.items()]
+    return made
+
+
+def _annotation(kind: type, field: Field[Any], default: Any) -> Any:
+    of, several = type_of(kind, field)
+    text = field.metadata["size"] or get_origin(of) is tuple
+    unit = "SIZE" if field.metadata["size"] else "SECONDS" if field.name.endswith("_s") else None
+    option = typer.Option(
+        help=field.metadata["help"],
+        metavar=field.metadata["metavar"] or unit,
+        show_default=shown(field, default) or False,
+        min=None if text else field.metadata["least"],
+        rich_help_panel=title_of(kind, field),
+    )
+    python = str if text else of
+    plain: Any = list[python] if several else python  # type: ignore[valid-type]
+    return Annotated[plain | None, option]
