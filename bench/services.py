@@ -34,7 +34,7 @@ from phantombase.timeline.format.file_name import BaseFileName, partition_metada
 from phantombase.timeline.format.instant import State, later
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.report.overview import instant_rows
+from phantombase.timeline.report.overview import instant_reports
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.write.writer import writer
 
@@ -125,7 +125,7 @@ def _compare(report: Report, folder: Path, version: int, commits: int) -> None:
 
 
 def _show(path: str) -> None:
-    instant_rows(Table.open(path).load_timeline())
+    instant_reports(Table.open(path).load_timeline())
 
 
 def _read(path: str) -> None:

@@ -29,7 +29,7 @@ from phantombase.timeline.errors import (
     TableChangedError,
     UsageError,
 )
-from phantombase.timeline.instants.reserved_times import instant_folder
+from phantombase.timeline.instants.reserved_times import instant_folder, recorded_instants
 from phantombase.timeline.option import check_above_zero, check_least, least_of, option
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
@@ -160,6 +160,12 @@ def readiness(failures: Sequence[Failure], now_ms: int, options: RetryOptions) -
 def read_failures(storage: Storage, instant: str) -> tuple[Failure, ...]:
     """The failures of an instant, earliest first; an unreadable record parks the instant."""
     return tuple(_failure(storage, f"{_folder(instant)}/{n}") for n in _numbers(storage, instant))
+
+
+def readiness_of(storage: Storage, instants: Sequence[str], now_ms: int, options: RetryOptions) -> dict[str, Readiness]:
+    """Whether each pending instant may be tried now; instants without records are not asked for."""
+    recorded = set(recorded_instants(storage)) if instants else set()
+    return {i: readiness(read_failures(storage, i) if i in recorded else (), now_ms, options) for i in instants}
 
 
 def record_failure(storage: Storage, instant: str, failure: Failure) -> None:

@@ -16,6 +16,7 @@ from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.report.values import Clock, as_json
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
@@ -30,9 +31,9 @@ from ..fleet.claims import Claim, find_table_id
 from ..fleet.zookeeper_claims import ZooKeeperClaims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..options import AttemptOptions
-from ..status.coexistence import Finding, HudiSigns, coexistence, find_hudi_signs, in_the_future
-from ..status.snapshot import Claimed, TableSnapshot, catalog_rows, outlook, table_snapshot
-from ..status.status import Clock, claim_rows, status_report, work_rows
+from ..status.coexistence import Finding, coexistence, find_hudi_signs, in_the_future
+from ..status.pending import Claimed, StatusOptions
+from ..status.status import TableStatus, catalog_rows, claim_rows, outlook, table_status, work_rows
 from . import render_status as status_render
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
 from .option_flags import (
@@ -56,7 +57,7 @@ def catalog_report(
 ) -> Row:
     """All tables of the catalog, and the daemons of its fleet. Errors of the tree: the tables cannot be listed."""
     paths = {name: path for name, path in catalog.listing.tables().items() if catalog.pools.takes(name)}
-    rows = catalog_rows(paths, catalog.pools, options, clock, retry)
+    rows = as_json(catalog_rows(paths, catalog.pools, options, clock, retry))
     daemons: list[Row] | None = None
     problem = None
     if zookeeper is not None:
@@ -134,6 +135,7 @@ _USE_COLUMNS = (
 _RECENT = 5
 _TABLE = "base path of the table: the folder that holds .hoodie"
 _READER = "status"
+_OPTIONS = StatusOptions()
 RETRY = RetryOptions()
 TRIGGER = TriggerOptions()
 
@@ -198,18 +200,18 @@ def status(
     # First: a path without a table is refused before ZooKeeper is asked.
     opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
     claimed = _claimed(zookeeper, opened)
-    attempt = AttemptOptions(foreign_grace_s=foreign_grace)
+    options = StatusOptions(
+        slo_s=slo,
+        attempt=AttemptOptions(foreign_grace_s=foreign_grace),
+        retry=RetryOptions(retries=retries, backoff_s=backoff),
+        recent=_RECENT,
+    )
 
     def report() -> Row:
-        data = status_report(
-            _snapshot(opened, claimed, recent=_RECENT),
-            _clock(opened),
-            slo_s=slo,
-            attempt=attempt,
-            retry=RetryOptions(retries=retries, backoff_s=backoff),
-            findings=_findings(opened, attempt),
-        )
-        return data if brief else {**data, **outlook(opened, trigger, CleanOptions())}
+        found = _status(opened, claimed, options)
+        ahead = None if brief else outlook(opened, trigger, CleanOptions())
+        row: Row = as_json(replace(found, coexistence=_findings(opened, options.attempt), outlook=ahead))
+        return row
 
     data = report()
     emit(data, json, status_render.status)
@@ -271,29 +273,21 @@ def claims(
     options = zookeeper.options()
     opened = [Table.open(path, parse_pairs(storage_option)) for path in tables]
     if options is None:
-        rows = [row for table in opened for row in work_rows(_snapshot(table), _clock(table))]
+        rows = [row for table in opened for row in work_rows(_status(table))]
     else:
         with zookeeper_session(options) as session:
             found = [(table, _claims_in(session, table)) for table in opened]
-        rows = [row for table, held in found for row in claim_rows(table.storage.base_path, held, _clock(table))]
-    emit({"claims": rows}, json, status_render.claims)
+        rows = [row for table, held in found for row in claim_rows(table.storage.base_path, held, Clock.of(table))]
+    emit({"claims": as_json(rows)}, json, status_render.claims)
 
 
-def _signs(table: Table) -> HudiSigns:
-    return from_one_snapshot(lambda: find_hudi_signs(seen := table.snapshot(), seen.load_timeline()))
+def _status(table: Table, claimed: Claimed = None, options: StatusOptions = _OPTIONS) -> TableStatus:
+    return from_one_snapshot(lambda: table_status(table.snapshot(), claimed, options))
 
 
 def _findings(table: Table, attempt: AttemptOptions) -> tuple[Finding, ...]:
-    signs = _signs(table)
+    signs = from_one_snapshot(lambda: find_hudi_signs(seen := table.snapshot(), seen.load_timeline()))
     return (*in_the_future(table, signs.timeline), *coexistence(signs, clock_ms(), attempt))
-
-
-def _clock(table: Table) -> Clock:
-    return Clock(clock_ms(), table.now())
-
-
-def _snapshot(table: Table, claimed: Claimed = None, recent: int = 0) -> TableSnapshot:
-    return from_one_snapshot(lambda: table_snapshot(table.snapshot(), claimed, recent=recent))
 
 
 def _claimed(zookeeper: ZooKeeperFlags, table: Table) -> Claimed:

@@ -9,7 +9,6 @@ from contextlib import contextmanager, nullcontext
 
 from prometheus_client import CollectorRegistry
 
-from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, installed
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
@@ -17,7 +16,8 @@ from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE
 from phantombase.timeline.instants.reserved_times import staged_files
 from phantombase.timeline.instants.triggers import TriggerOptions
-from phantombase.timeline.report.overview import next_plan_row
+from phantombase.timeline.report.overview import next_plan
+from phantombase.timeline.report.values import Clock, as_json
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.run import HttpService, Pages, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables
@@ -28,8 +28,8 @@ from ..attempt.outcome import OK
 from ..fleet.claims import Claim, find_table_id
 from ..fleet.zookeeper_claims import ZooKeeperClaims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
-from ..status.snapshot import Claimed, table_snapshot
-from ..status.status import Clock, claim_rows, status_report
+from ..status.pending import Claimed, StatusOptions
+from ..status.status import claim_rows, table_status
 from .loop import Daemon
 from .served_table import DaemonSettings
 
@@ -67,14 +67,13 @@ class DaemonFleet:
     def about(self, table: Table, *, whole: bool = True) -> Row:
         """A row with the names of `compactor-daemon status --json`."""
         table = table.with_clock(self._settings.clock)
-        claimed, path = self._claimed(table), table.storage.base_path
-        seen = from_one_snapshot(lambda: table_snapshot(table.snapshot(), claimed, recent=_RECENT if whole else 0))
-        clock = Clock(clock_ms(), table.now())
-        slo_s, settings = self.slo_s(path), self._settings
-        row = status_report(seen, clock, slo_s=slo_s, attempt=settings.attempt, retry=settings.retry)
+        claimed, path, settings = self._claimed(table), table.storage.base_path, self._settings
+        recent = _RECENT if whole else 0
+        options = StatusOptions(slo_s=self.slo_s(path), attempt=settings.attempt, retry=settings.retry, recent=recent)
+        row: Row = as_json(from_one_snapshot(lambda: table_status(table.snapshot(), claimed, options)))
         if whole:
             trigger = self._daemon.pool_of(path).schedule or settings.schedule or _USUAL
-            row["next_plan"] = next_plan_row(table.snapshot().load_timeline(), table.now(), trigger)
+            row["next_plan"] = as_json(next_plan(table.snapshot().load_timeline(), table.now(), trigger))
             row["requests"] = settings.schedule is not None
             for one in row["pending"]:
                 one["unfinished"] = _unfinished(table, one)
@@ -102,7 +101,7 @@ class DaemonFleet:
         for path in self._daemon.paths if self._session is not None else ():
             try:
                 table = Table.open(path, self._settings.storage_options).with_clock(self._settings.clock)
-                row["claims"] += claim_rows(path, self._held(table), Clock(clock_ms(), table.now()))
+                row["claims"] += as_json(claim_rows(path, self._held(table), Clock.of(table)))
             except PhantombaseError as error:
                 row.setdefault("problem", str(error))
         row["daemons"] += _others(me["who"], row["claims"])

@@ -27,7 +27,6 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.clock_check import ClockOptions
-from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -40,7 +39,7 @@ from phantombase.timeline.table.table import Table
 
 from ..attempt.attempt import WaitScope, keep_slot
 from ..attempt.compact_or_resume import Compacted, Limit, compact_instant, pending_instants, preflight
-from ..attempt.failures import RetryOptions, failure_of, read_failures, readiness, record_failure
+from ..attempt.failures import RetryOptions, failure_of, readiness_of, record_failure
 from ..attempt.finish import finish, forget_archived, littered_instants
 from ..attempt.slice_task import Runner
 from ..fleet.claims import Claim, Claims, HeldClaim
@@ -178,8 +177,8 @@ class TableOnStorage:
         instants = [i.requested_time for i in timeline.pending_merges]
         if instants and table.layout.has_completion_times:
             table.times.check_zone(timeline)
-        recorded = set(recorded_instants(table.storage)) if instants else set()
         now, settings = clock_ms(), self._settings
+        ready = readiness_of(table.storage, instants, now, settings.retry)
         due = False
         if settings.schedule is not None and (timeline.instants != self._refused or time.monotonic() >= self._ask_at):
             asked = is_due(table, timeline, settings.schedule)
@@ -190,7 +189,7 @@ class TableOnStorage:
             Pending(
                 instant=i,
                 requested_ms=None if (age := table.age_s(i)) is None else now - round(age * 1000),
-                readiness=readiness(read_failures(table.storage, i) if i in recorded else (), now, settings.retry),
+                readiness=ready[i],
                 log_bytes=self._log_bytes(table, i) if settings.sizes or settings.order is DaemonOrder.LARGEST else 0,
             )
             for i in instants

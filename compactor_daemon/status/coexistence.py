@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum
 
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
 from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
@@ -42,12 +42,12 @@ NO_UPGRADE = "hoodie.write.auto.upgrade=false"
 _METADATA_WAITING = 100
 
 
-class Severity(IntEnum):
-    """INFO: good to know. WARNING: work is wasted or delayed. DANGER: rows may be lost, or all work stops."""
+class Severity(Enum):
+    """Worst first: rows may be lost, or all work stops; work is wasted or delayed; good to know."""
 
-    INFO = 0
-    WARNING = 1
-    DANGER = 2
+    DANGER = "danger"
+    WARNING = "warning"
+    INFO = "info"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def coexistence(seen: HudiSigns, now_ms: int, options: AttemptOptions | None = N
         *_executors(seen, now_ms, options or AttemptOptions()),
         *_upgrade(seen),
     ]
-    return tuple(sorted(found, key=lambda f: -f.severity))
+    return tuple(sorted(found, key=lambda f: list(Severity).index(f.severity)))
 
 
 def _completed_twice(seen: HudiSigns) -> Iterator[Finding]:

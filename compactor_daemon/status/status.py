@@ -1,389 +1,357 @@
-"""The state of a table's pending compactions, and the reason for it: a function of what `snapshot` found.
+"""What `status` shows of a table, and of all tables of a catalog; nothing is changed.
 
-The result is plain dicts, so that JSON and terminal tables show the same. The state of a pending compaction is the
-first of these that applies:
-
-    unknown       its records or its plan cannot be read
-    decided       its commit decision is being published, or will be; `why` gives the reason. If no process works on it,
-                  it may be parked or backing off instead
-    invalid       its commit decision is invalid: the next run reverts it
-    unscheduled   unscheduling is in progress (`cancelled`): its plan still exists, so it can be unscheduled again, or
-                  is executed after all
-    waiting       a phantombase process has staged it, and waits for writes that began before it
-    running       a process holds its claim, or a phantombase process refreshes its heartbeat
-    foreign       a Hudi executor may work on it
-    parked        it failed too often, or in a way that a retry cannot fix, and waits for `release`
-    backing off   it failed, and is tried again later
-    waiting       no process works on it. `unknown` instead, if ZooKeeper was asked for claims and did not answer, or if
-                  it cannot be read whether the compaction may be decided
-
-`validity` of a decided compaction: see `validity`. `revoked_why`: why its last decision was revoked. Sizes are in
-bytes, times in seconds before now; what is unknown or does not apply is None.
+table_status   pending compactions: what storage shows, and ZooKeeper if it is asked; the daemon's part of the report
+               of a table (`timeline.report`)
+outlook        logs that no plan holds yet, when the next plan is due, and what a clean could remove
+catalog_rows   one row for each table of a catalog, the worst first. A table that cannot be read is a row too
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from datetime import datetime
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TypeVar
 
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import PhantombaseError
-from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.reserved_times import CANCELLED, COMMITTED
-from phantombase.timeline.locks.heartbeat import Heartbeat, is_live
-from phantombase.timeline.terminal.text_table import Row, moment
+from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.instants.triggers import TriggerOptions
+from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
+from phantombase.timeline.report.compactions import completed_compactions
+from phantombase.timeline.report.debt import Backlog, view_backlog
+from phantombase.timeline.report.overview import NextPlan, next_plan
+from phantombase.timeline.report.values import FLAT, Clock, Known, is_late
+from phantombase.timeline.storage.storage_options import StorageOptions
+from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
+from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.view.view import TableView
 
-from ..attempt.failures import Failure, Parked, Readiness, RetryOptions, Waits, WorkNote, readiness
-from ..attempt.hudi_executors import ForeignTrace
-from ..attempt.validity import Assessment, Validity
+from ..attempt.failures import Parked, RetryOptions, Waits, readiness_of
+from ..attempt.validity import Validity
+from ..cleaning.choice import CleanOptions
+from ..cleaning.plan import load_whole, would_clean
 from ..fleet.claims import Claim
-from ..options import AttemptOptions
-from ..services.last_run import LastRun
+from ..fleet.pools import Pools
+from ..services.last_run import LastRun, last_runs
 from ..services.options import Service
 from .coexistence import Finding
-from .snapshot import Claimed, InstantSnapshot, TableSnapshot
+from .pending import Claimed, ClaimRow, PendingCompaction, StatusOptions, of_claim, pending_compaction
+from .snapshot import pending_snapshots
 
-INVALID = "invalid"
-_PUBLISHED_NEXT = "its decision is valid: the next run publishes it"
+_IN_PROGRESS = {
+    "restore": "compactor-daemon restore TABLE",
+    "rollback": "the next write",
+    "clean": "compactor-daemon clean TABLE, or Hudi's next clean",
+    "clustering": "compactor-daemon cluster TABLE; a plan of Hudi: its clustering",
+    "replacecommit": "a clustering: compactor-daemon cluster TABLE, or Hudi's; an overwrite: the next write",
+}
+"""Actions that block others while they are in progress, and what finishes each if its process is dead."""
 
-
-def of_decision(assessment: Assessment | PhantombaseError, *, is_worked_on: bool) -> tuple[str, str | None]:
-    """State and reason of a decided instant."""
-    if isinstance(assessment, PhantombaseError):
-        return "unknown", "whether its decision is valid is unknown"
-    if assessment.validity is Validity.VALID:
-        return "decided", None if is_worked_on else _PUBLISHED_NEXT
-    if assessment.validity is Validity.INVALID:
-        return INVALID, f"{assessment.why}: the next run reverts it"
-    if assessment.validity is Validity.SUPERSEDED:
-        return "decided", f"{assessment.why}: nothing is left to do"
-    return "decided", _waits(assessment)
+_OPTIONS = StatusOptions()
 
 
-def of_parked_decision(reason: str, assessment: Assessment | PhantombaseError) -> str:
-    """Why a decided instant is parked, or not tried yet."""
-    if not isinstance(assessment, PhantombaseError) and assessment.validity is Validity.VALID:
-        return f"{reason}; it is decided, and its decision is valid"
-    _, why = of_decision(assessment, is_worked_on=False)
-    return f"{reason}; it is decided: {why}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleanable:
+    """What a clean could remove. `why`: the reason if it is nothing."""
+
+    files: int
+    bytes: int
+    why: str
 
 
-def of_undecided(assessment: Assessment | PhantombaseError) -> tuple[str, str] | None:
-    """State and reason of an instant that no process works on, if it could not be decided now."""
-    if isinstance(assessment, PhantombaseError):
-        return "unknown", "whether it may be decided is unknown"
-    return None if assessment.validity is Validity.VALID else ("waiting", _waits(assessment))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What is due on a table."""
+
+    backlog: Known[Backlog]
+    next_plan: Known[NextPlan]
+    cleanable: Known[Cleanable]
 
 
-def _waits(assessment: Assessment) -> str:
-    return f"waits: {assessment.why}" + (f". {assessment.todo}" if assessment.todo else "")
+Fact = TypeVar("Fact")
 
 
-_WAITS_FOR_WRITES = "waits for writes that began before it (see writes); a dead one must be rolled back"
+def outlook(table: Table, trigger: TriggerOptions, clean: CleanOptions) -> Outlook:
+    """The outlook of a table. `trigger`, `clean`: the options with which plans are requested, and cleans run."""
+    seen = cache(lambda: from_one_snapshot(lambda: _with_view(table)))
+    return Outlook(
+        backlog=_known(lambda: view_backlog(seen()[1])),
+        next_plan=_known(lambda: next_plan(table.snapshot().load_timeline(), table.now(), trigger)),
+        cleanable=_known(lambda: _cleanable(*seen(), clean)),
+    )
 
 
-class Clock:
-    """One point in time: `now_ms` since the epoch, and `now` in the zone of the table's instants."""
-
-    def __init__(self, now_ms: int, now: datetime) -> None:
-        self.now_ms = now_ms
-        self._now = now.replace(tzinfo=None)
-
-    def since(self, ms: int | None) -> float | None:
-        """Seconds since a time in milliseconds since the epoch."""
-        return None if ms is None else round((self.now_ms - ms) / 1000, 3)
-
-    def age(self, instant: str) -> float | None:
-        """Seconds since an instant; None if its name is no time."""
-        then = moment(instant)
-        return None if then is None else round((self._now - then).total_seconds(), 3)
+def _with_view(table: Table) -> tuple[Table, TableView]:
+    seen = table.snapshot()
+    return seen, load_whole(seen)
 
 
-def status_report(
-    seen: TableSnapshot,
-    clock: Clock,
-    *,
-    slo_s: float | None = None,
-    attempt: AttemptOptions | None = None,
-    retry: RetryOptions | None = None,
-    findings: Sequence[Finding] = (),
-) -> Row:
-    """The complete report. `findings`: of `coexistence`. `slo_s`: a compaction pending for longer is overdue."""
-    attempt, retry = attempt or AttemptOptions(), retry or RetryOptions()
-    pending = [
-        {"action": seen.actions[i], **_pending_row(i, one, seen.claims, clock, slo_s, attempt, retry)}
-        for i, one in seen.pending.items()
+def _known(fact: Callable[[], Fact]) -> Known[Fact]:
+    try:
+        return Known(fact=fact())
+    except PhantombaseError as error:
+        return Known(problem=error)
+
+
+def _cleanable(table: Table, view: TableView, options: CleanOptions) -> Cleanable:
+    found = would_clean(table, view, options)
+    return Cleanable(files=found.files, bytes=found.bytes, why=found.why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingWrite:
+    """A pending delta commit. `alive`: None if its writer has no heartbeat, as many Hudi writers.
+
+    `holds`: the compactions that cannot be decided before the write has ended.
+    """
+
+    instant: str
+    state: str
+    age_s: float | None
+    alive: bool | None
+    heartbeat_s: float | None
+    host: str | None
+    pid: int | None
+    holds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InProgress:
+    """A clean, restore, rollback, clustering or overwrite that has begun and not completed, or a clustering whose
+    rollback is in progress. `todo`: what finishes it."""
+
+    instant: str
+    action: str
+    age_s: float | None
+    todo: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRun:
+    """The last run of a service by a daemon."""
+
+    service: Service
+    ago_s: float | None
+    by: str
+    what: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecentCompaction:
+    """A completed compaction, see `CompletedCompaction`."""
+
+    instant: str
+    completion_time: str | None
+    by: str | None
+    file_groups: int | None
+    rows: int | None
+    bytes_written: int | None
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastSuccess:
+    """The newest completed compaction; on version 6 its age is that of its request."""
+
+    instant: str
+    ago_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableStatus:
+    """The state of a table's compactions. `claims`: whether ZooKeeper was asked, and answered. `overdue`: a number."""
+
+    table: str
+    claims: str
+    claims_problem: PhantombaseError | None
+    slo_s: float | None
+    overdue: int
+    pending: tuple[PendingCompaction, ...]
+    writes: tuple[PendingWrite, ...]
+    in_progress: tuple[InProgress, ...]
+    services: tuple[ServiceRun, ...]
+    recent: tuple[RecentCompaction, ...]
+    last_success: LastSuccess | None
+    coexistence: tuple[Finding, ...] = ()
+    outlook: Outlook | None = field(default=None, metadata=FLAT)
+
+
+def table_status(
+    table: Table, claims: Claimed = None, options: StatusOptions = _OPTIONS, clock: Clock | None = None
+) -> TableStatus:
+    """The status of a table; run it under `from_one_snapshot`. `clock`: now by default.
+
+    `claims` were read before. So a claim that was released since then may still be shown, and a claim that was taken
+    since is missing; the heartbeat shows its holder. An instant that completes during the snapshot is left out.
+    """
+    timeline = table.load_timeline()
+    found = pending_snapshots(table, timeline)
+    beats = {i: read_heartbeat(table.storage, i.requested_time) for i in timeline.pending_delta_commits}
+    after, clock = table.reload().load_timeline(), clock or Clock.of(table)
+    still = {i.requested_time for i in after.pending_merges}
+    writing = {i.requested_time for i in after.pending_delta_commits}
+    pending = tuple(
+        pending_compaction(i, found[i.requested_time], claims, clock, options)
+        for i in timeline.pending_merges
+        if i.requested_time in still
+    )
+    recent = tuple(
+        RecentCompaction(
+            instant=one.instant,
+            completion_time=one.completion_time,
+            by=one.by,
+            file_groups=one.file_groups,
+            rows=one.rows_out,
+            bytes_written=one.bytes_out,
+            problem=one.problem,
+        )
+        for one in completed_compactions(table, after, options.recent)
+    )
+    last = next(iter(recent), None)
+    unknown = claims if isinstance(claims, PhantombaseError) else None
+    return TableStatus(
+        table=table.storage.base_path,
+        claims="not asked" if claims is None else "known" if unknown is None else "unknown",
+        claims_problem=unknown,
+        slo_s=options.slo_s,
+        overdue=sum(bool(one.overdue) for one in pending),
+        pending=pending,
+        writes=tuple(_write(i, beat, pending, clock) for i, beat in beats.items() if i.requested_time in writing),
+        in_progress=tuple(_in_progress(table, after, clock)),
+        services=tuple(_service(service, run, clock) for service, run in last_runs(table.storage).items()),
+        recent=recent,
+        last_success=None
+        if last is None
+        else LastSuccess(instant=last.instant, ago_s=clock.age(last.completion_time or last.instant)),
+    )
+
+
+def _in_progress(table: Table, timeline: Timeline, clock: Clock) -> Iterator[InProgress]:
+    commands = {
+        r.instant: f"compactor-daemon rollback TABLE {r.target}, or Hudi"
+        for r in rollbacks_of_completed(table, timeline)
+    }
+    found = [
+        (instant, commands.get(instant.requested_time, finishes))
+        for action, finishes in _IN_PROGRESS.items()
+        for instant in timeline.pending(action)
     ]
-    unknown = isinstance(seen.claims, PhantombaseError)
-    return {
-        "table": seen.path,
-        "claims": "not asked" if seen.claims is None else "unknown" if unknown else "known",
-        "claims_problem": str(seen.claims) if unknown else None,
-        "slo_s": slo_s,
-        "overdue": sum(bool(row["overdue"]) for row in pending),
-        "pending": pending,
-        "writes": [_write_row(i, beat, pending, clock) for i, beat in seen.writes],
-        "in_progress": [_in_progress_row(i, finishes, clock) for i, finishes in seen.in_progress],
-        "services": [_service_row(service, run, clock) for service, run in seen.services.items()],
-        "recent": [_recent_row(i, metadata) for i, metadata in seen.recent],
-        "last_success": _last_success(seen, clock),
-        "coexistence": [{**asdict(f), "severity": f.severity.name.lower()} for f in findings],
-    }
+    if (clustering := clustering_in_rollback(table, timeline)) is not None:
+        found.append((clustering, f"compactor-daemon rollback TABLE {clustering.requested_time}"))
+    for instant, todo in found:
+        age_s = clock.age(instant.requested_time)
+        yield InProgress(instant=instant.requested_time, action=instant.action, age_s=age_s, todo=todo)
 
 
-def _in_progress_row(instant: Instant, finishes: str, clock: Clock) -> Row:
-    return {
-        "instant": instant.requested_time,
-        "action": instant.action,
-        "age_s": clock.age(instant.requested_time),
-        "todo": finishes,
-    }
+def _service(service: Service, run: LastRun, clock: Clock) -> ServiceRun:
+    return ServiceRun(service=service, ago_s=clock.since(run.at_ms), by=run.who, what=run.what, failed=run.failed)
 
 
-def _service_row(service: Service, run: LastRun, clock: Clock) -> Row:
-    return {
-        "service": service.value,
-        "ago_s": clock.since(run.at_ms),
-        "by": run.who,
-        "what": run.what,
-        "failed": run.failed,
-    }
-
-
-def claim_rows(table: str, claims: Mapping[str, Claim], clock: Clock) -> list[Row]:
+def claim_rows(table: str, claims: Mapping[str, Claim], clock: Clock) -> list[ClaimRow]:
     """The holders of a table's claims by instant, earliest first."""
-    return [{"table": table, "instant": instant, **_of_claim(claims[instant], clock)} for instant in sorted(claims)]
+    return [ClaimRow(table=table, instant=one, work=of_claim(claims[one], clock)) for one in sorted(claims)]
 
 
-def work_rows(seen: TableSnapshot, clock: Clock) -> list[Row]:
-    """The processes that work on a table's instants, by heartbeats; raises the first error among the instants."""
-    rows = []
-    for instant, one in seen.pending.items():
-        if isinstance(one, PhantombaseError):
-            raise one
-        work = _of_heartbeat(one.heartbeat, clock, AttemptOptions())
-        if work is not None:
-            rows.append({"table": seen.path, "instant": instant, **work})
-    return rows
+def work_rows(status: TableStatus) -> list[ClaimRow]:
+    """The processes that work on a table's instants; raises the error of the first instant that cannot be read."""
+    for one in status.pending:
+        if one.problem is not None and one.file_groups is None:
+            raise one.problem
+    return [ClaimRow(table=status.table, instant=one.instant, work=one.work) for one in status.pending if one.work]
 
 
-# --- pending compactions -----------------------------------------------------------------------------------------
+def _write(
+    instant: Instant, beat: Heartbeat | None, pending: Sequence[PendingCompaction], clock: Clock
+) -> PendingWrite:
+    age_s, owner = clock.age(instant.requested_time), beat.owner if beat is not None else None
+    return PendingWrite(
+        instant=instant.requested_time,
+        state=instant.state.name.lower(),
+        age_s=age_s,
+        alive=None if beat is None else is_live(beat, clock.now_ms),
+        heartbeat_s=clock.since(beat.beat_ms) if beat is not None else None,
+        host=owner.host if owner is not None else None,
+        pid=owner.pid if owner is not None else None,
+        holds=tuple(one.instant for one in pending if _holds(age_s, one)),
+    )
 
 
-def _pending_row(
-    instant: str,
-    seen: InstantSnapshot | PhantombaseError,
-    claims: Claimed,
-    clock: Clock,
-    slo_s: float | None,
-    attempt: AttemptOptions,
-    retry: RetryOptions,
-) -> Row:
-    claim = claims.get(instant) if isinstance(claims, Mapping) else None
-    age = clock.age(instant)
-    row: Row = {
-        "instant": instant,
-        "age_s": age,
-        "overdue": False if slo_s is None else None if age is None else age > slo_s,
-        "file_groups": None,
-        "input_bytes": None,
-        "state": "unknown",
-        "why": None,
-        "validity": None,
-        "revoked_why": None,
-        "work": _of_claim(claim, clock) if claim is not None else None,
-        "failures": None,
-        "foreign": None,
-        "attempts": None,
-        "problem": None,
-    }
-    if isinstance(seen, PhantombaseError):
-        return {**row, "problem": str(seen)}
-    row["file_groups"] = seen.file_groups
-    if isinstance(seen.input_bytes, PhantombaseError):
-        row["problem"] = str(seen.input_bytes)
-    else:
-        row["input_bytes"] = seen.input_bytes
-    if isinstance(seen.assessment, PhantombaseError):
-        row["problem"] = str(seen.assessment)
-    if isinstance(seen.outcomes, PhantombaseError):
-        row["problem"] = str(seen.outcomes)
-    else:
-        row["attempts"] = len(seen.outcomes)
-        if COMMITTED in seen.outcomes.values() and not isinstance(seen.assessment, PhantombaseError):
-            row["validity"] = seen.assessment.validity.value
-    row["revoked_why"] = seen.revoked_why
-    row["work"] = row["work"] or _of_heartbeat(seen.heartbeat, clock, attempt)
-    row["failures"] = _failures(seen, clock, retry)
-    row["foreign"] = _foreign(seen.trace, clock, attempt)
-    note = WorkNote.from_note(seen.heartbeat.note) if seen.heartbeat is not None else None
-    is_waiting = note is not None and note.waiting > 0
-    state, why = _state(row, seen, isinstance(claims, PhantombaseError), is_waiting, clock, retry)
-    return {**row, "state": state, "why": why}
-
-
-def _state(
-    row: Row, seen: InstantSnapshot, claims_unknown: bool, is_waiting: bool, clock: Clock, retry: RetryOptions
-) -> tuple[str, str | None]:
-    now = readiness(seen.failures, clock.now_ms, retry)
-    if isinstance(seen.outcomes, PhantombaseError):
-        return "unknown", "whether it is decided cannot be read"
-    if COMMITTED in seen.outcomes.values():
-        return _of_decided(row, seen, now)
-    if seen.outcomes and seen.outcomes[max(seen.outcomes)] == CANCELLED:
-        return "unscheduled", "unscheduling was not finished: run it again, or the next run executes the plan"
-    if row["work"]:
-        return ("waiting", _WAITS_FOR_WRITES) if is_waiting else ("running", None)
-    if row["foreign"] and row["foreign"]["live"]:
-        return "foreign", "a Hudi executor may work on it"
-    if isinstance(now, Parked):
-        return "parked", now.reason
-    if isinstance(now, Waits):
-        return "backing off", _words(seen.failures[-1])
-    if claims_unknown:
-        return "unknown", "no heartbeat; whether a daemon holds its claim is unknown"
-    return of_undecided(seen.assessment) or ("waiting", _left_by_others(row, seen))
-
-
-def _of_decided(row: Row, seen: InstantSnapshot, now: Readiness) -> tuple[str, str | None]:
-    if not row["work"] and isinstance(now, Parked):
-        return "parked", of_parked_decision(now.reason, seen.assessment)
-    if not row["work"] and isinstance(now, Waits):
-        return "backing off", of_parked_decision(_words(seen.failures[-1]), seen.assessment)
-    return of_decision(seen.assessment, is_worked_on=bool(row["work"]))
-
-
-def _left_by_others(row: Row, seen: InstantSnapshot) -> str | None:
-    """What earlier processes have left at a waiting instant."""
-    beat = seen.heartbeat
-    if row["foreign"]:
-        return "a Hudi executor left it unfinished; the next run takes it over"
-    if beat is not None and beat.owner is not None:
-        end = "has ended" if beat.owner_gone else "is silent"
-        return f"process {beat.owner.pid} on {beat.owner.host} {end}; the next run adopts what it finished"
-    if seen.failures:
-        return f"failed {len(seen.failures)} times so far, last with {_words(seen.failures[-1])}"
-    if seen.revoked_why is not None:
-        return f"its decision was revoked: {seen.revoked_why}; the next run executes the plan again"
-    if not isinstance(seen.outcomes, PhantombaseError) and None in seen.outcomes.values():
-        return "an attempt was left unfinished; the next run adopts what it finished"
-    return None
-
-
-def _words(failure: Failure) -> str:
-    return f"{failure.error}: {failure.what}"
-
-
-def _of_claim(claim: Claim, clock: Clock) -> Row:
-    return {
-        "source": "zookeeper",
-        "holder": claim.holder,
-        "host": claim.host,
-        "pid": claim.pid,
-        "attempt": claim.attempt,
-        "for_s": clock.since(claim.since_ms or None),
-        "done": claim.done,
-        "total": claim.total,
-        "input_bytes": claim.input_bytes,
-        "beat_s": None,
-    }
-
-
-def _of_heartbeat(beat: Heartbeat | None, clock: Clock, options: AttemptOptions) -> Row | None:
-    if beat is None or not beat.ours or not is_live(beat, clock.now_ms, options.heartbeat_expiry_s):
-        return None
-    note, owner = WorkNote.from_note(beat.note), beat.owner
-    return {
-        "source": "heartbeat",
-        "holder": None,
-        "host": owner.host if owner is not None else None,
-        "pid": owner.pid if owner is not None else None,
-        "attempt": note.attempt if note is not None else None,
-        "for_s": clock.since(note.since_ms) if note is not None else None,
-        "done": note.done if note is not None else None,
-        "total": note.total if note is not None else None,
-        "input_bytes": note.bytes if note is not None else None,
-        "beat_s": clock.since(beat.beat_ms),
-    }
-
-
-def _failures(seen: InstantSnapshot, clock: Clock, retry: RetryOptions) -> Row | None:
-    if not seen.failures:
-        return None
-    last, now = seen.failures[-1], readiness(seen.failures, clock.now_ms, retry)
-    return {
-        "count": len(seen.failures),
-        "error": last.error,
-        "what": last.what,
-        "who": last.who or None,
-        "last_s": clock.since(last.at_ms or None),
-        "next_try_s": round((now.until_ms - clock.now_ms) / 1000, 3) if isinstance(now, Waits) else None,
-    }
-
-
-def _foreign(trace: ForeignTrace, clock: Clock, options: AttemptOptions) -> Row | None:
-    if trace.inflight_ms is None and trace.heartbeat_ms is None:
-        return None
-    return {
-        "live": trace.is_live(clock.now_ms, options),
-        "inflight_s": clock.since(trace.inflight_ms),
-        "heartbeat_s": clock.since(trace.heartbeat_ms),
-        "silent_s": clock.since(max(t for t in (trace.youngest_ms, trace.heartbeat_ms) if t is not None)),
-    }
-
-
-# --- writes that compactions wait for ----------------------------------------------------------------------------
-
-
-def _write_row(instant: Instant, beat: Heartbeat | None, pending: list[Row], clock: Clock) -> Row:
-    """A row of a pending write. `alive` is None if the writer has no heartbeat, as many Hudi writers."""
-    age = clock.age(instant.requested_time)
-    return {
-        "instant": instant.requested_time,
-        "state": instant.state.name.lower(),
-        "age_s": age,
-        "alive": None if beat is None else is_live(beat, clock.now_ms),
-        "heartbeat_s": clock.since(beat.beat_ms) if beat is not None else None,
-        "host": beat.owner.host if beat is not None and beat.owner is not None else None,
-        "pid": beat.owner.pid if beat is not None and beat.owner is not None else None,
-        "holds": [row["instant"] for row in pending if _holds(age, row)],
-    }
-
-
-def _holds(age_s: float | None, row: Mapping[str, Any]) -> bool:
+def _holds(age_s: float | None, compaction: PendingCompaction) -> bool:
     """Whether a compaction cannot be decided before a write has ended: the write was pending when the attempt began.
 
     A future attempt will wait for all writes that are pending when it begins.
     """
-    if row["validity"] not in (None, Validity.INVALID.value):
+    if compaction.validity not in (None, Validity.INVALID):
         return False
-    began = row["work"]["for_s"] if row["work"] else None
-    return began is None or age_s is None or age_s >= began
+    began_s = compaction.work.for_s if compaction.work else None
+    return began_s is None or age_s is None or age_s >= began_s
 
 
-# --- done --------------------------------------------------------------------------------------------------------
+_THREADS = 16
 
 
-def _last_success(seen: TableSnapshot, clock: Clock) -> Row | None:
-    """The newest completed compaction; on version 6 its age is that of its request."""
-    if not seen.recent:
-        return None
-    instant, _ = seen.recent[0]
-    return {"instant": instant.requested_time, "ago_s": clock.age(instant.completion_time or instant.requested_time)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCounts:
+    """The pending compactions of a table; None if they cannot be read. `oldest_s`: the age of the earliest."""
+
+    pending: int | None = None
+    oldest_s: float | None = None
+    backing_off: int | None = None
+    parked: int | None = None
 
 
-def _recent_row(instant: Instant, metadata: CommitMetadata | PhantombaseError) -> Row:
-    row: Row = {"instant": instant.requested_time, "completion_time": instant.completion_time}
-    if isinstance(metadata, PhantombaseError):
-        return {**row, "by": None, "file_groups": None, "rows": None, "bytes_written": None, "problem": str(metadata)}
-    stats = [s for part in metadata.partition_to_write_stats.values() for s in part]
-    return {
-        **row,
-        "by": "phantombase" if LEDGER in metadata.extra_metadata else "hudi",
-        "file_groups": len(stats),
-        "rows": sum(s.num_writes for s in stats),
-        "bytes_written": sum(s.file_size_in_bytes for s in stats),
-        "problem": None,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogRow:
+    """One table of a catalog."""
+
+    name: str
+    table: str
+    pool: str
+    slo_s: float | None
+    counts: PendingCounts = field(metadata=FLAT)
+    late: bool
+    problem: str | None
+
+    @property
+    def rank(self) -> tuple[bool, bool, bool, float, str]:
+        """The worst table has the least."""
+        return self.problem is None, not self.counts.parked, not self.late, -(self.counts.oldest_s or 0.0), self.name
+
+
+def catalog_rows(
+    paths: Mapping[str, str], pools: Pools, options: StorageOptions, clock: ClockOptions, retry: RetryOptions
+) -> list[CatalogRow]:
+    """A row for each table, by name and path, the worst first."""
+
+    def row(named: tuple[str, str]) -> CatalogRow:
+        (name, path), counts, problem = named, PendingCounts(), None
+        try:
+            counts = from_one_snapshot(lambda: _pending_counts(Table.open(path, options).with_clock(clock), retry))
+        except PhantombaseError as error:
+            problem = str(error)
+        except Exception as error:  # one of thousands of tables may be in a state unknown to this release
+            problem = f"internal error: {type(error).__name__}: {error}"
+        pool = pools.of(name)
+        late = bool(is_late(counts.oldest_s, pool.slo_s))
+        return CatalogRow(
+            name=name, table=path, pool=pool.match, slo_s=pool.slo_s, counts=counts, late=late, problem=problem
+        )
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        return sorted(threads.map(row, paths.items()), key=lambda one: one.rank)
+
+
+def _pending_counts(table: Table, retry: RetryOptions) -> PendingCounts:
+    instants = [i.requested_time for i in table.load_timeline().pending_merges]
+    ready = readiness_of(table.storage, instants, clock_ms(), retry).values()
+    return PendingCounts(
+        pending=len(instants),
+        oldest_s=Clock.of(table).age(instants[0]) if instants else None,
+        backing_off=sum(isinstance(one, Waits) for one in ready),
+        parked=sum(isinstance(one, Parked) for one in ready),
+    )

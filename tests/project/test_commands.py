@@ -16,6 +16,7 @@ from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.read.held_pins import HeldPin
 from phantombase.timeline.read.pins import PinOptions
 from phantombase.timeline.report.overview import overview
+from phantombase.timeline.report.values import as_json
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import run
@@ -109,7 +110,8 @@ def test_a_dry_run_changes_nothing(
     flags = ["--dry-run"] if offers(command, "--dry-run") else []
     ended = Ended(capsys, app, *words, *arguments(app, words, command, table), *flags, "--json")
     assert ended.code == 0, ended.err
-    assert json.loads(ended.out).get("table", str(table)) in (str(table), overview(Table.open(str(table)))["table"])
+    settings = as_json(overview(Table.open(str(table))).table)
+    assert json.loads(ended.out).get("table", str(table)) in (str(table), settings)
     assert _traces(table) == before
 
 

@@ -15,6 +15,7 @@ from ..format.compaction_plan import planned_paths
 from ..format.instant import MERGES
 from ..instants.timeline import Timeline
 from ..report.overview import overview
+from ..report.values import as_json
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
 from ..terminal.console import emit
@@ -47,7 +48,7 @@ def show(
     data = from_one_snapshot(
         lambda: overview(ListedBy.STORAGE.open(path, timezone, options), archived=archived, pending_only=pending)
     )
-    emit(data, json, render.show)
+    emit(as_json(data), json, render.show)
 
 
 def slices(

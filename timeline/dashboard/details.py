@@ -12,6 +12,7 @@ from ..errors import PhantombaseError, UsageError
 from ..format.clean import decode_clean_plan
 from ..format.instant import MERGES, Instant, State
 from ..format.rollback_plan import decode_rollback_plan
+from ..report.debt import amplification
 from ..service.table_state import ServedState
 from ..table.table import Table
 from ..terminal.text_table import Row
@@ -171,18 +172,12 @@ def _ordered(key: _Same, order: str, partition: str | None) -> list[GroupDebt]:
 
 def _value(debt: GroupDebt, order: str) -> float:
     if order == "read_amplification":
-        return _amplification(debt) or float("inf")
+        return amplification(debt.base_bytes, debt.log_bytes) or float("inf")
     return float(getattr(debt, order))
 
 
-def _amplification(debt: GroupDebt) -> float | None:
-    """Bytes read over bytes of the base file; None without a base file."""
-    return (debt.base_bytes + debt.log_bytes) / debt.base_bytes if debt.base_bytes else None
-
-
 def _row(debt: GroupDebt) -> Row:
-    amplification = _amplification(debt)
-    return {**asdict(debt), "read_amplification": None if amplification is None else round(amplification, 3)}
+    return {**asdict(debt), "read_amplification": amplification(debt.base_bytes, debt.log_bytes)}
 
 
 def _page(text: str, pages: int) -> int:

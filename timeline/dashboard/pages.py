@@ -12,8 +12,8 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ..report.health import Word
 from ..terminal.text_table import Row, human_bytes, human_duration
-from .health import Word
 from .orders import CommandSettings
 from .page_parts import advice, bars, curve, held_back, more_orders, pools
 

@@ -42,12 +42,12 @@ from ..service.served_tables import ServedTable, ServedTables
 from ..terminal.text_table import Row
 from .actions import ActionApp
 from .details import fleet_work, groups_page, instant_page
-from .health import FleetInfo, exposition
+from .metrics import exposition
 from .orders import CommandSettings
 from .pages import error_page, fleet_page, login_page, style, table_page, tables_page
 from .pages import groups_page as groups_html
 from .pages import instant_page as instant_html
-from .table_rows import TableRows, recent
+from .table_rows import FleetInfo, TableRows, recent
 
 LOGIN = "/login"
 
@@ -99,7 +99,7 @@ _NOT_FOUND = Refused(404, "Not found")
 
 
 class PeopleApp:
-    """Answers all requests except Hudi's. `slo_s`: see `health.health_of`. `fleet_info`: what the compactor's processes
+    """Answers all requests except Hudi's. `slo_s`: see `health_of`. `fleet_info`: what the compactor's processes
     know. `registry`: metrics of the daemon in this process. `settings`: those of the commands. `actions`: takes orders;
     None: the pages show orders as commands to copy.
     """

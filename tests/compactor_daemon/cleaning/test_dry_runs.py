@@ -11,7 +11,7 @@ import pytest
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cleaning.plan import CleanResult
-from phantombase.compactor_daemon.status.snapshot import outlook
+from phantombase.compactor_daemon.status.status import outlook
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint, savepoints
 from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.format.clean import CleanPlan, encode_clean_plan
@@ -43,7 +43,7 @@ def refused_alike(path: Path, tmp_path: Path) -> PhantombaseError:
     """The error of a dry run, which is that of a run, and what `status` shows."""
     with pytest.raises(PhantombaseError) as shown:
         dry(path)
-    assert outlook(open_table(path), TriggerOptions(), ONE)["cleanable"] == {"problem": str(shown.value)}
+    assert str(outlook(open_table(path), TriggerOptions(), ONE).cleanable.problem) == str(shown.value)
     copy = shutil.copytree(path, tmp_path / "copy" / path.name)
     with pytest.raises(PhantombaseError) as real:
         clean_table(open_table(copy), ONE, LOCK)

@@ -17,10 +17,10 @@ from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.status.coexistence import Finding, Severity, coexistence, find_hudi_signs
-from phantombase.compactor_daemon.status.snapshot import backlog_row
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.clock_evidence import Zone, ZoneVerdict
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.report.debt import view_backlog
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced, latest_slice
 from phantombase.writer_hooks.commit.transaction import transaction
@@ -232,7 +232,7 @@ def test_logs_of_a_pending_plan_are_no_backlog(tmp_path: Path) -> None:
     replaced = open_table(unzip_golden("v9_replaced", tmp_path)).load_view()
     assert [latest.logs for group in replaced.groups if is_replaced(group, replaced.facts)
             and (latest := latest_slice(group)) and latest.logs]  # fmt: skip
-    assert backlog_row(replaced)["file_groups"] == 0
+    assert view_backlog(replaced).file_groups == 0
 
 
 def test_a_brief_look_lists_no_partition(tmp_path: Path) -> None:

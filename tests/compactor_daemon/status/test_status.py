@@ -29,8 +29,8 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import Claim, table_id
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
-from phantombase.compactor_daemon.status.snapshot import Claimed, table_snapshot
-from phantombase.compactor_daemon.status.status import Clock, claim_rows, status_report, work_rows
+from phantombase.compactor_daemon.status.pending import Claimed, StatusOptions
+from phantombase.compactor_daemon.status.status import claim_rows, table_status, work_rows
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
@@ -39,6 +39,7 @@ from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollb
 from phantombase.timeline.instants.reserved_times import OUTCOME, attempt_folder
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, Process, heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.report.values import Clock, as_json
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.text_table import Row
@@ -87,7 +88,8 @@ def only_first(table: Table) -> str:
 def report(table: Table, claims: Claimed = None, *, now_ms: int | None = None, **options: Any) -> Row:
     """The report now; `now_ms`: what the clock says that failures go by."""
     clock = Clock(clock_ms() if now_ms is None else now_ms, table.now())
-    return status_report(table_snapshot(table, claims, recent=5), clock, **options)
+    row: Row = as_json(table_status(table, claims, StatusOptions(recent=5, **options), clock))
+    return row
 
 
 def row_of(table: Table, claims: Claimed = None, **options: Any) -> Row:
@@ -572,9 +574,9 @@ def test_claims_without_zookeeper(table: Table, stack: ExitStack, call: Callable
     stack.enter_context(heartbeat(table.storage, only(table), 60.0, note=lambda: NOTE))
     (row,) = json.loads(call("claims", path, "--json")[1])["claims"]
     assert (row["table"], row["instant"], row["source"], row["done"]) == (path, only(table), "heartbeat", 3)
-    (same,) = work_rows(table_snapshot(table), Clock(clock_ms(), table.now()))
-    assert same["instant"] == row["instant"]
-    assert claim_rows("t", {}, Clock(clock_ms(), table.now())) == []
+    (same,) = work_rows(table_status(table))
+    assert same.instant == row["instant"]
+    assert claim_rows("t", {}, Clock.of(table)) == []
 
 
 def test_claims_in_zookeeper(

@@ -20,7 +20,7 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
-from phantombase.compactor_daemon.status.snapshot import table_snapshot
+from phantombase.compactor_daemon.status.status import table_status
 from phantombase.compactor_daemon.undo.rollback import is_clustering, roll_back_clustering, roll_back_newest
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint
 from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError, UsageError
@@ -294,8 +294,8 @@ def test_nothing_begins_beside_it(version: int, tmp_path: Path, monkeypatch: pyt
         with pytest.raises(ConflictError, match="the rollback of a clustering is in progress"):
             action()
     assert read_rows(path) == rows
-    ((seen, finishes),) = table_snapshot(open_table(path)).in_progress
-    assert (seen.requested_time, finishes) == (instant, f"compactor-daemon rollback TABLE {instant}")
+    (seen,) = table_status(open_table(path)).in_progress
+    assert (seen.instant, seen.todo) == (instant, f"compactor-daemon rollback TABLE {instant}")
     monkeypatch.setattr(Process, "is_gone", lambda _process: True)
     upsert(path, one_row("k0", 50))
     assert not has_tombstone(open_table(path).storage, instant)

@@ -17,7 +17,7 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
-from phantombase.compactor_daemon.status.snapshot import table_snapshot
+from phantombase.compactor_daemon.status.status import table_status
 from phantombase.compactor_daemon.undo.repair import write_anew
 from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.timeline.codec.output_options import OutputOptions
@@ -190,9 +190,9 @@ def test_status_names_the_write_of_a_rollback_that_is_half_way(version: int, tmp
     small_table(path, version)
     newest = max(open_table(path).load_timeline().completed_writes)
     roll_back_half_way(path, newest)
-    ((instant, finishes),) = table_snapshot(open_table(path)).in_progress
-    assert instant.action == "rollback"
-    assert finishes == f"compactor-daemon rollback TABLE {newest}, or Hudi"
+    (seen,) = table_status(open_table(path)).in_progress
+    assert seen.action == "rollback"
+    assert seen.todo == f"compactor-daemon rollback TABLE {newest}, or Hudi"
 
 
 # A completed file of an overwrite or a clustering that cannot be read: a restore takes it back.

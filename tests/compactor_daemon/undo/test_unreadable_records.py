@@ -18,13 +18,11 @@ from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
-from phantombase.compactor_daemon.status.snapshot import table_snapshot
-from phantombase.compactor_daemon.status.status import Clock, status_report, work_rows
+from phantombase.compactor_daemon.status.status import table_status, work_rows
 from phantombase.compactor_daemon.undo.repair import cancel_unreadable_attempt as take_back
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit
 from phantombase.timeline.audit.ledgers import audit_path
-from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.instants.reserved_times import attempt_folder, attempts, outcome_path, reserve
 from phantombase.timeline.locks.heartbeat import heartbeat
@@ -88,10 +86,11 @@ def test_an_unreadable_outcome_stops_its_own_instant_only(path: Path) -> None:
     assert other > stuck
     with pytest.raises(MalformedError):
         unschedule(open_table(path), stuck, LOCK)
-    (row,) = status_report(table_snapshot(open_table(path)), Clock(clock_ms(), open_table(path).now()))["pending"]
-    assert row["state"] == "unknown"
-    assert "release TABLE INSTANT --unreadable" in row["problem"]
-    assert work_rows(table_snapshot(open_table(path)), Clock(clock_ms(), open_table(path).now())) == []
+    found = table_status(open_table(path))
+    (row,) = found.pending
+    assert row.state == "unknown"
+    assert "release TABLE INSTANT --unreadable" in str(row.problem)
+    assert work_rows(found) == []
 
     words = ["release", str(path), stuck, "--unreadable", "--sole-writer", "--json"]
     released = json.loads(CliRunner().invoke(app, words).stdout)

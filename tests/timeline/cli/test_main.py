@@ -33,7 +33,6 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.read import export
 from phantombase.timeline.read.export import export_stream
 from phantombase.timeline.read.table_read import ReadOptions, Scan, plan_read, read_table
-from phantombase.timeline.report.overview import heartbeat_state
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal import console
 from phantombase.timeline.terminal.boundary import run
@@ -513,7 +512,6 @@ def test_human_numbers() -> None:
     assert sizes == ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "5.0 GiB", "3.0 PiB", None]
     seconds = [human_duration(s) for s in (0, 0.34, 9.96, 75, 3600, 5400, 90_061, -75)]
     assert seconds == ["0.0 s", "0.3 s", "10 s", "1 min 15 s", "1 h", "1 h 30 min", "1 d 1 h", "-1 min 15 s"]
-    assert [heartbeat_state(age) for age in (None, 120.0, 120.1)] == ["none", "fresh", "stale"]
 
 
 def test_help_paragraphs_flow_and_examples_do_not() -> None:

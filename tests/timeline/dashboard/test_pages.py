@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from phantombase.timeline.dashboard.page_parts import advice, curve, held_back
 from phantombase.timeline.dashboard.pages import login_page, style, table_page
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.dashboard.table_rows import Trends
+from phantombase.timeline.report.debt import table_debt
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table
@@ -93,7 +95,7 @@ def test_compactions_show_their_ledgers(tmp_path: Path) -> None:
 
 def test_what_hudi_compacted_has_no_ledger(tmp_path: Path) -> None:
     row = ServiceClient.of(unzip_golden("v9_compacted_cleaned", tmp_path)).ask("/api/tables/compacted_cleaned").json()
-    assert {(c["by"], c["balanced"]) for c in row["compactions"]} == {("Hudi", None)}
+    assert {(c["by"], c["balanced"]) for c in row["compactions"]} == {("hudi", None)}
 
 
 def test_services_are_named_as_what_they_are(tmp_path: Path) -> None:
@@ -202,9 +204,9 @@ def test_what_can_be_done(known: dict[str, Any], commands: list[str]) -> None:
 
 
 def test_a_trend_has_a_sample_a_minute() -> None:
-    trends = Trends()
+    trends, none = Trends(), table_debt(1, ())
     for second in range(0, 200, 10):
-        trends.add("t", second, {"log_bytes": second, "log_files": 1, "read_amplification": None})
+        trends.add("t", second, replace(none, log_bytes=second))
     assert [s["log_bytes"] for s in trends.of("t")] == [0, 60, 120, 180]
     assert curve([0, 50, 100]) == "0,58.0 500,30.0 1000,2.0"
     assert curve([0, 0]) == "0,58.0 1000,58.0"

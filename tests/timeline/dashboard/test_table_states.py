@@ -25,14 +25,15 @@ from typer.testing import CliRunner
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner
-from phantombase.timeline.dashboard.health import Word, health_of
 from phantombase.timeline.dashboard.orders import CommandSettings, Order, OrderName
 from phantombase.timeline.dashboard.page_parts import bars
 from phantombase.timeline.dashboard.people_app import PeopleApp
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.errors import MalformedError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.section import LockSeen, LockState
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, inspect_lock, parse_lock, table_lock
+from phantombase.timeline.report.health import Word, health_of
+from phantombase.timeline.report.overview import PendingReport
 from phantombase.timeline.service.access import COOKIE, Access
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
@@ -47,9 +48,9 @@ from tests.support.service_client import ACCESS, COMMAND, SOLE, TOKEN, Reply, Se
 from tests.support.watched_service import serving
 
 
-def pending(action: str = "compaction", **more: Any) -> dict[str, Any]:
-    row = {"instant": "20261121090001000", "action": action, "state": "requested", "age_s": 50.0}
-    return {**row, "heartbeat": "none", "heartbeat_age_s": None, "problem": None, **more}
+def pending(action: str = "compaction", **more: Any) -> PendingReport:
+    row = {"instant": "20261121090001000", "action": action, "state": "requested", "age_s": 50.0, "plan": None}
+    return PendingReport(**{**row, "heartbeat": "none", "heartbeat_age_s": None, "problem": None, **more})
 
 
 @pytest.mark.parametrize(
@@ -60,15 +61,21 @@ def pending(action: str = "compaction", **more: Any) -> dict[str, Any]:
         ([pending()], 60, Word.OK, "pending for 50 s"),
         ([pending(), pending(age_s=70.0)], 60, Word.LATE, "pending for 1 min 10 s; the goal is 1 min"),
         ([pending("clean", age_s=70.0)], 60, Word.OK, "no compaction"),
+        ([pending("logcompaction", age_s=70.0)], 60, Word.LATE, "logcompaction"),
         ([pending(age_s=None)], 60, Word.OK, "no compaction"),
         ([pending("deltacommit", heartbeat="fresh", heartbeat_age_s=1.0)], 60, Word.OK, "no compaction"),
         ([pending("deltacommit", heartbeat="stale", heartbeat_age_s=200.0)], 60, Word.STUCK, "silent for 3 min 20 s"),
-        ([pending(age_s=70.0, problem="not Avro")], 60, Word.STUCK, "compaction 20261121090001000: not Avro"),
+        (
+            [pending(age_s=70.0, problem=MalformedError("not Avro"))],
+            60,
+            Word.STUCK,
+            "compaction 20261121090001000: not Avro",
+        ),
     ],
 )
-def test_the_word_and_its_reason(rows: list[dict[str, Any]], slo_s: float | None, word: Word, reason: str) -> None:
+def test_the_word_and_its_reason(rows: list[PendingReport], slo_s: float | None, word: Word, reason: str) -> None:
     found = health_of(rows, slo_s)
-    assert found.word is word
+    assert found.health is word
     assert reason in found.reason
 
 

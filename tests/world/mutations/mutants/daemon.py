@@ -26,7 +26,7 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/table_state", "claimed=claimed - self.running,", "claimed=claimed,", "daemon dispatch"),
     ("compactor_daemon/daemon/table_state", "            pending=(),\n            busy=False", "            busy=False", "dispatch daemon"),
     # What waits for writes is not at work.
-    ("compactor_daemon/status/status", 'return ("waiting", _WAITS_FOR_WRITES) if is_waiting else ("running", None)', 'return "running", None', "status"),
+    ("compactor_daemon/status/pending", "note is not None and note.waiting > 0", "False", "status"),
     ("compactor_daemon/attempt/compact_or_resume", "                report(waiting=1)\n", "", "daemon/fleet"),
     ("compactor_daemon/daemon/loop", "        self._resume(table, instant)\n        state =", "        state =", "daemon"),
     ("compactor_daemon/daemon/loop", "        self._observer.suspend(table)\n", "", "daemon"),
@@ -150,9 +150,12 @@ SERVING: tuple[Mutant, ...] = (
     ("timeline/service/recorded", "        if recorded is None:\n", "        if True:\n", "touched"),
     ("timeline/service/loading", "    if not _goes_out(before.timeline, timeline):\n", "    if True:\n", "recorded_answers"),
     ("timeline/service/loading", "[p for p in again - before.partitions.keys() if not above(p, before.partitions)]", "[]", "recorded_answers"),
-    ("timeline/dashboard/health", "age > slo_s", "age >= 0", "table_states"),
-    ("timeline/dashboard/health", "    ages = [(row[\"age_s\"], row) for row in pending if row[\"action\"] == \"compaction\" and", "    ages = [(row[\"age_s\"], row) for row in pending if", "table_states"),
-    ("timeline/dashboard/health", "        if row[\"state\"] == \"parked\":", "        if False:", "pages"),
+    ("timeline/report/values", "age_s > slo_s", "age_s >= 0", "table_states"),
+    ("timeline/report/health", "if one.action in MERGES and one.age_s", "if one.age_s", "table_states"),
+    ("timeline/report/health", "if one.action in MERGES and", 'if one.action == "compaction" and', "report"),
+    ("timeline/report/overview", '"fresh" if is_live(beat, now_ms) else "stale"', '"fresh" if now_ms - beat.beat_ms < 120_000 else "stale"', "report"),
+    ("timeline/report/table_report", "pending if one.action in MERGES]", 'pending if one.action == "compaction"]', "report"),
+    ("timeline/report/health", "        if row[\"state\"] == \"parked\":", "        if False:", "pages"),
     ("timeline/service/quick_http", "        self._body_bytes += len(body)\n", "", "process"),
     (_MARKERS, "\"\".join(f\"{name}\\n\" for name in names)", "\",\".join(names)", "service/markers"),
     (_MARKERS, "return done.result() and first", "return done.result()", "service/markers"),
@@ -183,7 +186,7 @@ FRONT_DOOR: tuple[Mutant, ...] = (
     ("timeline/locks/table_lock", 'name in ("", ".", "..") or "/" in name', "not name", "locks/table_lock"),
     (_SETTINGS, "        if len(given) < len(values):", "        if False:", "config"),
     ("compactor_daemon/cli/config", 'if name == "storage-option" and value:', "if False:", "config"),
-    ("compactor_daemon/status/snapshot", "        if group.pending_compaction is None\n        and not", "        if not", "coexistence"),
+    ("timeline/report/debt", "if d.log_files and d.pending_compaction is None]", "if d.log_files]", "coexistence"),
 )  # fmt: skip
 # Clocks and zones: an instant is not chosen before they agree with the table.
 

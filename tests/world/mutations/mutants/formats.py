@@ -314,7 +314,7 @@ _SCHEMA, _KEYS, _SPEC = (
     "writer_hooks/schema/key_generator",
     "writer_hooks/schema/new_table",
 )
-_BESIDE, _LOOK = "compactor_daemon/status/coexistence", "compactor_daemon/status/snapshot"
+_BESIDE = "compactor_daemon/status/coexistence"
 _KEEPER = "compactor_daemon/fleet/zookeeper_server"
 EDGES: tuple[Mutant, ...] = (
     # Settings of a table: the backup is the only good copy, and is not overwritten by a damaged file.
@@ -372,15 +372,15 @@ EDGES: tuple[Mutant, ...] = (
     (_BESIDE, "for i in silent if i in still),", "for i in silent),", "coexistence"),
     (_BESIDE, "refused = seen.zone.zone is Zone.BEHIND or seen.version == 6", "refused = seen.zone.zone is Zone.BEHIND", "coexistence"),
     (_BESIDE, "whose[ours[-1] + 1 :]", "whose", "coexistence"),
-    (_LOOK, "        if entry is None:\n", "        if False:\n", "status"),
-    (_LOOK, "            if not metadata.compacted:", "            if False:", "status"),
-    ("compactor_daemon/status/snapshot", "        and not is_replaced(group, view.facts)\n", "", "coexistence"),
+    ("compactor_daemon/status/snapshot", "        if entry is None:\n", "        if False:\n", "status"),
+    ("timeline/report/compactions", "            if metadata.compacted:", "            if True:", "status"),
+    ("timeline/report/debt", "for g in view.groups if not is_replaced(g, view.facts)]", "for g in view.groups]", "coexistence"),
     # Pages and metrics.
-    ("timeline/dashboard/health", "if slo_s is not None and age > slo_s:", "if False:", "pages"),
-    ("timeline/dashboard/health", 'if row["state"] == "parked":', "if False:", "pages"),
+    ("timeline/report/health", "if is_late(age_s, slo_s):", "if False:", "pages"),
+    ("timeline/report/health", 'if row["state"] == "parked":', "if False:", "pages"),
     ("timeline/dashboard/page_parts", "end or edge), ((end or max(today, begun)) - begun)", "end or edge), ((end or edge) - begun)", "table_states"),
-    ("timeline/dashboard/health", "for metric in _families(tables, list(rows)) if metric.name not in named]", "for metric in _families(tables, list(rows))]", "process"),
-    ("timeline/dashboard/health", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "process"),
+    ("timeline/dashboard/metrics", "for metric in _families(tables, list(rows)) if metric.name not in named]", "for metric in _families(tables, list(rows))]", "process"),
+    ("timeline/dashboard/metrics", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "process"),
     # Commands.
     ("timeline/cli/check", "    if not all(f.good for f in found):", "    if False:", "audit project/commands"),
     ("timeline/cli/report", "not found.differences and not wrong and not flaws", "not found.differences and not flaws", "clock_check"),

@@ -1,4 +1,4 @@
-"""The health of a table in one word, and the tables as metrics for Prometheus; the label is the table's path.
+"""The reports of tables as metrics for Prometheus; the label is the table's path.
 
 phantombase_pending, _oldest_pending_seconds, _table_up         as of the daemon
 phantombase_health                                              0 ok, 1 late, 2 stuck, 3 broken
@@ -12,99 +12,17 @@ phantombase_service_state_bytes, _service_loads_total, _service_load_seconds_tot
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC
-from enum import Enum
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from ..errors import PhantombaseError
+from ..report.health import Word
 from ..service.metrics import add_process
 from ..service.served_tables import ServedTable
-from ..table.table import Table
-from ..terminal.text_table import Row, human_duration, moment
-
-
-class FleetInfo(Protocol):
-    """Which process works on which table. Called in a thread; PhantombaseError: it cannot be known now."""
-
-    def about(self, table: Table, *, whole: bool = True) -> Row:
-        """One table, with the names of `compactor-daemon status --json`. `whole`: also what only its page shows:
-        `next_plan`, whether this daemon `requests` compactions, and the `unfinished` file groups of running ones.
-        """
-        ...
-
-    def slo_s(self, path: str) -> float | None:
-        """The table is late if a compaction is pending for longer; None: it never is."""
-        ...
-
-    def fleet(self) -> Row:
-        """`daemons`: who, host, pid, tables; `zookeeper`: connected, or None without it; `claims` of all tables.
-
-        The first daemon is that of this process; others are known by their claims. `problem`: why the others are
-        unknown, if they are.
-        """
-        ...
-
-
-class Word(Enum):
-    """The health of a table, worst first."""
-
-    BROKEN = "broken"
-    STUCK = "stuck"
-    LATE = "late"
-    OK = "ok"
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The worst known problem of a table."""
-
-    word: Word
-    reason: str
-
-
-def health_of(
-    pending: Sequence[Row],
-    slo_s: float | None,
-    worked_on: Sequence[Row] = (),
-    refused: PhantombaseError | None = None,
-) -> Health:
-    """The health of a readable table. `pending`: as in the JSON of `timeline show`. `worked_on`: what daemons know of
-    these, as in the JSON of `compactor-daemon status`. `refused`: the error of a lost or damaged file.
-
-    Broken: a file is lost or damaged. Stuck: a write's heartbeat has stopped, a plan cannot be read, or a compaction is
-    parked. Late: a compaction is pending for longer than `slo_s`; None: never.
-    """
-    if refused is not None:
-        return Health(Word.BROKEN, str(refused))
-    for row in pending:
-        if row["problem"] is not None:
-            return Health(Word.STUCK, f"{_named(row)}: {row['problem']}")
-    for row in pending:
-        if row["heartbeat"] == "stale":
-            silent = f"its writer has been silent for {human_duration(row['heartbeat_age_s'])}"
-            return Health(Word.STUCK, f"{_named(row)} is {row['state']}, and {silent}")
-    for row in worked_on:
-        if row["state"] == "parked":
-            return Health(Word.STUCK, f"compaction {row['instant']} is parked: {row['why']}")
-    ages = [(row["age_s"], row) for row in pending if row["action"] == "compaction" and row["age_s"] is not None]
-    if ages:
-        age, oldest = max(ages, key=lambda pair: pair[0])
-        text = f"{_named(oldest)} has been pending for {human_duration(age)}"
-        if slo_s is not None and age > slo_s:
-            return Health(Word.LATE, f"{text}; the goal is {human_duration(slo_s)}")
-        return Health(Word.OK, text)
-    return Health(Word.OK, "no compaction is pending")
-
-
-def _named(row: Row) -> str:
-    return f"{row['action']} {row['instant']}"
-
+from ..terminal.text_table import Row, moment
 
 _GAUGES = {
     "pending": ("pending_compactions", "compactions that are requested and not completed yet"),

@@ -1,0 +1,111 @@
+"""The facts of a table's report, each computed once: the same for `show`, `status`, the pages and the metrics."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
+from phantombase.timeline.format.instant import Instant, State, format_time
+from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
+from phantombase.timeline.report.compactions import completed_compactions
+from phantombase.timeline.report.overview import overview
+from phantombase.timeline.report.values import FLAT, OPTIONAL, Known, as_json, is_late
+from phantombase.timeline.table.table import Table
+from tests.support.compaction_steps import open_table, run_all
+from tests.support.golden_tables import unzip_golden
+from tests.support.service_client import ServiceClient
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    colour: Colour
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    leaf: Leaf | None = field(default=None, metadata=FLAT)
+    other: Leaf | None = field(default=None, metadata=OPTIONAL)
+    names: dict[str, Leaf] = field(default_factory=dict)
+    problem: Known[int] = Known()
+
+
+def test_one_rule_makes_json_of_a_report() -> None:
+    leaf, shown = Leaf(colour=Colour.RED, sizes=(1, 2)), {"colour": "red", "sizes": [1, 2]}
+    assert as_json(Tree()) == {"names": {}, "problem": {"problem": None}}
+    error = MalformedError("torn", path="x")
+    full = as_json(Tree(leaf=leaf, other=leaf, names={"a": leaf}, problem=Known(problem=error)))
+    assert full == {**shown, "other": shown, "names": {"a": shown}, "problem": {"problem": str(error)}}
+    assert list(full)[:2] == ["colour", "sizes"], "flat fields stand where the field stands"
+    json.dumps(full)
+
+
+def test_when_a_compaction_is_late() -> None:
+    """A goal of 0 seconds is a goal; an unknown age is neither late nor in time."""
+    ages = ((5.0, None), (None, 60.0), (60.0, 60.0), (60.1, 60.0), (0.1, 0.0))
+    assert [is_late(age, slo_s) for age, slo_s in ages] == [False, None, False, True, True]
+
+
+def test_the_heartbeat_of_a_process_that_ended_is_stale_at_once(tmp_path: Path) -> None:
+    """As for `status` and for the writers that roll it back; a heartbeat of the far future is stale, too."""
+    table = open_table(unzip_golden("v9_plain", tmp_path))
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    gone = replace(Process.current(), pid=done.pid)
+    done.wait()
+    for number, process in enumerate((Process.current(), gone)):
+        time = f"2999010100000000{number}"
+        Path(table.storage.base_path, f".hoodie/timeline/{time}.deltacommit.inflight").touch()
+        table.storage.overwrite(heartbeat_path(time), b"phantombase\n" + json.dumps(asdict(process)).encode())
+    assert [one.heartbeat for one in overview(table.reload()).pending] == ["fresh", "stale"]
+
+
+def test_a_write_is_no_completed_compaction(tmp_path: Path) -> None:
+    """A table that was COPY_ON_WRITE has commits of writes; the ledger of phantombase's compactions balances."""
+    path = unzip_golden("v9_pending", tmp_path)
+    run_all(Table.open(str(path)))
+    table = open_table(path)
+    timeline = table.load_timeline()
+    (before,) = completed_compactions(table, timeline, 9)
+    assert (before.by, before.balanced, before.problem) == ("phantombase", True, None)
+    now = format_time(table.now())
+    write = Instant(requested_time=now, action="commit", state=State.COMPLETED, completion_time=now)
+    metadata = encode(CommitMetadata(operation_type="UPSERT"), table.layout.encoding)
+    assert table.storage.put_if_absent(table.instant_path(write), metadata)
+    after = table.reload()
+    assert completed_compactions(after, after.load_timeline(), 9) == (before,)
+    assert completed_compactions(after, after.load_timeline(), 0) == ()
+
+
+def of_api(path: Path) -> dict[str, Any]:
+    (row,) = ServiceClient.of(path, slo_s=60).ask("/api/tables").json()["tables"]
+    return dict(row)
+
+
+def test_no_time_has_passed_since_a_compaction_that_never_was(tmp_path: Path) -> None:
+    """Nor is the time since its request that since its end: `status` counts from the end."""
+    path = unzip_golden("v9_pending", tmp_path)
+    row = of_api(path)
+    assert (row["last_compaction"], row["seconds_since_compaction"]) == (None, None)
+    run_all(Table.open(str(path)))
+    assert 0 <= of_api(path)["seconds_since_compaction"] < 600
+
+
+def test_a_pending_log_compaction_is_a_pending_compaction(tmp_path: Path) -> None:
+    """As the daemon's metrics and `status` count it."""
+    path = unzip_golden("v9_pending", tmp_path)
+    (plan,) = path.glob(".hoodie/timeline/*.compaction.requested")
+    plan.rename(plan.with_name(plan.name.replace("compaction", "logcompaction")))
+    row = of_api(path)
+    assert (row["pending_compactions"], row["health"]) == (1, "late")
+    assert row["oldest_pending_s"] > 60
