@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from phantombase.compactor_daemon.execution import spark_session
 from phantombase.timeline.event_log import NAME
+from phantombase.timeline.instants import instant_files
 from tests.support.places import SEED, memory
 from tests.support.selection import ALL, COLLECTED, MINIO, PARTS, asked_part, is_usual, part_of, place
 
@@ -82,6 +83,15 @@ def _logging_untouched() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     own.setLevel(own_level)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_written_in_place(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Who reads a torn file reads it again, without the pauses in which Hudi would write the rest."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.node.get_closest_marker("interop"):
+            patch.setattr(instant_files, "_TORN_PAUSES_S", (0.0,) * 3)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ import sys
 import tomllib
 import venv
 import zipfile
-from functools import partial
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -77,15 +77,16 @@ print(sorted(read_table(Table.open(path)).select(["id", "ts"]).to_pylist(), key=
 """
 
 
-def run_job(python: str, folder: Path, **environment: str) -> str:
-    """What the job prints, run beside modules of the user's own that are called like ours."""
+def run_job(python: str, folder: Path, words: Sequence[str] = ("job.py",), **environment: str) -> list[str]:
+    """The lines that the job prints, run beside modules of the user's own that are called like ours."""
     for name in ("timeline", "table", "compactor_daemon", "writer_hooks"):
         (folder / f"{name}.py").write_text("MINE = True\n")
     (folder / "job.py").write_text(JOB)
     environment = {**os.environ, **environment}
-    done = subprocess.run([python, "job.py"], capture_output=True, text=True, check=False, cwd=folder, env=environment)
+    run = [python, *words]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip().splitlines()[-1]
+    return done.stdout.strip().splitlines()
 
 
 ROWS = "[{'id': 'a', 'ts': 2}, {'id': 'b', 'ts': 2}]"
@@ -170,7 +171,7 @@ def test_the_version_is_shown() -> None:
 
 
 def test_modules_of_a_user_may_be_called_like_ours(tmp_path: Path) -> None:
-    assert run_job(sys.executable, tmp_path) == ROWS
+    assert run_job(sys.executable, tmp_path)[-1] == ROWS
 
 
 WITHOUT_SPARK = """
@@ -190,47 +191,57 @@ sys.meta_path = [Finder if one is PathFinder else one for one in sys.meta_path]
 """A `sitecustomize` that does not find what `pyspark[sql]` brings."""
 
 ASKS_FOR_SPARK = """
+import contextlib, io, json, runpy, sys
+from importlib import import_module
 from pathlib import Path
 from phantombase import UsageError, spark_read
+from phantombase.compactor_daemon.cli.main import main
 from phantombase.compactor_daemon.fleet.zookeeper_server import start_server
 
+for module in json.loads(sys.argv[1]):
+    import_module(module)
+runpy.run_path("job.py")
+found = []
+for words in json.loads(sys.argv[2]):
+    sys.argv[1:] = words
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            found.append((main() or 0, said.getvalue()))
+        except SystemExit as end:
+            found.append((end.code or 0, said.getvalue()))
 for asks in (lambda: spark_read(None, "rides"), lambda: start_server(Path("zk"), port=1, settings={})):
     try:
         asks()
     except UsageError as error:
-        print(error)
+        found.append((2, str(error)))
+print(json.dumps(found))
 """
+"""All in one process, whose start takes longer than what it does."""
 
 
 def test_all_but_spark_works_without_pyspark(tmp_path: Path) -> None:
     """It is an extra. Where Spark is asked for, one line says what to install."""
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_SPARK)
     modules = {one.module for commands in (timeline.COMMANDS, compactor.COMMANDS) for one in commands.values()}
-    run = partial(_run_beside, tmp_path)
-    assert run("-c", f"import phantombase, {', '.join(sorted(modules))}").returncode == 0
-    assert run_job(sys.executable, tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}") == ROWS
-    daemon = ("-m", "phantombase.compactor_daemon.cli.main")
-    assert run(*daemon, "demo", "--keep", "kept").returncode == 0
-    compact = (*daemon, "compact", "rides", "--schedule", "--sole-writer")
-    for words in (
+    compact = ("compact", "rides", "--schedule", "--sole-writer")
+    words = (
+        ("demo", "--keep", "kept"),
+        compact,
         (*compact, "--executor=spark"),
         (*compact, "--master=local[1]"),
-        (*daemon, "run", "kept/two_pending", "--executor=spark"),
-    ):
-        done = run(*words)
-        assert done.returncode == 2, done.stderr
-        assert "Spark needs the package pyspark. Install it: pip install 'phantombase[spark]'." in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-    assert run(*compact).returncode == 0
-    assert run("-c", ASKS_FOR_SPARK).stdout.count("needs the package pyspark") == 2
-
-
-def _run_beside(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Python with this folder's `sitecustomize`, in the folder."""
-    environment = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
-    return subprocess.run(
-        [sys.executable, *words], capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=120
+        ("run", "kept/two_pending", "--executor=spark"),
     )
+    asked = ("-c", ASKS_FOR_SPARK, json.dumps(sorted(modules)), json.dumps(words))
+    *_, rows, answer = run_job(sys.executable, tmp_path, asked, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert rows == ROWS
+    demo, compacts, *asking = json.loads(answer)
+    assert (demo[0], compacts[0], len(asking)) == (0, 0, 5)
+    for code, said in asking:
+        assert code == 2, said
+        assert "needs the package pyspark" in said
+        assert len(said.splitlines()) == 1
+    for _, said in asking[:3]:
+        assert "Spark needs the package pyspark. Install it: pip install 'phantombase[spark]'." in said
 
 
 @pytest.mark.deep
@@ -241,7 +252,7 @@ def test_an_environment_without_the_extra_compacts(tmp_path: Path) -> None:
     pip = [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(sources(tmp_path))]
     subprocess.run(pip, check=True)
     assert subprocess.run([str(python), "-c", "import pyspark"], check=False, capture_output=True).returncode == 1
-    assert run_job(str(python), tmp_path, PYTHONPATH="") == ROWS
+    assert run_job(str(python), tmp_path, PYTHONPATH="")[-1] == ROWS
 
 
 @pytest.mark.parametrize("name", ["timeline", "compactor_daemon", "writer_hooks"])
@@ -312,7 +323,7 @@ def test_the_wheel_holds_every_module_and_runs_the_demo(tmp_path: Path) -> None:
     code = "import phantombase; print(phantombase.__file__)"
     where = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
     assert where.startswith(str(site))
-    assert run_job(str(python), tmp_path, PYTHONPATH="") == ROWS
+    assert run_job(str(python), tmp_path, PYTHONPATH="")[-1] == ROWS
     command = [str(python), "-m", "phantombase.compactor_daemon.cli.main", "demo", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,9 @@ from phantombase.compactor_daemon.cli.main import app as daemon
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.table.table import Table
+from tests.support.golden_tables import one_of
 from tests.support.places import ROOT
+from tests.support.selection import deep
 
 PROPERTY = "hoodie.table.timeline.timezone"
 PARTITIONS = ("p0", "p1", "p2")
@@ -121,8 +123,9 @@ def lost(path: Path, name: str) -> None:
     found.unlink()
 
 
-@pytest.mark.parametrize("name", ["*.parquet", ".*log*"])
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize(
+    ("version", "name"), [(6, "*.parquet"), (9, ".*log*"), deep(6, ".*log*"), deep(9, "*.parquet")]
+)
 def test_a_plan_with_a_lost_file_after_a_restore_to_before_it_was_written(
     version: int, name: str, tmp_path: Path
 ) -> None:
@@ -141,8 +144,10 @@ def test_a_plan_with_a_lost_file_after_a_restore_to_before_it_was_written(
     served(path, at(1, "p0", "p1") if is_base else at(1, *PARTITIONS))
 
 
-@pytest.mark.parametrize("how", ["delete_partition", "insert_overwrite"])
-@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize(
+    ("version", "how"),
+    [(6, "delete_partition"), (9, "delete_partition"), (6, "insert_overwrite"), deep(9, "insert_overwrite")],
+)
 def test_a_partition_of_a_plan_with_a_lost_file_is_written_anew_or_deleted(
     version: int, how: str, tmp_path: Path
 ) -> None:
@@ -172,7 +177,7 @@ def test_a_partition_of_a_plan_with_a_lost_file_is_written_anew_or_deleted(
         served(path, left | at(4, "p2"))
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_write_in_the_future_is_rolled_back(version: int, tmp_path: Path) -> None:
     """By the command in the error; its rows can be written again."""
     path = tmp_path / "t"
@@ -194,7 +199,7 @@ def test_a_write_in_the_future_is_rolled_back(version: int, tmp_path: Path) -> N
     served(path, at(2, *PARTITIONS))
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_table_that_says_utc_and_is_not(version: int, tmp_path: Path, local_zone: Callable[[str], None]) -> None:
     """The error names the property; with LOCAL and the writers' zone it goes on."""
     path = tmp_path / "t"
@@ -218,7 +223,7 @@ def test_a_table_that_says_utc_and_is_not(version: int, tmp_path: Path, local_zo
     served(path, at(2, *PARTITIONS))
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_a_removed_partition_is_declared(version: int, tmp_path: Path) -> None:
     """By delete_partition, which the guide and the error name."""
     path = tmp_path / "t"
@@ -246,7 +251,7 @@ def test_nothing_requests_a_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [None, b"", b"\\u00", b"#properties\n"])
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_lost_settings_are_those_of_a_table_like_it(version: int, left: bytes | None, tmp_path: Path) -> None:
     path, like = tmp_path / "t", tmp_path / "like"
     made(path, version)
@@ -278,7 +283,7 @@ def test_partition_values_that_are_no_paths_are_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damaged", ["", "hoodie.properties", "timeline", "*.deltacommit"])
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_damaged_metadata_table_is_turned_off(version: int, damaged: str, tmp_path: Path) -> None:
     """By the command in the error of a write; nothing is pending, and the command still does it."""
     path, hoodie = tmp_path / "t", tmp_path / "t/.hoodie/metadata/.hoodie"
@@ -306,7 +311,7 @@ def timeline_folder(path: Path) -> Path:
     return path / Table.open(str(path)).config.timeline_folder
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_half_way_rollback_of_a_write_that_is_to_stay_is_removed(version: int, tmp_path: Path) -> None:
     """By hand, with the names in the error: another write was built upon it meanwhile, as Hudi's would be."""
     path = tmp_path / "t"
@@ -329,7 +334,7 @@ def test_a_half_way_rollback_of_a_write_that_is_to_stay_is_removed(version: int,
 
 
 @pytest.mark.parametrize("torn", ["requested", "completed"])
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_clean_that_cannot_be_read_goes(version: int, torn: str, tmp_path: Path) -> None:
     """One that has begun without its plan goes as a whole; the record of a completed one alone."""
     path, cleaning = tmp_path / "t", ("--policy", "commits", "--retain", "1", "--floor", "0", "--sole-writer")
@@ -356,7 +361,7 @@ def test_a_clean_that_cannot_be_read_goes(version: int, torn: str, tmp_path: Pat
     served(path, at(4, *PARTITIONS))
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_a_savepoint_that_cannot_be_read_is_made_anew(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     made(path, version)
@@ -372,7 +377,7 @@ def test_a_savepoint_that_cannot_be_read_is_made_anew(version: int, tmp_path: Pa
     served(path, at(2, *PARTITIONS))
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_of_two_plans_over_one_file_group_one_is_taken_back(version: int, tmp_path: Path) -> None:
     path = tmp_path / "t"
     made(path, version)

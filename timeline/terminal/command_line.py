@@ -10,7 +10,7 @@ import inspect
 import shutil
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -127,12 +127,9 @@ class _Loaded(MutableMapping[str, Any]):
 
     def __init__(self, lazy: Mapping[str, LazyCommand], hidden: Mapping[str, LazyCommand]) -> None:
         self._lazy, self._hidden = lazy, hidden
-        self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._loaded:
-            self._loaded[name] = self._load(self._lazy.get(name) or self._hidden[name], name)
-        return self._loaded[name]
+        return _load(self._lazy.get(name) or self._hidden[name], name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._lazy)
@@ -146,23 +143,26 @@ class _Loaded(MutableMapping[str, Any]):
     def __delitem__(self, name: str) -> None:
         raise TypeError("commands are removed where the command line is defined")
 
-    def _load(self, lazy: LazyCommand, name: str) -> Any:
-        found = getattr(import_module(lazy.module), lazy.name)
-        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        if isinstance(found, typer.Typer):
-            app.info = found.info
-            for one in found.registered_commands:
-                app.command(one.name)(with_log_options(one.callback))  # type: ignore[arg-type]
-            app.callback()(lambda: None)
-        else:
-            app.command(name)(with_log_options(found))
-        command = typer.main.get_command(app)
-        command.name = name
-        for one in _with_inner(command):
-            one.help = flowing(one.help or "")
-            one.format_help = partial(_write_help, one)
-            add_variables(name if one is command else f"{name} {one.name}", one.params)
-        return command
+
+@cache
+def _load(lazy: LazyCommand, name: str) -> Any:
+    """The command: made once a process, as the types of its options cost 50 ms, and a writer asks for each batch."""
+    found = getattr(import_module(lazy.module), lazy.name)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    if isinstance(found, typer.Typer):
+        app.info = found.info
+        for one in found.registered_commands:
+            app.command(one.name)(with_log_options(one.callback))  # type: ignore[arg-type]
+        app.callback()(lambda: None)
+    else:
+        app.command(name)(with_log_options(found))
+    command = typer.main.get_command(app)
+    command.name = name
+    for one in _with_inner(command):
+        one.help = flowing(one.help or "")
+        one.format_help = partial(_write_help, one)
+        add_variables(name if one is command else f"{name} {one.name}", one.params)
+    return command
 
 
 def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
