@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
-from phantombase.compactor_daemon.services.options import ServiceOptions
+from phantombase.compactor_daemon.services.options import Service, ServiceOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.log_encode import LogFormat
@@ -251,12 +251,12 @@ class WriteOptions:
     @property
     def services(self) -> ServiceOptions:
         """The services that run after the commit."""
-        return ServiceOptions(
-            metadata=self.metadata,
-            clean=self.clean,
-            archive=self.archive,
-            counted_commits=self.compaction.schedule.max_delta_commits,
-        )
+        counted = self.compaction.schedule.max_delta_commits
+        return ServiceOptions.of(counted, **{service.value: getattr(self, service.value) for service in AFTER_A_WRITE})
+
+
+AFTER_A_WRITE = tuple(service for service in Service if service.value in {one.name for one in fields(WriteOptions)})
+"""The services that a writer can run: each has a field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

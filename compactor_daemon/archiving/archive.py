@@ -32,10 +32,12 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.evolved_schema import newest_history
 from phantombase.timeline.table.in_progress import refuse_half_upgraded, refuse_pending_restore
 from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_hashed
 
 from ..attempt.finish import forget_archived
 from ..attempt.needed_records import tidy, unfinished_compactions
+from ..service_run import ServiceMeans, ServiceRun
 from ..undo.dead_writers import remove_unreadable_rollbacks
 from .archived_files import Archive, remove_instants
 from .choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, ArchiveOptions, choose
@@ -302,3 +304,11 @@ def _result(
         written=tuple(written),
         merged=tuple(merged),
     )
+
+
+def run_service(table: Table, options: ArchiveOptions, lock: TableLock, means: ServiceMeans) -> ServiceRun:
+    """The service, see `RunService`."""
+    done = archive_table(table, options, lock)
+    count = len(done.archived) + len(done.finished)
+    what = f"{plural(count, 'instant')} archived" if count else f"nothing to archive: {done.why}"
+    return ServiceRun(what=what, instants=count)

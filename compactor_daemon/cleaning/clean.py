@@ -33,9 +33,11 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import refuse_pending_restore, reload_same_version, rollback_in_progress
 from phantombase.timeline.table.table import Table, put_requested
+from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.needed_records import tidy
+from ..service_run import ServiceMeans, ServiceRun
 from .choice import CleanChoice, CleanOptions
 from .plan import CleanResult, Finished, choice_of, is_needed, load_whole, may_go, refuse_needed, result_of, would_clean
 
@@ -225,3 +227,11 @@ def _plan(view: TableView, choice: CleanChoice, options: CleanOptions, before: s
         last_completed=max(writes, default=""),
         savepoints=tuple(i.requested_time for i in view.timeline.instants if i.action == "savepoint" and i.completed),
     )
+
+
+def run_service(table: Table, options: CleanOptions, lock: TableLock, means: ServiceMeans) -> ServiceRun:
+    """The service, see `RunService`."""
+    done = clean_table(table, options, lock)
+    files, cleans = done.files + sum(one.files for one in done.finished), len(done.finished) + bool(done.instant)
+    what = f"{plural(files, 'file')} removed, {human_bytes(done.bytes)}" if cleans else f"nothing to clean: {done.why}"
+    return ServiceRun(what=what, instants=cleans, files=files, bytes=done.bytes)

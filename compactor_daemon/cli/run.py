@@ -28,14 +28,13 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
+from phantombase.timeline.terminal.command import Each
 from phantombase.timeline.terminal.console import configure_logging, emit
-from phantombase.timeline.terminal.option_group import Only, Prefix, names_of
+from phantombase.timeline.terminal.option_group import Only, names_of
 from phantombase.timeline.terminal.text_table import plural
 
 from ..archiving.choice import ArchiveOptions
 from ..attempt.failures import RetryOptions
-from ..cleaning.choice import CleanOptions
-from ..clustering.options import ClusterOptions
 from ..daemon.assemble import open_daemon
 from ..daemon.dispatch import Rules, Stop
 from ..daemon.http_service import service_of
@@ -43,8 +42,8 @@ from ..daemon.loop import Daemon
 from ..daemon.metrics import DaemonHealth, Metrics, serve
 from ..daemon.served_table import DaemonSettings
 from ..daemon.work import Summary
-from ..metadata_services.due import MetadataOptions
 from ..options import AttemptOptions, ExecuteOptions
+from ..service_run import ServiceMeans
 from ..services.hudi_conf import SCHEDULE_CONF
 from ..services.options import Service, ServiceOptions, parse_services
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, ZooKeeperFlags
@@ -62,7 +61,7 @@ from .option_flags import (
 )
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
-_CLEAN, _ARCHIVE, _METADATA, _CLUSTER = CleanOptions(), ArchiveOptions(), MetadataOptions(), ClusterOptions()
+_ARCHIVE = ArchiveOptions()
 _SERVE = ServeOptions()
 _KILLED = 128
 _COUNTED = "hoodie.compact.inline.max.delta.commits"
@@ -73,6 +72,7 @@ _log = get_logger()
 @offers
 def run_daemon(
     ctx: typer.Context,
+    of_services: Annotated[dict[str, Any], Each({service.value: service.kind for service in Service})],
     tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="base paths of the tables")] = None,
     catalog: CatalogFlags = CATALOG,
     zookeeper: ZooKeeperFlags = ZOOKEEPER,
@@ -95,13 +95,9 @@ def run_daemon(
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="also run these services, as `clean,archive,metadata,cluster`; needs --lock or --sole-writer",
+            help=f"also run these services, of {','.join(s.value for s in Service)}; needs --lock or --sole-writer",
         ),
     ] = None,
-    clean: Annotated[CleanOptions, Prefix("clean")] = _CLEAN,
-    archive: Annotated[ArchiveOptions, Prefix("archive")] = _ARCHIVE,
-    metadata: Annotated[MetadataOptions, Prefix("metadata")] = _METADATA,
-    cluster: Annotated[ClusterOptions, Prefix("cluster")] = _CLUSTER,
     lock: Lock = None,
     execute: ExecuteOptions = EXECUTE,
     output: OutputOptions = OUTPUT,
@@ -188,8 +184,7 @@ def run_daemon(
     lock = zookeeper.on_lock(lock)
     check_reachable(lock)
     if not typed_options(ctx, (f"archive_{flag}" for flag in names_of(ArchiveOptions))):
-        archive = _of_others(archive, chosen, schedule=schedule)
-    options_of = {Service.METADATA: metadata, Service.CLUSTER: cluster, Service.CLEAN: clean, Service.ARCHIVE: archive}
+        of_services["archive"] = _of_others(of_services["archive"], chosen, schedule=schedule)
     named, options = tables or [], parse_pairs(storage_option)
     pools = catalog.pools(ctx.params.get("config"), requests)
     found = catalog.found(named, pools, options)
@@ -200,10 +195,10 @@ def run_daemon(
         retry=retry,
         order=rules.order,
         schedule=requests if schedule else None,
-        services=replace(
-            _services(chosen, options_of, requests.max_delta_commits if schedule else 0),
-            output=output,
-            threads=execute.threads,
+        services=ServiceOptions(
+            chosen=_chosen(chosen, of_services),
+            counted_commits=requests.max_delta_commits if schedule else 0,
+            means=ServiceMeans(output=output, threads=execute.threads),
         ),
         clock=clock,
         storage_options=options,
@@ -274,20 +269,14 @@ def _of_others(archive: ArchiveOptions, chosen: frozenset[Service], *, schedule:
     return replace(archive, compaction_commits=_ARCHIVE.compaction_commits) if schedule else archive
 
 
-def _services(chosen: frozenset[Service], given: Mapping[Service, Any], counted: int) -> ServiceOptions:
-    """The services that run. UsageError: an option of one that does not run."""
-    defaults = {
-        Service.METADATA: _METADATA,
-        Service.CLUSTER: _CLUSTER,
-        Service.CLEAN: _CLEAN,
-        Service.ARCHIVE: _ARCHIVE,
-    }
-    if idle := [s.value for s in Service if s not in chosen and given[s] != defaults[s]]:
+def _chosen(chosen: frozenset[Service], given: Mapping[str, Any]) -> dict[Service, Any]:
+    """The options of the services that run. UsageError: an option of one that does not run."""
+    if idle := [s.value for s in Service if s not in chosen and given[s.value] != s.kind()]:
         raise UsageError(
             f"options of a service are given that does not run: {', '.join(idle)}",
             todo=f"Add it: --services {','.join(s.value for s in Service if s in chosen or s.value in idle)}.",
         )
-    return ServiceOptions(**{s.value: given[s] for s in chosen}, counted_commits=counted)
+    return {service: given[service.value] for service in chosen}
 
 
 def _health(daemon: Daemon) -> DaemonHealth:

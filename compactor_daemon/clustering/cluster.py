@@ -51,9 +51,11 @@ from phantombase.timeline.table.in_progress import (
     refuse_pending_restore,
 )
 from phantombase.timeline.table.table import Table, from_one_snapshot, put_requested
+from phantombase.timeline.terminal.text_table import plural
 
 from ..attempt.attempt import merge_rules
 from ..leftovers import forget_heartbeats, remove_left_behind
+from ..service_run import ServiceMeans, ServiceRun
 from .choice import ClusterChoice, check_sortable, choose_windows, output_name, planned
 from .complete import cancel_clustering, complete, inputs_now
 from .options import ClusterOptions, Copy, SortOrder
@@ -441,3 +443,19 @@ def _result(
         small=choice.small,
         kept=dict(choice.kept),
     )
+
+
+def run_service(table: Table, options: ClusterOptions, lock: TableLock, means: ServiceMeans) -> ServiceRun:
+    """The service, see `RunService`."""
+    try:
+        done = cluster_table(table, options, lock, output=means.output, threads=means.threads)
+    except UnsupportedError as error:  # such as a bucket-indexed table of a fleet: no failure
+        return ServiceRun(what=f"not clustered: {error.what}")
+    except ConflictError as error:  # others changed the files, or may: the next interval tries again
+        if commit_stays(table, error):
+            raise
+        return ServiceRun(what=f"put off: {error.what}")
+    all_ = [*done.finished, *([] if done.done is None else [done.done])]
+    files, made = sum(one.files for one in all_), sum(one.made for one in all_)
+    what = f"{plural(files, 'file')} clustered, now {made}" if all_ else f"nothing to cluster: {done.why}"
+    return ServiceRun(what=what, instants=len(all_))

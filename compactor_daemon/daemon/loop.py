@@ -343,7 +343,7 @@ class Daemon:
         assert isinstance(found, tuple)
         for done in found:
             self._observer.served(table, done)
-            if done.failed or done.instants:
+            if done.failed or done.instants or done.files:
                 self.summary.services.append((table, done))
         after = _NEVER_MS if self._rules.once else self._clock() + round(self._rules.services_s * 1000)
         self._change(table, serving=False, serve_at=after)

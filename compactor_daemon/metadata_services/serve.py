@@ -47,8 +47,10 @@ from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import refuse_half_upgraded, rollback_in_progress
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
+from ..service_run import ServiceMeans, ServiceRun
 from .compact import execute, request
 from .due import MetadataDue, MetadataOptions, due
 from .retention import (
@@ -376,3 +378,20 @@ def _done(instant: str, commit: CommitMetadata, *, finished: bool) -> MetadataCo
         log_bytes=sum(stat.total_log_size_compacted for stat in stats),
         bytes_written=sum(stat.file_size_in_bytes for stat in stats),
     )
+
+
+def run_service(table: Table, options: MetadataOptions, lock: TableLock, means: ServiceMeans) -> ServiceRun:
+    """The service, see `RunService`."""
+    served = serve_metadata(table, options, lock)
+    did = []
+    if forgotten := len(served.forgotten):
+        did.append(f"{plural(forgotten, 'instant')} of the metadata table forgotten")
+    if served.compactions:
+        did.append(f"{plural(len(served.compactions), 'compaction')} of the metadata table")
+    files, size = sum(one.files for one in served.cleans), sum(one.bytes for one in served.cleans)
+    if served.cleans:
+        did.append(f"{plural(files, 'file')} of the metadata table removed, {human_bytes(size)}")
+    if archived := len(served.archived.instants):
+        did.append(f"{plural(archived, 'instant')} of the metadata table archived")
+    count = forgotten + len(served.compactions) + len(served.cleans) + archived
+    return ServiceRun(what=", ".join(did) or served.why, instants=count, files=files, bytes=size)

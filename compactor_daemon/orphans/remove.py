@@ -23,7 +23,9 @@ from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import exclusive
 from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.terminal.text_table import human_bytes, plural
 
+from ..service_run import ServiceMeans, ServiceRun
 from .choice import Item, KeptItem, OrphanChoice, OrphanOptions, choose
 from .facts import found_again, gather, list_items, newest_time
 
@@ -136,3 +138,10 @@ def _orphan(item: Item, now_ms: int) -> Orphan:
         bytes=item.bytes,
         age_s=round((now_ms - item.modified_ms) / 1000, 1),
     )
+
+
+def run_service(table: Table, options: OrphanOptions, lock: TableLock, means: ServiceMeans) -> ServiceRun:
+    """The service, see `RunService`."""
+    done = remove_orphans(table, options, lock)
+    what = f"{plural(done.files, 'file')} removed, {human_bytes(done.bytes)}" if done.files else "no orphan files"
+    return ServiceRun(what=what, files=done.files, bytes=done.bytes)

@@ -1,1 +1,1 @@
-"""The services of a table in the order of daemon and writers: its metadata table, cluster, clean, archive."""
+"""The services of a table, each in one line: its metadata table, cluster, clean, orphan files, archive."""

@@ -18,22 +18,15 @@ from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 
+from ..service_run import ServiceRun
 from .options import Service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceDone:
-    """`what`: in one line, also why there was nothing to do; or the error, if `failed`.
-
-    `instants`: the clean, clusterings, archived instants, or those that served the metadata table. `files`,
-    `bytes`: files of the table, or of its metadata table, that were removed; bytes of those.
-    """
+class ServiceDone(ServiceRun):
+    """A run of a service. `what`: also its error, if it `failed`."""
 
     service: Service
-    what: str
-    instants: int = 0
-    files: int = 0
-    bytes: int = 0
     seconds: float = 0.0
     failed: bool = False
 
@@ -88,5 +81,9 @@ def note_runs(storage: Storage, who: str, done: Sequence[ServiceDone]) -> None:
 def due(
     services: Sequence[Service], runs: Mapping[Service, LastRun], every_s: float, now_ms: int
 ) -> tuple[Service, ...]:
-    """The services that should run now (pure). A run in the future is ignored: its process's clock was wrong."""
-    return tuple(s for s in services if s not in runs or not 0 <= now_ms - runs[s].at_ms < every_s * 1000 * _EARLY)
+    """The services that should run now (pure). A run in the future is ignored: its process's clock was wrong.
+
+    `every_s`: 0 in a daemon that runs once.
+    """
+    wait_ms = {s: max(every_s, s.least_s if every_s else 0.0) * 1000 * _EARLY for s in services}
+    return tuple(s for s in services if s not in runs or not 0 <= now_ms - runs[s].at_ms < wait_ms[s])

@@ -1,62 +1,101 @@
-"""Which services a daemon or a writer runs on a table, and with which options (pure)."""
+"""The services of a table, each in one line, and which of them a daemon or a writer runs, with which options.
+
+A service is a folder of this package with an option dataclass and a module with `run_service`, see `RunService`. All
+that runs services, or shows them, goes by the members of `Service`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from importlib import import_module
+from typing import Any
 
-from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
 
 from ..archiving.choice import ArchiveOptions
 from ..cleaning.choice import CleanOptions, Policy
 from ..clustering.options import ClusterOptions
 from ..metadata_services.due import MetadataOptions
+from ..orphans.choice import OrphanOptions
+from ..service_run import RunService, ServiceMeans
+
+_DAY_S = 86_400.0
 
 
 class Service(Enum):
-    """The services of a table, in the order in which they run: archiving depends on the others."""
+    """The services of a table, in the order in which they run: archiving depends on the others.
 
-    METADATA = "metadata"
-    CLUSTER = "cluster"
-    CLEAN = "clean"
-    ARCHIVE = "archive"
+    `kind`: its option dataclass. `module`: has `run_service`, and is imported when it runs. `least_s`: the least
+    interval between two runs of a daemon that goes on.
+    """
+
+    METADATA = "metadata", MetadataOptions, "metadata_services.serve"
+    CLUSTER = "cluster", ClusterOptions, "clustering.cluster"
+    CLEAN = "clean", CleanOptions, "cleaning.clean"
+    ORPHANS = "orphans", OrphanOptions, "orphans.remove", _DAY_S
+    ARCHIVE = "archive", ArchiveOptions, "archiving.archive"
+
+    kind: type[Any]
+    module: str
+    least_s: float
+
+    def __new__(cls, name: str, kind: type[Any], module: str, least_s: float = 0.0) -> Service:
+        one = object.__new__(cls)
+        one._value_ = name
+        one.kind, one.module, one.least_s = kind, module, least_s
+        return one
+
+    @property
+    def run(self) -> RunService:
+        """The function that runs it."""
+        found: RunService = import_module(f"phantombase.compactor_daemon.{self.module}").run_service
+        return found
+
+
+_BY_NAME: Mapping[str, Service] = {str(service.value): service for service in Service}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """The services to run; None: not this one.
+    """The services to run, with their options. `means`: for all of them.
 
-    `counted_commits`: delta commits that the trigger of compactions counts; the archiver keeps as many. `output`,
-    `threads`: how files are clustered, and how many at a time.
+    `counted_commits`: delta commits that the trigger of compactions counts; the archiver keeps as many.
     """
 
-    metadata: MetadataOptions | None = None
-    cluster: ClusterOptions | None = None
-    clean: CleanOptions | None = None
-    archive: ArchiveOptions | None = None
+    chosen: Mapping[Service, Any] = field(default_factory=dict)
     counted_commits: int = 0
-    output: OutputOptions = field(default_factory=OutputOptions)
-    threads: int = 1
+    means: ServiceMeans = field(default_factory=ServiceMeans)
+
+    @staticmethod
+    def of(counted_commits: int = 0, means: ServiceMeans | None = None, **options: Any) -> ServiceOptions:
+        """`options`: by the name of the service; None: not this one."""
+        chosen = {_BY_NAME[name]: given for name, given in options.items() if given is not None}
+        return ServiceOptions(chosen=chosen, counted_commits=counted_commits, means=means or ServiceMeans())
 
     @property
     def services(self) -> tuple[Service, ...]:
         """The services to run, in their order."""
-        return tuple(s for s in Service if getattr(self, s.value) is not None)
+        return tuple(s for s in Service if s in self.chosen)
+
+    def options_of(self, service: Service) -> Any:
+        """The options with which a service runs."""
+        return self.archiving if service is Service.ARCHIVE else self.chosen[service]
 
     @property
     def archiving(self) -> ArchiveOptions:
         """The options of archiving: what the cleaner retains and the trigger counts is kept on the active timeline."""
-        own = self.archive or ArchiveOptions()
-        cleaned = self.clean.retained if self.clean is not None and self.clean.policy is Policy.COMMITS else 0
+        own = self.chosen.get(Service.ARCHIVE) or ArchiveOptions()
+        clean = self.chosen.get(Service.CLEAN)
+        cleaned = clean.retained if clean is not None and clean.policy is Policy.COMMITS else 0
         counted = replace(own, compaction_commits=max(own.compaction_commits, self.counted_commits))
         return counted.beside_cleaner(cleaned)
 
 
 def parse_services(text: str) -> frozenset[Service]:
     """The services of a list such as `clean,archive`. UsageError: not a service."""
-    known = {service.value: service for service in Service}
     names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in known]:
-        raise UsageError("not a service", expected=", ".join(known), found=", ".join(unknown) or repr(text))
-    return frozenset(known[name] for name in names)
+    if unknown := [name for name in names if name not in _BY_NAME]:
+        raise UsageError("not a service", expected=", ".join(_BY_NAME), found=", ".join(unknown) or repr(text))
+    return frozenset(_BY_NAME[name] for name in names)

@@ -23,7 +23,7 @@ from rich.console import RenderableType
 
 from .boundary import EXIT_FAILED
 from .console import configure_logging, emit
-from .option_group import OptionGroup, group_of, marked, shown, title_of, type_of, value_of
+from .option_group import OptionGroup, Prefix, group_of, marked, shown, title_of, type_of, value_of
 
 JSON = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
@@ -45,6 +45,16 @@ class SharedOptions:
     """A dataclass of parameters that several commands have: arguments in its place, options after the command's own."""
 
     __slots__ = ()
+
+
+class Each:
+    """Stands for one option dataclass of each of these names: `options: Annotated[dict[str, Any], Each({...})]`.
+
+    The names of their options begin with the name of the dataclass.
+    """
+
+    def __init__(self, kinds: Mapping[str, type]) -> None:
+        self.kinds = kinds
 
 
 class Tries(str):
@@ -73,7 +83,7 @@ def command(function: Callable[..., Any], *, names: OtherNames | None = None) ->
     Their values are the defaults; a parameter without one has that of the dataclass. A command that returns a
     `CommandResult` has `--json`, and its result is shown. UsageError: an option is given twice with different values.
     """
-    own, shared, shows = _declared(function)
+    own, shared, each, shows = _declared(function)
     groups = {n: g for n, p in own.items() if (g := group_of(p.annotation, p.default)) is not None}
     flags = [flag for group in groups.values() for flag in group.fields]
     assert len(set(flags)) == len(flags), f"two options of {function.__name__} have the same name"
@@ -95,6 +105,8 @@ def command(function: Callable[..., Any], *, names: OtherNames | None = None) ->
         for name, group in groups.items():
             words = {f.name: _option_name(flag) for flag, f in group.fields.items()}
             given[name] = group.built(merged(group.kind, typed[name], words), typed[name], words)
+        for name, one_each in each.items():
+            given[name] = {one: given.pop(one) for one in one_each.kinds}
         for name, kind in shared.items():
             given[name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
         done = function(**given)
@@ -112,15 +124,24 @@ def command(function: Callable[..., Any], *, names: OtherNames | None = None) ->
     return run
 
 
-def _declared(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter], dict[str, Any], bool]:
-    """The parameters of a command, its SharedOptions by name, and whether its result is shown."""
+def _declared(
+    function: Callable[..., Any],
+) -> tuple[dict[str, inspect.Parameter], dict[str, Any], dict[str, Each], bool]:
+    """The parameters of a command, its SharedOptions and its Each by name, and whether its result is shown."""
     hints = get_type_hints(function, include_extras=True)
     shows = hints.pop("return", None) is CommandResult
     own: dict[str, inspect.Parameter] = {}
     last: dict[str, inspect.Parameter] = {}
     shared: dict[str, Any] = {}
+    each: dict[str, Each] = {}
     for name, param in inspect.signature(function).parameters.items():
         kind, *marks = marked(hints[name])
+        if marks and isinstance(marks[0], Each):
+            each[name] = marks[0]
+            for word, one_kind in marks[0].kinds.items():
+                hint: Any = Annotated[one_kind, Prefix(word)]
+                own[word] = _parameter(word, hint, inspect.Parameter.empty)
+            continue
         if not (isinstance(kind, type) and issubclass(kind, SharedOptions)):
             own[name] = param.replace(annotation=hints[name])
             continue
@@ -130,7 +151,7 @@ def _declared(function: Callable[..., Any]) -> tuple[dict[str, inspect.Parameter
             (own if is_argument else last)[one.name] = one
     if shows:
         last["json"] = _parameter("json", JSON, False)
-    return {**own, **last}, shared, shows
+    return {**own, **last}, shared, each, shows
 
 
 def _fields_of(kind: Any, marks: Collection[Any]) -> Iterator[inspect.Parameter]:

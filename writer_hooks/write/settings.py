@@ -13,13 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
-from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
-from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cli.fleet_flags import ZOOKEEPER, Fleet, ZooKeeperFlags
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.option_flags import CLOCK, OUTPUT, Lock, StorageOption, offers
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
-from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.services.options import Service, parse_services
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError, ZooKeeperError
@@ -28,13 +25,14 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.terminal.boundary import misuse
-from phantombase.timeline.terminal.option_group import Only, Prefix
+from phantombase.timeline.terminal.command import Each
+from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.settings import WRITES
 
-from ..options import BackPressure, CompactionOptions, Mode, WriteOptions
+from ..options import AFTER_A_WRITE, BackPressure, CompactionOptions, Mode, WriteOptions
 
 _WRITE, _COMPACTION, _PRESSURE, _SCHEDULE = WriteOptions(), CompactionOptions(), BackPressure(), ScheduleOptions()
-_CLEAN, _ARCHIVE, _METADATA = CleanOptions(), ArchiveOptions(), MetadataOptions()
+_SERVICES = ", ".join(service.value for service in AFTER_A_WRITE)
 _OF_WRITE = Only(
     "buckets",
     "bucket_fields",
@@ -89,16 +87,14 @@ def write_settings(path: str | None) -> WriteSettings:
 @offers
 def write(
     ctx: typer.Context,
+    of_services: Annotated[dict[str, Any], Each({service.value: service.kind for service in AFTER_A_WRITE})],
     options: Annotated[WriteOptions, _OF_WRITE] = _WRITE,
     compaction: Annotated[CompactionOptions, Only("mode", "limit_s")] = _COMPACTION,
     requests: ScheduleOptions = _SCHEDULE,
     pressure: BackPressure = _PRESSURE,
     services: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="services that run after a write, as `clean,archive,metadata`")
+        str | None, typer.Option(metavar="NAMES", help=f"services that run after a write, of {_SERVICES}")
     ] = None,
-    clean: Annotated[CleanOptions, Prefix("clean")] = _CLEAN,
-    archive: Annotated[ArchiveOptions, Prefix("archive")] = _ARCHIVE,
-    metadata: Annotated[MetadataOptions, Prefix("metadata")] = _METADATA,
     lock: Lock = None,
     zookeeper: Fleet = ZOOKEEPER,
     output: OutputOptions = OUTPUT,
@@ -108,19 +104,18 @@ def write(
     """The settings of writers; no command."""
     limited = any(_is_given(ctx, name) for name in _OF_PRESSURE)
     chosen = parse_services(services) if services is not None else frozenset[Service]()
-    if Service.CLUSTER in chosen:
-        raise UsageError("a writer does not cluster", expected="clean, archive, metadata", found=services)
+    if wrong := [service.value for service in Service if service in chosen and service not in AFTER_A_WRITE]:
+        raise UsageError(f"a writer does not run {', '.join(wrong)}", expected=_SERVICES, found=services)
     if idle := sorted(_idle(ctx, chosen, compaction.mode)):
         _log.warning("configurations_without_meaning", names=" ".join(idle))
     after = replace(compaction, schedule=requests, fleet=_fleet(zookeeper, compaction.mode))
+    run: dict[str, Any] = {one.value: of_services[one.value] if one in chosen else None for one in AFTER_A_WRITE}
     return WriteSettings(
         options=replace(
             options,
             output=output,
             lock=zookeeper.on_lock(lock),
-            metadata=metadata if Service.METADATA in chosen else None,
-            clean=clean if Service.CLEAN in chosen else None,
-            archive=archive if Service.ARCHIVE in chosen else None,
+            **run,
             compaction=after,
             back_pressure=pressure if limited else None,
             clock=clock,

@@ -23,7 +23,6 @@ from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cli.main import app as compactor
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
-from phantombase.compactor_daemon.services import serve
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.cli.main import app as timeline_app
@@ -153,7 +152,7 @@ def test_a_writer_archives_after_its_commits(version: int, tmp_path: Path, monke
     def failing(*_: object) -> None:
         raise StorageError("no answer")
 
-    monkeypatch.setattr(serve, "archive_table", failing)
+    monkeypatch.setattr(archive_module, "archive_table", failing)
     done = ours.upsert(str(path))
     assert done.after.error == "no answer"
     assert done.instant in active(path)

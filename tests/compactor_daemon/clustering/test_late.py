@@ -106,7 +106,7 @@ def test_a_service_fails_where_the_commit_stays(version: int, tmp_path: Path) ->
     storage = around_the_commit(
         path, lambda: overwrite(path, one_row("new", 100)), lambda: upsert(path, one_row("k3", 300))
     )
-    (done,) = serve_table(open_table(path, storage), ServiceOptions(cluster=TWO), LOCK)
+    (done,) = serve_table(open_table(path, storage), ServiceOptions.of(cluster=TWO), LOCK)
     assert done.failed
     assert "so the commit stays" in done.what
     assert "compactor-daemon restore" in done.what

@@ -39,10 +39,11 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.archived_tables import data_files, old_table, one_row
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.faults import make_old
 from tests.support.golden_tables import LOCK, one_of
 from tests.support.written_tables import read_rows
 
-ALL_OF = ServiceOptions(
+ALL_OF = ServiceOptions.of(
     metadata=MetadataOptions(),
     clean=CleanOptions(retain=1, floor_s=0),
     archive=ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1),
@@ -116,10 +117,10 @@ def test_services_need_to_know_the_writers_and_their_options_a_service(tmp_path:
 
 
 def test_archiving_keeps_what_the_cleaner_and_the_trigger_count() -> None:
-    options = ServiceOptions(archive=ArchiveOptions(), clean=CleanOptions(retain=40), counted_commits=7)
+    options = ServiceOptions.of(archive=ArchiveOptions(), clean=CleanOptions(retain=40), counted_commits=7)
     assert (options.archiving.commits_retained, options.archiving.compaction_commits) == (40, 7)
     assert (options.archiving.min_instants, options.archiving.max_instants) == (42, 52)  # else 40 are never there
-    hours = ServiceOptions(archive=ArchiveOptions(), clean=CleanOptions(policy=Policy.HOURS, retain=40))
+    hours = ServiceOptions.of(archive=ArchiveOptions(), clean=CleanOptions(policy=Policy.HOURS, retain=40))
     assert (hours.archiving.commits_retained, hours.archiving.compaction_commits) == (10, 5)
     assert hours.services == (Service.CLEAN, Service.ARCHIVE)
     assert parse_services("archive, clean") == {Service.CLEAN, Service.ARCHIVE}
@@ -133,6 +134,45 @@ def test_a_fleet_runs_the_services_once_an_interval() -> None:
         assert due(both, ran, 50, now) == both[0 if clean_is_due else 1 :]
     assert due(both, {}, 50, 0) == both
     assert due(both, ran, 0, 100_000) == both
+
+
+def test_a_service_may_be_due_less_often_than_the_others() -> None:
+    """It lists all files; a daemon that runs once runs it all the same."""
+    hour_ms = 3_600_000
+    ran = {one: LastRun(at_ms=0, who="a", what="") for one in (Service.CLEAN, Service.ORPHANS)}
+    both = tuple(ran)
+    assert due(both, ran, 3600, 2 * hour_ms) == (Service.CLEAN,)
+    assert due(both, ran, 3600, 23 * hour_ms) == both
+    assert due(both, ran, 0, 2 * hour_ms) == both
+
+
+def test_each_service_runs_with_its_defaults(tmp_path: Path) -> None:
+    """All that is said of a service is in its line of `Service`."""
+    path = tmp_path / "trips"
+    rows = old_table(path, 9)
+    options = ServiceOptions.of(**{service.value: service.kind() for service in Service})
+    done = serve_table(open_table(path), options, LOCK)
+    assert [one.service for one in done] == list(Service)
+    assert not any(one.failed for one in done)
+    assert read_rows(path) == rows
+
+
+@one_of("version", 9, 6)
+def test_the_daemon_removes_orphan_files_where_it_is_asked_to(version: int, tmp_path: Path) -> None:
+    """After them archiving goes on in the same run."""
+    path = tmp_path / "trips"
+    old_table(path, version)
+    undone = str(int(min(open_table(path).load_timeline().completed_writes)) + 1)
+    left = path / "a" / f"x-0_0-7-7_{undone}.parquet"
+    left.write_bytes(b"left")
+    make_old({left}, 4 * 86_400)
+    small = ["--clean-retain", "1", "--clean-floor", "0", "--archive-min-instants", "3", "--archive-max-instants", "4"]
+    code, data = run(path, "--services", "clean,archive", "--sole-writer", *small)
+    assert (code, left.exists(), {one["service"] for one in data["services"]}) == (0, True, {"clean"})
+    code, data = run(path, "--services", "clean,orphans,archive", "--sole-writer", *small, "--orphans-older-than", "3d")
+    assert (code, left.exists()) == (0, False)
+    did = {one["service"]: one for one in data["services"]}
+    assert (did["orphans"]["files"], did["orphans"]["bytes"], did["archive"]["instants"] > 0) == (1, 4, True)
 
 
 def test_records_of_last_runs_that_cannot_be_read_are_none(tmp_path: Path) -> None:
@@ -177,8 +217,8 @@ def test_daemons_with_different_services_do_not_keep_each_other_from_their_turn(
     path = tmp_path / "trips"
     old_table(path, 9)
     small = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
-    cleans = ServiceOptions(clean=CleanOptions(retain=1, floor_s=0))
-    both = ServiceOptions(clean=CleanOptions(retain=1, floor_s=0), archive=small)
+    cleans = ServiceOptions.of(clean=CleanOptions(retain=1, floor_s=0))
+    both = ServiceOptions.of(clean=CleanOptions(retain=1, floor_s=0), archive=small)
     ran = [
         [one.service for one in served(path, options).serve(3600, lambda: False)]
         for options in (cleans, cleans, both, both)
@@ -213,7 +253,7 @@ def test_an_error_of_one_service_keeps_none_of_the_others(
     def failing(table: Table, options: CleanOptions, lock: TableLock) -> None:
         raise error
 
-    monkeypatch.setattr("phantombase.compactor_daemon.services.serve.clean_table", failing)
+    monkeypatch.setattr("phantombase.compactor_daemon.cleaning.clean.clean_table", failing)
     done = {one.service: one for one in serve_table(open_table(path), ALL_OF, LOCK)}
     assert (done[Service.CLEAN].failed, done[Service.CLEAN].what) == (True, what)
     assert done[Service.ARCHIVE].instants > 0
@@ -224,7 +264,7 @@ def test_what_services_did_is_known_where_it_cannot_be_noted(tmp_path: Path) -> 
     path = tmp_path / "trips"
     old_table(path, 9)
     (path / ".hoodie/.phantombase/services").mkdir(parents=True)
-    (done,) = served(path, ServiceOptions(clean=CleanOptions(retain=1, floor_s=0))).serve(3600, lambda: False)
+    (done,) = served(path, ServiceOptions.of(clean=CleanOptions(retain=1, floor_s=0))).serve(3600, lambda: False)
     assert (done.service, done.failed, done.files > 0) == (Service.CLEAN, False, True)
 
 
@@ -240,7 +280,8 @@ def test_a_write_that_is_complete_raises_no_error_of_its_services(tmp_path: Path
     """Its caller would write the rows twice. Here the settings of the table cannot be read once."""
     origin, reads = tmp_path / "origin", 0
     old_table(origin, 9)
-    how = Write(operation=Operation.INSERT, options=WriteOptions(slots=1, clean=ALL_OF.clean, archive=ALL_OF.archive))
+    after: dict[str, Any] = {s.value: ALL_OF.options_of(s) for s in (Service.CLEAN, Service.ARCHIVE)}
+    how = Write(operation=Operation.INSERT, options=WriteOptions(slots=1, **after))
     for number in count(1):
         path, reads = shutil.copytree(origin, tmp_path / f"t{number}"), 0
 

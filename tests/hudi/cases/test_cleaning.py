@@ -9,9 +9,13 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
+from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cleaning.plan import CleanResult
+from phantombase.compactor_daemon.orphans.choice import OrphanOptions
+from phantombase.compactor_daemon.orphans.remove import remove_orphans
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.locks.table_lock import ProcessLock
@@ -41,12 +45,15 @@ from tests.support.archived_tables import (
 )
 from tests.support.archived_tables import clean as cleans_clean
 from tests.support.compaction_steps import open_table
+from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage, died_copies
+from tests.support.faults import make_old
 from tests.support.golden_tables import LOCK
 from tests.support.selection import deep
 from tests.support.written_tables import read_rows, written_table
 
 pytestmark = pytest.mark.interop
+FEW = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
 
 
 def clean(table: SharedTable) -> CleanResult:
@@ -82,6 +89,39 @@ def test_hudi_goes_on_behind_a_clean(version: int, judge: Judge, tmp_path: Path)
     assert clean(table).instant is None
     assert validate(table.open()).differences == ()
     assert table.agree().num_rows == 30
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("version", [6, 9], indirect=True)
+def test_hudi_reads_the_same_rows_behind_the_removal_of_orphan_files(
+    version: int, judge: Judge, tmp_path: Path
+) -> None:
+    """Hudi rolled a write back, and a task of its dead writer put its files again: archiving goes on without them."""
+    options = EVENT_TIME
+    table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=options)
+    rows = Rows(seed=12)
+    table.create(rows(range(20), 1))
+    table.upsert(rows(range(15), 2))
+    before = files(table.path)
+    table.upsert(rows(range(10, 40), 3))
+    undone = table.open().load_timeline().latest_completed
+    left = {file: (table.path / file).read_bytes() for file in files(table.path) - before if undone in file}
+    assert left
+    judge.rollback(table.path, undone)
+    for ts in range(4, 10):
+        table.upsert(rows(range(5), ts))
+    assert not files(table.path) & left.keys()
+    for file, data in left.items():
+        (table.path / file).write_bytes(data)
+    make_old({table.path / file for file in left}, 4 * 86_400)
+    expected = table.agree()
+    stopped = archive_table(table.open(), FEW, ProcessLock("cleaning"))
+    assert f"instant {undone} is gone and has files" in stopped.why
+    done = remove_orphans(table.open(), OrphanOptions(), ProcessLock("cleaning"))
+    assert {one.path for one in done.orphans if one.kind in ("base file", "log file")} == left.keys()
+    assert_same_rows(table.agree(), expected)
+    assert archive_table(table.open(), FEW, ProcessLock("cleaning")).archived
+    assert_same_rows(table.agree(), expected)
 
 
 # Real Hudi behind a clean of phantombase, without Spark: the same slices, nothing to clean, and it finishes ours.

@@ -18,7 +18,7 @@ SERVICES: tuple[Mutant, ...] = (
     (f"{_SERVICES}/last_run", "runs = last_runs(storage) | {", "runs = {", "services"),
     (f"{_SERVICES}/last_run", "s not in runs or", "all(other not in runs for other in Service) or", "services"),
     (f"{_SERVICES}/options", "counted.beside_cleaner(cleaned)", "counted", "services"),
-    (f"{_SERVICES}/options", "and self.clean.policy is Policy.COMMITS else 0", "else 0", "services"),
+    (f"{_SERVICES}/options", "and clean.policy is Policy.COMMITS else 0", "else 0", "services"),
     ("compactor_daemon/services/hudi_conf", "options.retain if policy is options.policy else None", "options.retain", "services"),
     ("timeline/planning/options", "names = (partition, f\"{partition}/{file_id}\".lstrip(\"/\"))", "names = (partition,)", "planner"),
     ("writer_hooks/write/ignored_conf", "(text.upper() == OPTIMISTIC and has_lock)", "text.upper() == OPTIMISTIC", "settings"),

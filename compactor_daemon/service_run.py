@@ -1,0 +1,40 @@
+"""What every table service is given, and what it answers; the services themselves are in `services.options`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.table.table import Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceMeans:
+    """How files are written, and how many at a time."""
+
+    output: OutputOptions = field(default_factory=OutputOptions)
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRun:
+    """`what`: in one line, also why there was nothing to do.
+
+    `instants`: the clean, clusterings, archived instants, or those that served the metadata table. `files`,
+    `bytes`: files of the table, or of its metadata table, that were removed; bytes of those.
+    """
+
+    what: str
+    instants: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+class RunService(Protocol):
+    """Does what is due on a table, and finishes what a dead process left; `options`: of the service."""
+
+    def __call__(self, table: Table, options: Any, lock: TableLock, means: ServiceMeans) -> ServiceRun:
+        """Errors of the tree: another service may run all the same."""
+        ...
