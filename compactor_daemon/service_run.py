@@ -19,7 +19,7 @@ class ServiceMeans:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceRun:
+class ServiceAnswer:
     """`what`: in one line, also why there was nothing to do.
 
     `instants`: the clean, clusterings, archived instants, or those that served the metadata table. `files`,
@@ -35,6 +35,6 @@ class ServiceRun:
 class RunService(Protocol):
     """Does what is due on a table, and finishes what a dead process left; `options`: of the service."""
 
-    def __call__(self, table: Table, options: Any, lock: TableLock, means: ServiceMeans) -> ServiceRun:
+    def __call__(self, table: Table, options: Any, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
         """Errors of the tree: another service may run all the same."""
         ...

@@ -37,7 +37,7 @@ from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_ha
 
 from ..attempt.finish import forget_archived
 from ..attempt.needed_records import tidy, unfinished_compactions
-from ..service_run import ServiceMeans, ServiceRun
+from ..service_run import ServiceAnswer, ServiceMeans
 from ..undo.dead_writers import remove_unreadable_rollbacks
 from .archived_files import Archive, remove_instants
 from .choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, ArchiveOptions, choose
@@ -306,9 +306,9 @@ def _result(
     )
 
 
-def run_service(table: Table, options: ArchiveOptions, lock: TableLock, means: ServiceMeans) -> ServiceRun:
+def run_service(table: Table, options: ArchiveOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
     """The service, see `RunService`."""
     done = archive_table(table, options, lock)
     count = len(done.archived) + len(done.finished)
     what = f"{plural(count, 'instant')} archived" if count else f"nothing to archive: {done.why}"
-    return ServiceRun(what=what, instants=count)
+    return ServiceAnswer(what=what, instants=count)

@@ -37,7 +37,7 @@ from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.needed_records import tidy
-from ..service_run import ServiceMeans, ServiceRun
+from ..service_run import ServiceAnswer, ServiceMeans
 from .choice import CleanChoice, CleanOptions
 from .plan import CleanResult, Finished, choice_of, is_needed, load_whole, may_go, refuse_needed, result_of, would_clean
 
@@ -229,9 +229,9 @@ def _plan(view: TableView, choice: CleanChoice, options: CleanOptions, before: s
     )
 
 
-def run_service(table: Table, options: CleanOptions, lock: TableLock, means: ServiceMeans) -> ServiceRun:
+def run_service(table: Table, options: CleanOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
     """The service, see `RunService`."""
     done = clean_table(table, options, lock)
     files, cleans = done.files + sum(one.files for one in done.finished), len(done.finished) + bool(done.instant)
     what = f"{plural(files, 'file')} removed, {human_bytes(done.bytes)}" if cleans else f"nothing to clean: {done.why}"
-    return ServiceRun(what=what, instants=cleans, files=files, bytes=done.bytes)
+    return ServiceAnswer(what=what, instants=cleans, files=files, bytes=done.bytes)

@@ -55,7 +55,7 @@ from phantombase.timeline.terminal.text_table import plural
 
 from ..attempt.attempt import merge_rules
 from ..leftovers import forget_heartbeats, remove_left_behind
-from ..service_run import ServiceMeans, ServiceRun
+from ..service_run import ServiceAnswer, ServiceMeans
 from .choice import ClusterChoice, check_sortable, choose_windows, output_name, planned
 from .complete import cancel_clustering, complete, inputs_now
 from .options import ClusterOptions, Copy, SortOrder
@@ -445,17 +445,17 @@ def _result(
     )
 
 
-def run_service(table: Table, options: ClusterOptions, lock: TableLock, means: ServiceMeans) -> ServiceRun:
+def run_service(table: Table, options: ClusterOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
     """The service, see `RunService`."""
     try:
         done = cluster_table(table, options, lock, output=means.output, threads=means.threads)
     except UnsupportedError as error:  # such as a bucket-indexed table of a fleet: no failure
-        return ServiceRun(what=f"not clustered: {error.what}")
+        return ServiceAnswer(what=f"not clustered: {error.what}")
     except ConflictError as error:  # others changed the files, or may: the next interval tries again
         if commit_stays(table, error):
             raise
-        return ServiceRun(what=f"put off: {error.what}")
+        return ServiceAnswer(what=f"put off: {error.what}")
     all_ = [*done.finished, *([] if done.done is None else [done.done])]
     files, made = sum(one.files for one in all_), sum(one.made for one in all_)
     what = f"{plural(files, 'file')} clustered, now {made}" if all_ else f"nothing to cluster: {done.why}"
-    return ServiceRun(what=what, instants=len(all_))
+    return ServiceAnswer(what=what, instants=len(all_))

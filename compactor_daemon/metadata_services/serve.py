@@ -50,7 +50,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
-from ..service_run import ServiceMeans, ServiceRun
+from ..service_run import ServiceAnswer, ServiceMeans
 from .compact import execute, request
 from .due import MetadataDue, MetadataOptions, due
 from .retention import (
@@ -380,7 +380,7 @@ def _done(instant: str, commit: CommitMetadata, *, finished: bool) -> MetadataCo
     )
 
 
-def run_service(table: Table, options: MetadataOptions, lock: TableLock, means: ServiceMeans) -> ServiceRun:
+def run_service(table: Table, options: MetadataOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
     """The service, see `RunService`."""
     served = serve_metadata(table, options, lock)
     did = []
@@ -394,4 +394,4 @@ def run_service(table: Table, options: MetadataOptions, lock: TableLock, means: 
     if archived := len(served.archived.instants):
         did.append(f"{plural(archived, 'instant')} of the metadata table archived")
     count = forgotten + len(served.compactions) + len(served.cleans) + archived
-    return ServiceRun(what=", ".join(did) or served.why, instants=count, files=files, bytes=size)
+    return ServiceAnswer(what=", ".join(did) or served.why, instants=count, files=files, bytes=size)

@@ -25,7 +25,7 @@ from phantombase.timeline.table.exclusive import exclusive
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
-from ..service_run import ServiceMeans, ServiceRun
+from ..service_run import ServiceAnswer, ServiceMeans
 from .choice import Item, KeptItem, OrphanChoice, OrphanOptions, choose
 from .facts import found_again, gather, list_items, newest_time
 
@@ -140,8 +140,8 @@ def _orphan(item: Item, now_ms: int) -> Orphan:
     )
 
 
-def run_service(table: Table, options: OrphanOptions, lock: TableLock, means: ServiceMeans) -> ServiceRun:
+def run_service(table: Table, options: OrphanOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
     """The service, see `RunService`."""
     done = remove_orphans(table, options, lock)
     what = f"{plural(done.files, 'file')} removed, {human_bytes(done.bytes)}" if done.files else "no orphan files"
-    return ServiceRun(what=what, files=done.files, bytes=done.bytes)
+    return ServiceAnswer(what=what, files=done.files, bytes=done.bytes)

@@ -18,12 +18,12 @@ from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 
-from ..service_run import ServiceRun
+from ..service_run import ServiceAnswer
 from .options import Service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceDone(ServiceRun):
+class ServiceDone(ServiceAnswer):
     """A run of a service. `what`: also its error, if it `failed`."""
 
     service: Service
