@@ -68,6 +68,9 @@ def _render_orphans(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         )
         todo = "; --remove removes them" if data["dry_run"] else ""
         yield Text(f"{plural(data['files'], 'file')}, {human_bytes(data['bytes'])}{todo}")
+    if data["uploads"]:
+        did = "would be aborted" if data["dry_run"] else "aborted"
+        yield Text(f"{plural(data['uploads'], 'unfinished upload')} {did}")
     for why, count in sorted(data["reasons"].items()):
         yield Text(f"{plural(count, 'file')} of no completed write stay: {why}")
     if data["foreign"]:

@@ -144,6 +144,8 @@ def why_counted(time: str, facts: OrphanFacts) -> str | None:
     timeline = facts.timeline
     for instant in sorted(timeline.at(time), key=lambda i: i.completed):
         return f"{instant.action} {time} is " + ("completed" if instant.completed else "pending: roll it back first")
+    if not timeline.start:
+        return "no write is on the active timeline: what is archived cannot be known"
     if time in facts.archived:
         return f"instant {time} is archived"
     if time < counted_from(timeline):
@@ -194,7 +196,7 @@ def _why_kept(item: Item, facts: OrphanFacts, older_s: float, now_ms: int) -> st
 
 def why_young(item: Item, older_s: float, now_ms: int) -> str | None:
     """Why an item stays by its age, if it does."""
-    return "it changed too lately: see --older-than" if now_ms - item.modified_ms <= older_s * 1000 else None
+    return "it is younger than --older-than" if now_ms - item.modified_ms <= older_s * 1000 else None
 
 
 def _is_over(time: str, timeline: Timeline) -> bool:

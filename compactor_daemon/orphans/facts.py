@@ -16,14 +16,15 @@ from typing import Any
 
 from phantombase.timeline.codec.avro_container import MAGIC, any_record
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
-from phantombase.timeline.format.file_name import LogFileName, parse_data_file
-from phantombase.timeline.format.instant import State
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.instant import State, is_time
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks
 from phantombase.timeline.instants.instant_files import StateFile, load_state_files
 from phantombase.timeline.instants.reserved_times import COMMITTED, recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, read_heartbeat
+from phantombase.timeline.locks.heartbeat import heartbeat_path, read_heartbeat
+from phantombase.timeline.metadata_table.records.partitions import FILES
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there
@@ -41,6 +42,7 @@ _MARKERS = f"{HOODIE}/.temp"
 _PLANNED = frozenset({"compaction", "logcompaction", "clustering", "clean", "rollback", "restore", "indexing"})
 """Actions whose requested file has a plan: an empty one is torn."""
 _OURS = (".hoodie_partition_metadata", "..hoodie_partition_metadata")
+_TOKEN = re.compile(r"\d+-\d+-\d+")
 _TEMPORARY_NAME = re.compile(r"(clock-|probe-)?[0-9a-f]{32}(\.[a-z]+)?")
 
 
@@ -50,15 +52,17 @@ def list_items(table: Table, timeline: Timeline) -> tuple[list[Item], list[str]]
     `timeline`: loaded before. Data files of its completed writes are left out.
     """
     items, foreign = list[Item](), list[str]()
-    for folder, entries in folders(table.storage, ""):
+    for folder, entries in folders(table.storage, "", _is_other_table):
+        if _is_other_table(folder, entries):
+            foreign.append(folder)
+            continue
         for entry in entries:
             if entry.is_folder or entry.name.endswith(".crc") or entry.name.startswith(_OURS):
                 continue
-            path, name = join(folder, entry.name), parse_data_file(entry.name)
+            path, name = join(folder, entry.name), _data_file(entry.name)
             if name is None:
                 foreign.append(path)
-                continue
-            if not timeline.is_committed(name.instant):
+            elif not timeline.is_committed(name.instant):
                 kind = OrphanKind.LOG if isinstance(name, LogFileName) else OrphanKind.BASE
                 items.append(_item(path, kind, name.instant, [entry], group=(folder, name.file_id)))
     for kind, parent in ((OrphanKind.STAGED, WRITES), (OrphanKind.MARKERS, _MARKERS)):
@@ -77,6 +81,19 @@ def list_items(table: Table, timeline: Timeline) -> tuple[list[Item], list[str]]
         if not entry.is_folder and _TEMPORARY_NAME.fullmatch(entry.name):
             items.append(_item(f"{TEMPORARY}/{entry.name}", OrphanKind.TEMPORARY, "", [entry]))
     return items, foreign
+
+
+def _is_other_table(folder: str, entries: Collection[Entry]) -> bool:
+    """Whether a folder is a table in a folder of this one: its instants are not on this timeline."""
+    return bool(folder) and any(e.is_folder and e.name == HOODIE for e in entries)
+
+
+def _data_file(name: str) -> BaseFileName | LogFileName | None:
+    """The name of a data file as Hudi and phantombase write it; `daily_report_2026.parquet` is foreign."""
+    found = parse_data_file(name)
+    if found is None or not is_time(found.instant):
+        return None
+    return found if found.token is None or _TOKEN.fullmatch(found.token) else None
 
 
 def _item(
@@ -101,6 +118,19 @@ def found_again(storage: Storage, item: Item) -> Item | None:
         entry = storage.find(item.path)
         entries = [] if entry is None or entry.is_folder else [entry]
     return _item(item.path, item.kind, item.instant, entries, item.group) if entries else None
+
+
+def upload_item(path: str) -> Item | None:
+    """An unfinished upload to a base file, or to a log file with one writer, as an item; None: it is of another kind.
+
+    An age is not in it: the store knows it.
+    """
+    folder, _, text = path.rpartition("/")
+    name = _data_file(text)
+    if name is None:
+        return None
+    kind = OrphanKind.LOG if isinstance(name, LogFileName) else OrphanKind.BASE
+    return Item(path=path, kind=kind, instant=name.instant, bytes=0, modified_ms=0, group=(folder, name.file_id))
 
 
 def newest_time(timeline: Timeline) -> str:
@@ -160,20 +190,19 @@ def _processes(
             )
         yield rollback.target, f"rollback {rollback.instant} of it is pending: let it be finished first"
     moments = frozenset(timeline.moment_of(write) for write in timeline.completed_writes.values())
-    pins = all_pins(storage)
-    pins = [pin for pin in pins if pin.is_live(now_ms)]
+    pins = [pin for pin in all_pins(storage) if pin.is_live(now_ms)]
     recorded = set(recorded_instants(storage))
     folders_there = {e.name for e in listed_if_there(storage, _MARKERS) or () if e.is_folder}
     for time in sorted(times):
         if (why := why_pinned(time, pins, moments)) is not None:
             yield time, why
         beat = read_heartbeat(storage, time)
-        if beat is not None and not beat.owner_gone and is_live(beat, now_ms, older_s):
+        if beat is not None and not beat.owner_gone and now_ms - beat.beat_ms <= older_s * 1000:
             yield time, f"its heartbeat is {(now_ms - beat.beat_ms) / 1000:,.0f} s old"
         if time in recorded and (why := _undecided(storage, time)) is not None:
             yield time, why
         if time in folders_there and _is_young(storage, time, older_s, now_ms):
-            yield time, "its markers changed too shortly ago: see --older-than"
+            yield time, "its markers are younger than --older-than"
 
 
 def _undecided(storage: Storage, time: str) -> str | None:
@@ -207,7 +236,7 @@ def _named(table: Table, timeline: Timeline, names: Set[str], older_s: float, no
             for marker in list_markers(table.storage, time) if may_write else ():
                 if marker.file in names:
                     yield marker.file, f"a marker of instant {time} names it"
-    if table.config.metadata_partitions:
+    if FILES in table.config.built_metadata_partitions:
         from phantombase.timeline.metadata_table.read import read_files  # late: it takes pyarrow
 
         listed = read_files(table)

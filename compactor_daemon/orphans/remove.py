@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
@@ -20,14 +20,16 @@ from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.prefetch import prefetched
+from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.storage.unfinished_uploads import abort_uploads
 from phantombase.timeline.table.exclusive import exclusive
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
 from ..service_run import ServiceAnswer, ServiceMeans
-from .choice import Item, KeptItem, OrphanChoice, OrphanOptions, choose
-from .facts import found_again, gather, list_items, newest_time
+from .choice import Item, KeptItem, OrphanChoice, OrphanKind, OrphanOptions, choose
+from .facts import found_again, gather, list_items, newest_time, upload_item
 
 _log = get_logger()
 _AT_ONCE = 500
@@ -50,7 +52,7 @@ class Orphan:
 class OrphanResult:
     """`orphans`: that were removed, or would be. `kept`: what stays, by reason. `foreign`: paths with other names.
 
-    `files`, `bytes`: of the orphans.
+    `files`, `bytes`: of the orphans. `uploads`: unfinished ones to such files that were aborted, on S3.
     """
 
     orphans: tuple[Orphan, ...]
@@ -59,6 +61,7 @@ class OrphanResult:
     kept: tuple[KeptItem, ...] = ()
     foreign: tuple[str, ...] = ()
     reasons: dict[str, int] = field(default_factory=dict)
+    uploads: int = 0
 
 
 def find_orphans(table: Table, options: OrphanOptions, now_ms: int) -> tuple[OrphanChoice, str, list[str]]:
@@ -89,12 +92,14 @@ def remove_orphans(table: Table, options: OrphanOptions, lock: TableLock, *, dry
     found = choice.orphans
     if not dry_run:
         found = tuple(_removed(table, found, newest, options, lock, now_ms))
+    is_over = partial(_is_over, table, newest, options, now_ms)
     return OrphanResult(
         orphans=tuple(_orphan(item, now_ms) for item in found),
         files=sum(item.files for item in found),
         bytes=sum(item.bytes for item in found),
         kept=choice.kept,
         foreign=tuple(foreign),
+        uploads=abort_uploads(table.storage, is_over, options.older_than_s, dry_run=dry_run),
         reasons=dict(Counter(kept.why for kept in choice.kept)),
     )
 
@@ -114,6 +119,17 @@ def _removed(
         for item in going:
             _log.info("orphan_removed", table=table.storage.base_path, path=item.path, bytes=item.bytes)
         yield from going
+
+
+def _is_over(table: Table, newest: str, options: OrphanOptions, now_ms: int, path: str) -> bool:
+    """Whether an unfinished upload to a path, old enough, is of an instant that is gone. Nothing of it is visible."""
+    if path.startswith(f"{RECORDS}/"):
+        return True
+    item = upload_item(path)
+    if item is None or (item.kind is OrphanKind.LOG and not table.layout.has_completion_times):
+        return False
+    item = replace(item, kind=OrphanKind.BASE)  # it has no blocks yet
+    return bool(_chosen(table.reload(), [item], newest, options, now_ms).orphans)
 
 
 def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:

@@ -25,12 +25,12 @@ BUCKET_RULE = "Give the bucket a rule that aborts unfinished uploads after a day
 _ANSWER_S = 30
 
 
-def abort_uploads(storage: Storage, is_ours: Callable[[str], bool], older_s: float) -> int:
+def abort_uploads(storage: Storage, is_over: Callable[[str], bool], older_s: float, *, dry_run: bool = False) -> int:
     """Aborts uploads below the base path that started more than `older_s` seconds ago; returns their number.
 
-    `is_ours`: whether an upload to this path, relative to the base path, is phantombase's. Ages are by the clock
-    of the store. Does nothing on other storages than S3. Where uploads cannot be listed or aborted, that is logged
-    once per process.
+    `is_over`: whether no process goes on with such an upload to this path, relative to the base path. Ages are by the
+    clock of the store. `dry_run`: they are only counted. Does nothing on other storages than S3. Where uploads cannot
+    be listed or aborted, that is logged once per process.
     """
     if storage.is_file_system:
         return 0
@@ -44,13 +44,13 @@ def abort_uploads(storage: Storage, is_ours: Callable[[str], bool], older_s: flo
         _log_once(storage, "boto3 is not installed", f"Install phantombase[s3]. Or: {BUCKET_RULE}")
         return 0
     try:
-        return _abort(storage, is_ours, older_s)
+        return _abort(storage, is_over, older_s, dry_run)
     except (botocore.BotoCoreError, botocore.ClientError) as error:
         _log_once(storage, storage.clients.text(error), BUCKET_RULE)
         return 0
 
 
-def _abort(storage: ObjectStorage, is_ours: Callable[[str], bool], older_s: float) -> int:
+def _abort(storage: ObjectStorage, is_over: Callable[[str], bool], older_s: float, dry_run: bool) -> int:
     client, base = _client(storage), storage.key("")
     prefix = f"{base}/" if base else ""
     aborted = 0
@@ -58,10 +58,12 @@ def _abort(storage: ObjectStorage, is_ours: Callable[[str], bool], older_s: floa
         now = parsedate_to_datetime(page["ResponseMetadata"]["HTTPHeaders"]["date"])
         for upload in page.get("Uploads", ()):
             key = upload["Key"]
-            if is_ours(key.removeprefix(prefix)) and (now - upload["Initiated"]).total_seconds() > older_s:
+            if (now - upload["Initiated"]).total_seconds() <= older_s or not is_over(key.removeprefix(prefix)):
+                continue
+            if not dry_run:
                 client.abort_multipart_upload(Bucket=storage.clients.bucket, Key=key, UploadId=upload["UploadId"])
-                aborted += 1
-    if aborted:
+            aborted += 1
+    if aborted and not dry_run:
         _log.info("unfinished_uploads_aborted", path=storage.base_path, uploads=aborted)
     return aborted
 

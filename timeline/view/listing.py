@@ -72,9 +72,7 @@ class Listing(Protocol):
         ...
 
 
-def folders(
-    storage: Storage, folder: str, ends: Callable[[Collection[Entry]], bool] = lambda entries: False
-) -> Iterator[Listed]:
+def folders(storage: Storage, folder: str, ends: Callable[[str, Collection[Entry]], bool]) -> Iterator[Listed]:
     """A folder and all folders below it that are not Hudi's own, level by level; none below one that `ends` accepts."""
     with ThreadPoolExecutor(_THREADS) as pool:
         level = [folder]
@@ -82,7 +80,7 @@ def folders(
             below: list[str] = []
             for path, entries in zip(level, pool.map(storage.list, level), strict=True):
                 yield path, entries
-                if not ends(entries):
+                if not ends(path, entries):
                     below += subfolders(path, entries)
             level = below
 
@@ -102,7 +100,7 @@ class StorageListing:
     def below(self, storage: Storage, config: TableConfig, folder: str) -> Iterator[Listed]:
         if folder and ((entry := storage.find(folder)) is None or not entry.is_folder):
             return
-        found = folders(storage, folder, lambda entries: is_partition(entries, config))
+        found = folders(storage, folder, lambda _, entries: is_partition(entries, config))
         yield from ((path, entries) for path, entries in found if is_partition(entries, config))
 
     def exactly(self, storage: Storage, config: TableConfig, partitions: Collection[str]) -> Iterator[Listed]:

@@ -29,16 +29,18 @@ from phantombase.timeline.format.compaction_plan import CompactionOperation, Com
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan, encode_cluster_plan
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
+from phantombase.timeline.metadata_table import read
+from phantombase.timeline.metadata_table.read import ListedFiles
 from phantombase.timeline.read.held_pins import HeldPin
 from phantombase.timeline.read.pins import PinOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import WRITES, marker_folder
 from phantombase.timeline.table.table import Table
-from tests.support.archived_tables import archive, compact, data_files, long_table, one_row, upsert
+from tests.support.archived_tables import archive, clean, compact, data_files, long_table, one_row, overwrite, upsert
 from tests.support.builders import AVRO, INSTANT_TIME, SCHEMA, avro_content, avro_schema, block
 from tests.support.compaction_steps import open_table
 from tests.support.faults import Faults, make_old
-from tests.support.golden_tables import LOCK, one_of, template
+from tests.support.golden_tables import LOCK, one_of, template, unzip_golden
 from tests.support.written_tables import read_rows
 
 DAY_S = 86_400
@@ -334,6 +336,38 @@ def test_files_of_instants_that_may_be_archived_stay(version: int, tmp_path: Pat
     assert older.exists()
 
 
+@one_of("version", 6, 9)
+def test_where_no_write_is_active_nothing_is_gone(version: int, tmp_path: Path) -> None:
+    """Archived ones may be lost, and nothing shows which."""
+    at = scene(version, tmp_path)
+    for file in at.timeline_folder.glob("2*.deltacommit*"):
+        file.unlink()
+    at.put_instant(f"{at.later()}.clean.requested", _clean(at))
+    assert paths(orphans(at)) == set()
+
+
+def test_a_table_in_a_folder_of_the_table_is_left_alone(tmp_path: Path) -> None:
+    at = scene(9, tmp_path)
+    inner = f"b/c/d/{at.base.rpartition('/')[2]}"
+    at.put(inner)
+    at.put("b/c/.hoodie/hoodie.properties")
+    at.put("b/c/.hoodie/timeline/x")
+    found = orphans(at)
+    assert paths(found) == {at.base, at.log}
+    assert found.foreign == ("b/c",)
+
+
+@pytest.mark.parametrize(
+    "name", ["daily_report_{}.parquet", "x_1-2-3_{}.csv", "x_1-2-3_1{}.parquet", ".x_{}.log", "x_1-2_{}.parquet"]
+)
+def test_a_name_that_only_looks_like_one_of_a_data_file_is_foreign(name: str, tmp_path: Path) -> None:
+    at = scene(9, tmp_path)
+    at.put(other := f"a/{name.format(at.gone)}")
+    found = orphans(at, dry_run=False)
+    assert found.foreign == (other,)
+    assert (at.path / other).exists()
+
+
 @one_of("version", 9, 6)
 def test_an_instant_later_than_all_others_may_be_one_that_just_began(version: int, tmp_path: Path) -> None:
     at = scene(version, tmp_path)
@@ -353,6 +387,38 @@ def test_behind_savepoints_hudi_counts_what_phantombase_does_not(tmp_path: Path)
         f"{at.first}_{at.gone}.savepoint", encode_savepoint(Savepoint(user="", comment="", made_ms=0, files={}))
     )
     assert paths(orphans(at)) == {at.base, at.log}
+
+
+@one_of("version", 9, 6)
+def test_what_the_metadata_table_lists_stays(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = unzip_golden(f"v{version}_with_metadata_table", tmp_path)
+    table = open_table(path)
+    first, *_, newest = sorted(table.load_timeline().completed_writes)
+    gone = str(int(first) + 1)
+    at = Scene(path=path, version=version, gone=gone, base=f"{table.partitions()[0]}/x-0_0-7-7_{gone}.parquet", log="")
+    assert gone < newest
+    at.put(at.base)
+    assert paths(orphans(at)) == {at.base}
+    partition, _, name = at.base.rpartition("/")
+    listed = ListedFiles(partitions={}, unnamed={partition: {name: 1}})
+    monkeypatch.setattr(read, "read_files", lambda table: listed)
+    assert paths(orphans(at)) == set()
+
+
+def test_a_file_of_an_undone_write_in_a_replaced_file_group_goes(tmp_path: Path) -> None:
+    """No clean takes it, and it stops archiving before the replace commit."""
+    at = scene(9, tmp_path)
+    overwrite(at.path, one_row("k0", 500))
+    for number in range(6):
+        upsert(at.path, one_row("k0", 600 + number))
+    rows = read_rows(at.path)
+    table = at.table
+    replaced = next(file_id for _, file_id in table.facts.replaced_groups(table.load_timeline()))
+    at.put(left := f"a/{replaced}_0-7-7_{at.gone}.parquet")
+    clean(at.path)
+    assert left in paths(orphans(at, dry_run=False))
+    assert "replaced are still there" not in archive(at.path).why
+    assert read_rows(at.path) == rows
 
 
 # Log files: on version 6 several writes share one.

@@ -17,6 +17,8 @@ import pytest
 
 from phantombase.compactor_daemon.attempt import finish
 from phantombase.compactor_daemon.attempt.finish import abort_abandoned_uploads
+from phantombase.compactor_daemon.orphans.choice import OrphanOptions
+from phantombase.compactor_daemon.orphans.remove import remove_orphans
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage
@@ -24,7 +26,7 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.places import ROOT, capture_logs
 from tests.support.s3_table import end_leases, fares, run
 from tests.support.servers.real_s3_server import REAL, RealS3Server
@@ -152,6 +154,33 @@ def test_a_bucket_may_be_a_table(s3: S3Server, uploads: Uploads) -> None:
     uploads.begin(storage.clients.bucket, OURS[0])
     abort_abandoned_uploads(storage)
     assert uploads.of(storage.clients.bucket) == []
+
+
+@one_of("version", 9, 6)
+def test_uploads_of_an_undone_write_are_orphans(version: int, s3: S3Server, uploads: Uploads) -> None:
+    """Also those of Hudi; not those of a completed or pending write, or of one that may have just begun."""
+    bucket = s3.new_bucket()
+    storage = ObjectStorage(trips_at(f"s3://{bucket}/tables/t", version))
+    table = Table.on(storage)
+    first, second = sorted(table.load_timeline().completed_writes)
+    undone, pending, later = (str(int(time) + 1) for time in (first, second, "3" + second[1:]))
+    storage.put_if_absent(f"{table.config.timeline_folder}/{pending}.deltacommit.inflight", b"")
+    base, log = "north/f-0_3-1-99_{}.parquet", "north/.f-0_{}.log.1_0-98-77"
+    gone = [name.format(undone) for name in (base, log)]
+    for path in (*gone, *(name.format(time) for name in (base, log) for time in (first, pending, later)), *THEIRS):
+        uploads.begin(bucket, storage.key(path))
+    before = uploads.of(bucket)
+    over = set(map(storage.key, gone if version == 9 else gone[:1]))
+    assert remove_orphans(table, OrphanOptions(), LOCK, dry_run=True).uploads == len(over)
+    assert uploads.of(bucket) == before
+    assert remove_orphans(table, OrphanOptions(), LOCK).uploads == len(over)
+    assert uploads.of(bucket) == sorted(set(before) - over)
+
+
+def trips_at(url: str, version: int) -> str:
+    for number in (1, 2):
+        trips(rows((3, number, 1.0)), version).upsert(url)
+    return url
 
 
 def test_an_upload_that_may_be_under_way_stays(
