@@ -10,7 +10,7 @@ own; the label `table` is the table's path:
     phantombase_last_success_timestamp_seconds                          when this daemon last completed a compaction
     phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms of the daemon, not by table
     phantombase_service_instants_total, _service_failed_total           by service: cleans, archived instants; failures
-    phantombase_cleaned_files_total, _cleaned_bytes_total               of cleans
+    phantombase_service_files_total, _service_bytes_total               by service: removed files
     phantombase_table_up                                                1; 0 after a snapshot of the table that failed
     phantombase_pool_running, _pool_occupancy, _pool_bytes              by pool: slots, part of them, bytes of an hour
     phantombase_zookeeper_connected                                     1 or 0; absent without ZooKeeper
@@ -36,7 +36,6 @@ from phantombase.timeline.service.metrics import add_process
 from ..attempt.compact_or_resume import Compacted
 from ..fleet.pools import PoolUsage
 from ..services.last_run import ServiceDone
-from ..services.options import Service
 from .work import Observer
 
 _LATENCY_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
@@ -64,8 +63,8 @@ class Metrics(Observer):
         self._connected: Gauge | None = None
         self._instants = self._counter("service_instants", "instants of services: cleans, archived ones", "service")
         self._service_failed = self._counter("service_failed", "services that failed", "service")
-        self._cleaned_files = self._counter("cleaned_files", "files that cleans removed")
-        self._cleaned_bytes = self._counter("cleaned_bytes", "bytes that cleans removed")
+        self._service_files = self._counter("service_files", "files that services removed", "service")
+        self._service_bytes = self._counter("service_bytes", "bytes that services removed", "service")
         self._up = self._gauge("table_up", "1 if the last snapshot of the table succeeded")
         self._pools = [
             Gauge(f"phantombase_pool_{name}", text, ["pool"], registry=self.registry)
@@ -127,9 +126,8 @@ class Metrics(Observer):
         """See `Observer`. Tables without services have no such series."""
         self._instants.labels(table, done.service.value).inc(done.instants)
         self._service_failed.labels(table, done.service.value).inc(done.failed)
-        if done.service is Service.CLEAN:
-            self._cleaned_files.labels(table).inc(done.files)
-            self._cleaned_bytes.labels(table).inc(done.bytes)
+        self._service_files.labels(table, done.service.value).inc(done.files)
+        self._service_bytes.labels(table, done.service.value).inc(done.bytes)
 
     def trouble(self, table: str, error: str | None) -> None:
         """See `Observer`."""
