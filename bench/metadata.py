@@ -25,7 +25,6 @@ from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.file_name import BaseFileName
 from phantombase.timeline.format.instant import Instant, State, format_time
-from phantombase.timeline.locks.section import REGARDLESS
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.update import Change, apply_update
@@ -96,7 +95,7 @@ def _add_files(path: Path, files: int) -> None:
         added[partition] = dict.fromkeys(names, 1 << 20)
     table = Table.on(LocalStorage(str(path)))
     done = Instant(requested_time=moment, action="deltacommit", state=State.COMPLETED, completion_time=moment)
-    apply_update(table, Change(instant=moment, files=added, moves_rows=False, schema_text=None), None, REGARDLESS)
+    apply_update(table, Change(instant=moment, files=added, moves_rows=False, schema_text=None), None)
     (path / table.instant_path(done)).write_bytes(encode_commit(CommitMetadata(), table.layout.encoding))
 
 

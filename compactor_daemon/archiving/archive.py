@@ -15,7 +15,7 @@ of undone instants. A fact that cannot be read is an error.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -28,9 +28,10 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.valid_instants import blocked_by
 from phantombase.timeline.read.pins import all_pins, live_pins
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.evolved_schema import newest_history
-from phantombase.timeline.table.in_progress import refuse_half_upgraded, refuse_pending_restore
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_hashed
@@ -43,6 +44,8 @@ from .archived_files import Archive, remove_instants
 from .choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, ArchiveOptions, choose
 from .history import compact_history
 
+_NEWEST = {Guard.ROLLBACK: "it is of the newest write or clustering, which is never archived"}
+_ARCHIVED = dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "neither undoes an instant that is archived")
 _METADATA, _COMMIT = ".hashing_meta", ".commit"
 
 
@@ -193,17 +196,17 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
     finished: list[str] = []
     written: list[str] = []
     while True:
-        with lock.hold("archive instants") as section:
-            seen = _look(table.reload())
-            finished += (rest := _finish(seen, section.check))
+        with exclusive(table, lock, "archive instants", {**READ_INSIDE, **_NEWEST}) as held:
+            seen = _look(held.table)
+            finished += (rest := _finish(seen))
             seen = _look(seen.table) if rest else seen
             choice = _choice(seen, options, dry_run=False)
             some = _some(choice.archived)
             if not some:
                 break
             seen.table.times.check_zone_of(some, seen.timeline)
-            written.append(_archive(seen.table, section.check).write(some, seen.timeline, seen.files))
-            remove_instants(seen.table.storage, of_instants(seen.files, some), section.check)
+            written.append(_archive(seen.table).write(some, seen.timeline, seen.files))
+            remove_instants(seen.table.storage, of_instants(seen.files, some))
             archived.append(_described(seen.files, some))
     merged = _merge(table, lock)
     forget_archived(table)
@@ -213,7 +216,8 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
 def _would_archive(table: Table, options: ArchiveOptions) -> ArchiveResult:
     """Runs without the lock: files that another process archives concurrently may be removed before they are read."""
     seen = _look(table)
-    both = _archive(table, lambda: None).seen_already(seen.timeline.instants)
+    refuse_in_progress(table, seen.timeline, _NEWEST)
+    both = _archive(table).seen_already(seen.timeline.instants)
     left = tuple(i for i in seen.timeline.instants if i not in both)
     choice = _choice(replace(seen, timeline=replace(seen.timeline, instants=left)), options, dry_run=True)
     seen.table.times.check_zone_of(choice.archived, seen.timeline)
@@ -231,23 +235,21 @@ class _Seen:
 
 
 def _look(table: Table) -> _Seen:
-    refuse_half_upgraded(table)
     # The files are listed first: an instant that completes in between is still pending in the list.
     files = load_state_files(table.storage, table.config)
     timeline = table.load_timeline()
-    refuse_pending_restore(table, timeline)
     return _Seen(table=table, timeline=timeline, files=files)
 
 
-def _archive(table: Table, check: Callable[[], None]) -> Archive:
-    return Archive(storage=table.storage, config=table.config, moment=table.times.moment, check=check)
+def _archive(table: Table) -> Archive:
+    return Archive(storage=table.storage, config=table.config, moment=table.times.moment)
 
 
-def _finish(seen: _Seen, check: Callable[[], None]) -> Sequence[str]:
+def _finish(seen: _Seen) -> Sequence[str]:
     """Removes already archived instants from the active timeline."""
-    both = _archive(seen.table, check).held_already(seen.timeline.instants)
+    both = _archive(seen.table).held_already(seen.timeline.instants)
     if both:
-        remove_instants(seen.table.storage, of_instants(seen.files, both), check)
+        remove_instants(seen.table.storage, of_instants(seen.files, both))
     return [i.requested_time for i in both]
 
 
@@ -273,9 +275,9 @@ def _merge(table: Table, lock: TableLock) -> tuple[str, ...]:
         return ()
 
     @contextmanager
-    def section() -> Iterator[Callable[[], None]]:
-        with lock.hold("merge files of the history") as held:
-            yield held.check
+    def section() -> Iterator[Storage]:
+        with exclusive(table, lock, "merge files of the history", _ARCHIVED) as held:
+            yield held.table.storage
 
     return compact_history(table.storage, table.config, section)
 

@@ -45,15 +45,13 @@ from .history import add_to_history, archived_already, make_current
 from .manifest import staged_name
 
 
-def remove_instants(storage: Storage, files: Sequence[StateFile], check: Callable[[], None]) -> None:
-    """Removes the given files of archived instants. `check` is called before each step: it raises if the lock is lost.
+def remove_instants(storage: Storage, files: Sequence[StateFile]) -> None:
+    """Removes the given files of archived instants. `storage`: of a section (`exclusive`).
 
     A file that does not exist counts as removed. After an error the next run removes the rest.
     """
-    check()
     storage.delete_all([f.path for f in files if not f.instant.completed])
     for one in sorted((f for f in files if f.instant.completed), key=lambda f: f.instant.requested_time):
-        check()
         storage.delete(one.path)
 
 
@@ -146,12 +144,11 @@ def write_archive_log(
     instants: Sequence[Instant],
     files: StateFiles,
     moment: Callable[[int], str],
-    check: Callable[[], None],
 ) -> str:
     """Archives completed instants, none of which is in the archive; returns the new file's name.
 
-    Called under the table lock; `check` raises if it is lost. `moment`: converts a modification time to an instant
-    time. Memory: the content of some state files. ConflictError: another process has put the same file.
+    `storage`: of a section (`exclusive`). `moment`: converts a modification time to an instant time. Memory: the
+    content of some state files. ConflictError: another process has put the same file.
     """
     folder = config.history_folder
     number = max((n for n, _ in archive_logs(storage, config)), default=0) + 1
@@ -164,16 +161,15 @@ def write_archive_log(
         with staged_output(storage, staged) as out:
             for records in _blocks(prefetched(of_instants(files, instants), entry, _AT_ONCE)):
                 out.writelines(archive_block(records, SCHEMA_TEXT))
-        _place(storage, staged, f"{folder}/{name}", check)
+        _place(storage, staged, f"{folder}/{name}")
     return name
 
 
-def _place(storage: Storage, staged: str, final: str, check: Callable[[], None]) -> None:
+def _place(storage: Storage, staged: str, final: str) -> None:
     made = storage.find(staged)
     if made is None:
         raise MissingFileError("a staged archive log is gone", path=staged, todo="Run again.")
     storage.make_folder(final.rpartition("/")[0])
-    check()
     placed = storage.place(staged, final)
     there = storage.find(final)
     if not placed or there is None or there.size != made.size:
@@ -192,7 +188,7 @@ def _blocks(records: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """The archive of one table. `check` is called before each step: it raises if the table lock is lost.
+    """The archive of one table. `storage`: of a section (`exclusive`), but for `seen_already`.
 
     `moment`: converts a modification time to an instant time.
     """
@@ -200,7 +196,6 @@ class Archive:
     storage: Storage
     config: TableConfig
     moment: Callable[[int], str]
-    check: Callable[[], None]
 
     def held_already(self, active: Sequence[Instant]) -> tuple[Instant, ...]:
         """The active completed instants that are also archived: the run that archived them died before their removal.
@@ -208,7 +203,7 @@ class Archive:
         MalformedError, UnknownStateError: the archive cannot be read.
         """
         if self.config.layout.has_completion_times:
-            make_current(self.storage, self.config, self.check)
+            make_current(self.storage, self.config)
         return self.seen_already(active)
 
     def seen_already(self, active: Sequence[Instant]) -> tuple[Instant, ...]:
@@ -223,5 +218,5 @@ class Archive:
         ConflictError: see `write_archive_log`, `add_to_history`.
         """
         if not self.config.layout.has_completion_times:
-            return write_archive_log(self.storage, self.config, instants, files, self.moment, self.check)
-        return add_to_history(self.storage, self.config, instants, files, timeline.completed_at, self.check)
+            return write_archive_log(self.storage, self.config, instants, files, self.moment)
+        return add_to_history(self.storage, self.config, instants, files, timeline.completed_at)

@@ -34,6 +34,7 @@ from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.instant_files import StateFiles
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.guarded import check_guard, unguarded
 from phantombase.timeline.storage.staged_file import place_staged, staged_output
 
 from .manifest import (
@@ -150,11 +151,11 @@ def archived_already(storage: Storage, config: TableConfig, active: Sequence[Ins
     return tuple(i for i in active if i in found)
 
 
-def make_current(storage: Storage, config: TableConfig, check: Callable[[], None]) -> None:
+def make_current(storage: Storage, config: TableConfig) -> None:
     """Makes a manifest that a dead writer put the one that counts."""
     manifest = newest_manifest(storage, config.history_folder)
     if manifest.number:
-        set_version(storage, config.history_folder, manifest.number, check)
+        set_version(storage, config.history_folder, manifest.number)
 
 
 def _keys(storage: Storage, path: str) -> Iterator[tuple[str, str, str]]:
@@ -170,12 +171,11 @@ def add_to_history(
     instants: Sequence[Instant],
     files: StateFiles,
     completion: Callable[[Instant], str],
-    check: Callable[[], None],
 ) -> str:
     """Archives completed instants, none of which is in the history; returns the new file's name.
 
-    Called under the table lock; `check` raises if the lock is lost. `completion`: the completion time of instants whose
-    name has none. Memory: the content of `_ROWS` instants. ConflictError: see `put_manifest`.
+    `storage`: of a section (`exclusive`). `completion`: the completion time of instants whose name has none. Memory:
+    the content of `_ROWS` instants. ConflictError: see `put_manifest`.
     """
     folder = config.history_folder
     times = [i.requested_time for i in instants]
@@ -183,9 +183,9 @@ def add_to_history(
     rows = prefetched(instants, lambda i: _row(storage, i, files, completion(i)), _AT_ONCE)
     with staged_name(storage, ".parquet") as staged:
         write_rows(storage, staged, _batches(rows))
-        file = place_history(storage, folder, staged, name, check)
+        file = place_history(storage, folder, staged, name)
     before = newest_manifest(storage, folder)
-    after = put_manifest(storage, folder, before, (*before.files, file), check)
+    after = put_manifest(storage, folder, before, (*before.files, file))
     check_counts(storage, folder, after)
     return file.name
 
@@ -223,9 +223,7 @@ def write_rows(storage: Storage, path: str, batches: Iterator[pa.Table]) -> None
             writer.write(batch)
 
 
-def place_history(
-    storage: Storage, folder: str, staged: str, name: HistoryName, check: Callable[[], None]
-) -> HistoryFile:
+def place_history(storage: Storage, folder: str, staged: str, name: HistoryName) -> HistoryFile:
     """Gives a staged history file its name, in place of one that no manifest names."""
     entry = storage.find(staged)
     if entry is None:
@@ -242,14 +240,13 @@ def place_history(
     there = storage.find(final)
     if there is not None and _same_instants(storage, staged, final):
         return HistoryFile(name=str(name), size=there.size)
-    check()
     storage.delete(final)
     try:
-        check()
+        check_guard(storage)
     except PhantombaseError:
         # This process may have stalled before the deletion: a manifest may name another process's file of this name.
         if str(name) in {f.name for f in newest_manifest(storage, folder).files}:
-            place_staged(storage, staged, final, entry.size)
+            place_staged(unguarded(storage), staged, final, entry.size)
         raise
     place_staged(storage, staged, final, entry.size)
     return HistoryFile(name=str(name), size=entry.size)
@@ -309,9 +306,9 @@ def next_merge(files: Sequence[HistoryFile], where: str, *, count: int = BATCH_F
 def compact_history(
     storage: Storage,
     config: TableConfig,
-    section: Callable[[], AbstractContextManager[Callable[[], None]]],
+    section: Callable[[], AbstractContextManager[Storage]],
 ) -> tuple[str, ...]:
-    """Merges until nothing is due; returns the new names. `section`: takes the lock, gives its check.
+    """Merges until nothing is due; returns the new names. `section`: takes the lock, gives the storage under it.
 
     Memory: one row group of a file. ConflictError: see `put_manifest`.
     """
@@ -320,16 +317,16 @@ def compact_history(
     while (merge := next_merge(newest_manifest(storage, folder).files, folder)) is not None:
         with staged_name(storage, ".parquet") as staged:
             write_rows(storage, staged, _rows(storage, folder, merge.files))
-            with section() as check:
-                before = newest_manifest(storage, folder)
+            with section() as held:
+                before = newest_manifest(held, folder)
                 if not set(merge.files) <= set(before.files):
                     continue  # another process has merged them
                 left = tuple(f for f in before.files if f not in merge.files)
-                file = place_history(storage, folder, staged, merge.target, check)
-                after = put_manifest(storage, folder, before, (*left, file), check)
-                check_counts(storage, folder, after)
+                file = place_history(held, folder, staged, merge.target)
+                after = put_manifest(held, folder, before, (*left, file))
+                check_counts(held, folder, after)
                 made.append(file.name)
-                _forget_old(storage, folder, after, len(made), check)
+                _forget_old(held, folder, after, len(made))
     return tuple(made)
 
 
@@ -348,7 +345,7 @@ def _rows(storage: Storage, folder: str, files: Sequence[HistoryFile]) -> Iterat
                 yield table if pc.all(fresh).as_py() else table.filter(fresh)
 
 
-def _forget_old(storage: Storage, folder: str, counting: Manifest, merged: int, check: Callable[[], None]) -> None:
+def _forget_old(storage: Storage, folder: str, counting: Manifest, merged: int) -> None:
     """Removes manifests older than the newest ones, and files that no remaining manifest names.
 
     No later manifest names such a file again. A file that no manifest has ever named was placed by a dead archiver.
@@ -360,13 +357,11 @@ def _forget_old(storage: Storage, folder: str, counting: Manifest, merged: int, 
     files = [n for n in names if HistoryName.parse(n) is not None and n not in named]
     older = [number for number in numbers if number not in kept]
     once_named = {name for number in older for name in _names(storage, folder, number)}
-    check()
     storage.delete_all([manifest_path(folder, number) for number in older])
-    check()
     storage.delete_all([f"{folder}/{name}" for name in files if name in once_named])
     for name in files:
         if name not in once_named:
-            _remove_leftover(storage, folder, name, check)
+            _remove_leftover(storage, folder, name)
 
 
 def _names(storage: Storage, folder: str, number: int) -> tuple[str, ...]:
@@ -376,7 +371,7 @@ def _names(storage: Storage, folder: str, number: int) -> tuple[str, ...]:
     return ()
 
 
-def _remove_leftover(storage: Storage, folder: str, name: str, check: Callable[[], None]) -> None:
+def _remove_leftover(storage: Storage, folder: str, name: str) -> None:
     """Removes a file that a dead archiver placed; puts the file back if a manifest names it since.
 
     Another process that archives the same instants uses the file as it is, while this process may stall right before
@@ -384,15 +379,14 @@ def _remove_leftover(storage: Storage, folder: str, name: str, check: Callable[[
     """
     path = f"{folder}/{name}"
     with staged_name(storage, ".parquet") as kept:
-        check()
         try:
             storage.place(path, kept)
         except MissingFileError:
             return
         storage.delete(path)
         try:
-            check()
+            check_guard(storage)
         except PhantombaseError:
             if name in {f.name for f in newest_manifest(storage, folder).files}:
-                storage.place(kept, path)
+                unguarded(storage).place(kept, path)
             raise

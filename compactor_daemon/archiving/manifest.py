@@ -12,13 +12,14 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import TEMPORARY
+from phantombase.timeline.storage.guarded import check_guard, unguarded
 
 
 @contextmanager
@@ -29,7 +30,7 @@ def staged_name(storage: Storage, ending: str) -> Iterator[str]:
         yield path
     finally:
         with suppress(PhantombaseError):
-            storage.delete(path)
+            unguarded(storage).delete(path)
 
 
 VERSION_FILE = "_version_"
@@ -95,23 +96,20 @@ def newest_manifest(storage: Storage, folder: str) -> Manifest:
     return Manifest(number=0, files=(), last=last)
 
 
-def put_manifest(
-    storage: Storage, folder: str, before: Manifest, files: tuple[HistoryFile, ...], check: Callable[[], None]
-) -> Manifest:
-    """Makes a manifest of these files the one that counts. `check` raises if the lock is lost.
+def put_manifest(storage: Storage, folder: str, before: Manifest, files: tuple[HistoryFile, ...]) -> Manifest:
+    """Makes a manifest of these files the one that counts. `storage`: of a section (`exclusive`).
 
     ConflictError: another process has put the same manifest or `_version_`.
     """
     number = before.last + 1
     body = json.dumps({"files": [{"fileName": f.name, "fileLen": f.size} for f in files]}, indent=2).encode()
-    check()
     if not storage.put_if_absent(manifest_path(folder, number), body):
         raise _conflict(storage, manifest_path(folder, number))
-    set_version(storage, folder, number, check)
+    set_version(storage, folder, number)
     return Manifest(number=number, files=files, last=number)
 
 
-def set_version(storage: Storage, folder: str, number: int, check: Callable[[], None]) -> None:
+def set_version(storage: Storage, folder: str, number: int) -> None:
     """Makes a manifest the one that counts, unless it already is. Errors as `put_manifest`.
 
     A process that stalled right before its put, and lost the lock, may put an older number while `_version_` is
@@ -122,14 +120,12 @@ def set_version(storage: Storage, folder: str, number: int, check: Callable[[], 
     for _ in range(_TRIES):
         if counting == number:
             return
-        check()
         storage.delete(path)
-        check()
         storage.put_if_absent(path, str(number).encode())
         try:
-            check()
+            check_guard(storage)
         except PhantombaseError:
-            _withdraw_older(storage, folder, number)
+            _withdraw_older(unguarded(storage), folder, number)
             raise
         counting = _version(storage, folder)
         if counting is not None and counting > number:

@@ -60,9 +60,7 @@ def is_ours(table: Table, done: Instant, decision: CommitDecision) -> bool:
 
 def remove_placed(table: Table, decision: CommitDecision, keep: Collection[str]) -> None:
     """Deletes the placed files of a decision, except the paths to `keep`."""
-    for placement in decision.placements:
-        if placement.final not in keep:
-            table.storage.delete(placement.final)
+    table.storage.delete_all([p.final for p in decision.placements if p.final not in keep])
 
 
 def named_files(table: Table, done: Instant) -> frozenset[str]:

@@ -25,15 +25,16 @@ from phantombase.timeline.format.layout import Layout, Slicing
 from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.ledger import GroupLedger, encode_ledgers
+from phantombase.timeline.table.exclusive import check_version, exclusive
 from phantombase.timeline.table.table import Table, TableSchema
 
 from .attempt import Attempt
 from .completed import completed_compaction
 from .hudi_executors import ForeignWatch
 from .outcome import CommitDecision, Placement, write_outcome
-from .publish import check_unchanged
+from .publish import NOT_PUBLISHED
 from .slice_task import SliceDone
-from .validity import refuse, validity_of
+from .validity import OF_ATTEMPT, refuse, validity_of
 
 
 def decide_commit(
@@ -45,11 +46,10 @@ def decide_commit(
     properties: Mapping[str, str] = MappingProxyType({}),
 ) -> CommitDecision:
     """Decides under the table lock. ConflictError, AttemptDeadError: nothing is published."""
-    with lock.hold("decide a compaction") as section:
-        table = table.snapshot()
-        check_unchanged(table, attempt.table_version, attempt.instant)
+    with exclusive(table, lock, "decide a compaction", OF_ATTEMPT, snapshot=True) as held:
+        table, timeline = held.table, held.timeline
+        check_version(table, attempt.table_version, attempt.instant, NOT_PUBLISHED)
         _check_undisturbed(table, attempt)
-        timeline = table.load_timeline()
         table.times.check_reached(attempt.instant, timeline)
         completion = table.completion_time(timeline)
         decision = build_decision(
@@ -66,7 +66,6 @@ def decide_commit(
         refuse(table, decision.instant, validity_of(table, decision))
         if completion is not None:
             reserve(table.storage, attempt.instant, attempt.number, completion)
-        section.check()
         write_outcome(table.storage, attempt.instant, attempt.number, decision.to_json(), decision.nonce)
         return decision
 

@@ -29,6 +29,7 @@ from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.staged_file import PLACED
 from phantombase.timeline.storage.unfinished_uploads import abort_uploads
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.in_progress import clustering_in_rollback, refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 
@@ -36,9 +37,15 @@ from .completed import completed_commits, completed_compaction, decision_of_comm
 from .outcome import STAGED_ENDINGS, CommitDecision, decisions, declare_dead, is_revoked
 from .retire import remove_staged, remove_strays, retire
 from .revert import retract_commit, revert_files, stale_commit
-from .validity import Validity, validity_of
+from .validity import ASKED, Validity, validity_of
 
 _log = get_logger()
+_BY_COMMIT = {
+    **READ_INSIDE,
+    **dict.fromkeys(
+        (Guard.UPGRADE, Guard.RESTORE, Guard.ROLLBACK), "the completed commit is there, and names the files that stay"
+    ),
+}
 
 _ABANDONED_MS = 3_600_000
 """The writer of a temporary file that has not changed for this long counts as dead."""
@@ -128,12 +135,11 @@ def _lost_removed(table: Table, done: Instant, made: Sequence[CommitDecision], l
     if not any(final not in named and table.storage.find(final) is not None for final in placed):
         return True
     # Without the lock, another process might be publishing them.
-    with lock.hold("remove files of a decision") as section:
-        table = table.reload()
+    with exclusive(table, lock, "remove files of a decision", _BY_COMMIT) as held:
+        table = held.table
         still = completed_compaction(table, done.requested_time)
         if still is None or named_files(table, still) != named:
             return False  # rolled back, and perhaps published by another decision: the next run checks it again
-        section.check()
         for one in made:
             remove_placed(table, one, keep=named)
     return True
@@ -144,15 +150,14 @@ def _reverted(table: Table, instant: str, lock: TableLock) -> bool:
 
     False: a decision is valid or blocked after all; nothing else of the instant may be removed.
     """
-    with lock.hold("revert a decision") as section:
-        table = table.reload()
+    with exclusive(table, lock, "revert a decision", {**READ_INSIDE, **ASKED}) as held:
+        table = held.table
         for decision in decisions(table.storage, instant):
             assessment = validity_of(table, decision)
             if assessment.validity in (Validity.VALID, Validity.BLOCKED):
                 return False
             if assessment.validity is Validity.INVALID:
-                section.check()
-                revert_files(table, decision, assessment.why, section)
+                revert_files(table, decision, assessment.why)
     return True
 
 

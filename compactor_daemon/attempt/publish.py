@@ -25,6 +25,7 @@ from dataclasses import replace
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     ConflictError,
+    LockError,
     MissingFileError,
     PhantombaseError,
     StorageError,
@@ -34,7 +35,6 @@ from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.ledger import decode_ledgers
 from phantombase.timeline.metadata_table.column_range import ColumnRange
@@ -44,6 +44,7 @@ from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.snapshot import list_ahead, without_snapshot
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
+from phantombase.timeline.table.exclusive import check_version, exclusive
 from phantombase.timeline.table.table import Table
 
 from .attempt import single_task
@@ -52,7 +53,7 @@ from .hudi_executors import inflight_path
 from .outcome import CommitDecision, Placement, is_revoked
 from .revert import check_after_put, refuse_revoked, revert_files, without_groups
 from .slice_task import SliceDone, compact_slice, done_slices
-from .validity import Validity, decided_instant, refuse, validity_of
+from .validity import OF_ATTEMPT, Validity, decided_instant, refuse, validity_of
 
 _PLACED_AT_ONCE = 8
 
@@ -60,19 +61,11 @@ _PLACED_AT_ONCE = 8
 _ALONE = nullcontext()
 
 
-def check_unchanged(table: Table, version: int, instant: str) -> None:
-    """TableChangedError if the table was upgraded since the attempt began, by the settings of `table`."""
-    now = table.config.version
-    if now != version:
-        raise TableChangedError(
-            "the table changed under this compaction",
-            path=table.storage.base_path,
-            instant=instant,
-            expected=f"table version {version}",
-            found=f"table version {now}",
-            todo="Nothing of this compaction is visible. If the next run fails in the same way, let Hudi execute the "
-            "compaction; the run after that removes what is left.",
-        )
+NOT_PUBLISHED = (
+    "Nothing of this compaction is visible. If the next run fails in the same way, let Hudi execute the compaction; "
+    "the run after that removes what is left."
+)
+"""What to do about a table that was upgraded under a compaction."""
 
 
 def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
@@ -87,52 +80,48 @@ def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
         placed = without_groups(decision, table.facts.replaced_groups(table.load_timeline()), table.layout)
         _place_all(table, placed)
         update = prepare(table, _change(table, placed))
-    with lock.hold("complete a compaction") as section:
-        table = table.snapshot()
+    with exclusive(table, lock, "complete a compaction", OF_ATTEMPT, snapshot=True) as held:
+        table = held.table
         done = completed_compaction(table, decision.instant)
         if done is not None:
-            _check_ours(table, done, decision, section)
+            _check_ours(table, done, decision)
             return
-        _check_publishable(table, decision, section)
-        kept = without_groups(decision, table.facts.replaced_groups(table.load_timeline()), table.layout)
-        section.check()
+        _check_publishable(table, decision)
+        kept = without_groups(decision, table.facts.replaced_groups(held.timeline), table.layout)
         remove_placed(table, decision, keep={p.final for p in kept.placements})
         # The decision was not valid at the first check, or a file group was replaced since then.
         if kept.placements != placed.placements:
             update = None
         _place_all(table, kept)  # again: another process may have removed what this one placed before it had the lock
-        _complete(table, decision, kept, update, section)
+        _complete(table, decision, kept, update)
 
 
-def _complete(
-    table: Table, decision: CommitDecision, kept: CommitDecision, update: Update | None, section: Section
-) -> None:
+def _complete(table: Table, decision: CommitDecision, kept: CommitDecision, update: Update | None) -> None:
     """Puts the completed file under the lock. `kept`: the decision without the files that must not be placed."""
-    storage, change = table.storage, _change(table, kept)
-    section.check()
-    apply_update(table, change, update, section)
+    apply_update(table, _change(table, kept), update)
     path = _completed_path(table, decision)
     table = table.snapshot()  # again: the steps since the last snapshot may have taken long
-    section.check()
     # An inflight file can only be that of a dead Hudi executor; Hudi refuses to work concurrently with it.
     if table.storage.find(inflight := inflight_path(table, decision.instant)) is not None:
-        storage.delete(inflight)
+        table.storage.delete(inflight)
     if not completed_commits(table, decision.instant):  # a Hudi executor may have completed it without the lock
-        _check_publishable(table, decision, section)  # again
-        section.check()
+        _check_publishable(table, decision)  # again
         try:
-            storage.put_if_absent(path, kept.content)  # if our own put was sent twice, the answer may be False
+            table.storage.put_if_absent(path, kept.content)  # if our own put was sent twice, the answer may be False
+        except LockError:  # the lock was asked before the put
+            raise
         except PhantombaseError:  # the put may have taken effect
             check_after_put(table.snapshot(), decision, path)
             raise
         table = table.snapshot()
-        check_after_put(table, decision, path)
+        if check_after_put(table, decision, path):
+            table = table.snapshot()
     done = completed_compaction(table, decision.instant)
     if done is None:
         raise StorageError("the completed commit is not there after it was written", path=path)
     if not is_ours(table, done, decision):  # completed without the lock, between our check and our put
-        apply_update(table, Change.of(decision.instant, table.commit_metadata(done), {}), None, section)
-    _check_ours(table, done, decision, section)
+        apply_update(table, Change.of(decision.instant, table.commit_metadata(done), {}), None)
+    _check_ours(table, done, decision)
 
 
 def _change(table: Table, decision: CommitDecision) -> Change:
@@ -169,7 +158,7 @@ def _measured(storage: Storage, decision: CommitDecision) -> dict[str, tuple[Col
 def _is_publishable(table: Table, decision: CommitDecision) -> bool:
     """Whether it is worth placing files before the lock is taken; the check under the lock decides."""
     try:
-        check_unchanged(table, decision.table_version, decision.instant)
+        check_version(table, decision.table_version, decision.instant, NOT_PUBLISHED)
     except TableChangedError:
         return False
     if is_revoked(table.storage, decision.instant, decision.attempt):
@@ -202,26 +191,23 @@ def _place_all(table: Table, decision: CommitDecision) -> None:
         list(pool.map(lambda placement: place(table, decision, placement, storage, merging), decision.placements))
 
 
-def _check_publishable(table: Table, decision: CommitDecision, section: Section) -> None:
+def _check_publishable(table: Table, decision: CommitDecision) -> None:
     """TableChangedError, ConflictError: the decision cannot be published; its files have no final names then.
 
     Files must not keep final names: Hudi may execute the plan instead, and of two base files of one instant a reader
     may take either. The caller holds the table lock: without it another process may be completing the same decision.
     """
     try:
-        check_unchanged(table, decision.table_version, decision.instant)
+        check_version(table, decision.table_version, decision.instant, NOT_PUBLISHED)
     except TableChangedError:
         if completed_compaction(table.reload(), decision.instant) is None:
-            section.check()
             remove_placed(table, decision, keep=set())
         raise
     assessment = validity_of(table, decision)
     if assessment.validity is Validity.INVALID:
-        section.check()
-        revert_files(table, decision, assessment.why, section)
+        revert_files(table, decision, assessment.why)
     refuse(table, decision.instant, assessment)
     if is_revoked(table.storage, decision.instant, decision.attempt):
-        section.check()
         remove_placed(table, decision, keep=set())
         refuse_revoked(table, decision)
 
@@ -248,7 +234,7 @@ def place(
     place_staged(storage or table.storage, placement.staged, placement.final, placement.size, lost)
 
 
-def _check_ours(table: Table, done: Instant, decision: CommitDecision, section: Section) -> None:
+def _check_ours(table: Table, done: Instant, decision: CommitDecision) -> None:
     """ConflictError: the completed commit is not the decided one. Files that only the decision names are removed then.
 
     They are kept if that commit no longer exists: another process may have completed the decision since then.
@@ -260,7 +246,6 @@ def _check_ours(table: Table, done: Instant, decision: CommitDecision, section: 
     if again is not None and is_ours(table, again, decision):
         return
     if again is not None:
-        section.check()
         remove_placed(table, decision, keep=named_files(table, again))
     raise ConflictError(
         "another process completed this compaction first",

@@ -35,28 +35,28 @@ from phantombase.timeline.format.layout import Layout, Slicing
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import process_name
-from phantombase.timeline.locks.section import REGARDLESS, Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.snapshot import list_ahead
+from phantombase.timeline.table.exclusive import READ_INSIDE, exclusive, regardless
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.view.view import GroupKey
 
 from .completed import completed_commits, completed_compaction, is_ours, remove_placed
 from .outcome import STAGED_ENDINGS, CommitDecision, is_revoked, revoke_decision
-from .validity import Assessment, Validity, refuse, validity_of
+from .validity import ASKED, Assessment, Validity, refuse, validity_of
 
 _log = get_logger()
 
 
-def revert_files(table: Table, decision: CommitDecision, why: str, section: Section) -> None:
-    """Revokes a decision and deletes its files; the caller holds the table lock.
+def revert_files(table: Table, decision: CommitDecision, why: str) -> None:
+    """Revokes a decision and deletes its files; `table`: of a section (`exclusive`).
 
-    ConflictError: it is completed; no file was removed then. LockError: the lock was lost before the metadata table
-    was updated; the next run finishes. MalformedError: the metadata table cannot be updated; all other steps are done.
+    ConflictError: it is completed; no file was removed then. LockError: the lock was lost; the next run finishes.
+    MalformedError: the metadata table cannot be updated; all other steps are done.
     """
     table = table.reload()
     storage = table.storage
@@ -66,10 +66,9 @@ def revert_files(table: Table, decision: CommitDecision, why: str, section: Sect
     _refuse_completed(table, decision)
     folder = attempt_folder(decision.instant, decision.attempt)
     own = [f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)]
-    for path in sorted({*own, *(p.staged for p in decision.placements)}):
-        storage.delete(path)
+    storage.delete_all(sorted({*own, *(p.staged for p in decision.placements)}))
     try:
-        forget(table, decision.instant, section)
+        forget(table, decision.instant)
     except MalformedError:  # a retry does not help, and the files must be deleted
         remove_placed(table, decision, keep=set())
         raise
@@ -198,28 +197,33 @@ def _lacks_inputs(table: Table, timeline: Timeline, plan: CompactionPlan, *, log
     return False
 
 
-def check_after_put(table: Table, decision: CommitDecision, path: str) -> None:
+def check_after_put(table: Table, decision: CommitDecision, path: str) -> bool:
     """Deletes the completed file that was just put at `path`, or may have been put, if it must not exist.
+
+    Returns whether it did; it asks no lock, whose loss before the put is what it repairs.
 
     ConflictError: the plan, or a write that was merged, was removed, or the decision was revoked. If another compactor
     has completed the instant, only its commit remains.
     """
+    free = regardless(table)
     theirs = [i for i in completed_commits(table, decision.instant) if not is_ours(table, i, decision)]
     if theirs:
-        if table.storage.find(path) is not None and path not in {table.instant_path(i) for i in theirs}:
-            table.storage.delete(path)
-        return
+        is_second = table.storage.find(path) is not None and path not in {table.instant_path(i) for i in theirs}
+        if is_second:
+            free.storage.delete(path)
+        return is_second
     assessment = validity_of(table, decision)
     is_over = assessment.validity in (Validity.SUPERSEDED, Validity.INVALID)
     if not is_over and not is_revoked(table.storage, decision.instant, decision.attempt):
-        return
+        return False
     if assessment.validity is not Validity.SUPERSEDED and _remains(table, decision, assessment):
-        return
-    table.storage.delete(path)
+        return False
+    free.storage.delete(path)
     if assessment.validity is Validity.INVALID:
-        revert_files(table, decision, assessment.why, REGARDLESS)
+        revert_files(free, decision, assessment.why)
     refuse(table, decision.instant, assessment)
-    refuse_revoked(table, decision)
+    refuse_revoked(free, decision)
+    return True
 
 
 def stale_commit(table: Table, done: Instant, made: Collection[CommitDecision]) -> CommitDecision | None:
@@ -231,18 +235,17 @@ def stale_commit(table: Table, done: Instant, made: Collection[CommitDecision]) 
 
 def retract_commit(table: Table, decision: CommitDecision, lock: TableLock) -> bool:
     """Deletes the completed file of a `stale_commit`, if that decision is invalid; returns whether it did."""
-    with lock.hold("retract a stale commit") as section:
-        table = table.snapshot()
+    with exclusive(table, lock, "retract a stale commit", {**READ_INSIDE, **ASKED}, snapshot=True) as held:
+        table = held.table
         done, assessment = completed_compaction(table, decision.instant), validity_of(table, decision)
         if done is None or not is_ours(table, done, decision) or assessment.validity is not Validity.INVALID:
             return False
         # A pending write of version 6 may be about to write a log that is named after the commit.
-        is_awaited = table.layout.slicing is Slicing.BY_BASE_INSTANT and table.load_timeline().pending_delta_commits
+        is_awaited = table.layout.slicing is Slicing.BY_BASE_INSTANT and held.timeline.pending_delta_commits
         if is_awaited or _remains(table, decision, assessment):
             return False
-        section.check()
         table.storage.delete(table.instant_path(done))
-        revert_files(table, decision, assessment.why, section)
+        revert_files(table, decision, assessment.why)
         return True
 
 

@@ -21,6 +21,7 @@ from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.format.compaction_plan import planned_paths
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.table.exclusive import Guard
 from phantombase.timeline.table.in_progress import (
     UnreadableRollback,
     clustering_in_rollback,
@@ -30,6 +31,11 @@ from phantombase.timeline.table.in_progress import (
 from phantombase.timeline.table.table import Table
 
 from .outcome import CommitDecision
+
+ASKED = dict.fromkeys((Guard.UPGRADE, Guard.RESTORE, Guard.ROLLBACK), "the validity of the decision depends on them")
+"""For the sections that ask for the validity of a decision."""
+OF_ATTEMPT = {**ASKED, Guard.SETTINGS: "the version is compared with that of the attempt"}
+"""For those that also refuse another version than that of the attempt."""
 
 
 class Validity(Enum):

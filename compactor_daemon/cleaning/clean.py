@@ -23,7 +23,6 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, prepare
 from phantombase.timeline.read.pins import all_pins, forget_expired, live_pins
@@ -31,7 +30,9 @@ from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.in_progress import refuse_pending_restore, reload_same_version, rollback_in_progress
+from phantombase.timeline.storage.snapshot import without_snapshot
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, regardless
+from phantombase.timeline.table.in_progress import refuse_pending_restore, rollback_in_progress
 from phantombase.timeline.table.table import Table, put_requested
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import TableView
@@ -42,6 +43,9 @@ from .choice import CleanChoice, CleanOptions
 from .plan import CleanResult, Finished, choice_of, is_needed, load_whole, may_go, refuse_needed, result_of, would_clean
 
 _log = get_logger()
+_ROLLED_BACK = {Guard.ROLLBACK: "a plan that is only requested is removed then; another one has removed files already"}
+_NOT_BEGUN = {Guard.ROLLBACK: "the plan has removed nothing, and its removal cancels it"}
+_REMOVED = dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "the files are removed, which only remains to be recorded")
 
 _PARTITION_FILES = (".hoodie_partition_metadata", "..hoodie_partition_metadata.crc")
 
@@ -54,15 +58,14 @@ def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
         plan = _readable_plan(table, instant, lock)
         if plan is None:
             continue
-        with lock.hold("go on with a clean") as section:
-            timeline = table.reload().load_timeline()
-            now = timeline.find(instant.requested_time, "clean")
+        with exclusive(table, lock, "go on with a clean", _ROLLED_BACK) as held:
+            now = held.timeline.find(instant.requested_time, "clean")
             if now is None:
                 continue
-            if now.state is State.REQUESTED and rollback_in_progress(table, timeline) is not None:
-                _take_back(table, now, section)  # what it names may be what the rollback brings back
+            if now.state is State.REQUESTED and rollback_in_progress(held.table, held.timeline) is not None:
+                _take_back(held.table, now)  # what it names may be what the rollback brings back
                 continue
-            if now.state is State.REQUESTED and not begin(table, now, plan, section):
+            if now.state is State.REQUESTED and not begin(held.table, now, plan):
                 continue
         execute(table, instant.requested_time, plan, lock)
         found.append(Finished(instant=instant.requested_time, files=plan.count))
@@ -79,19 +82,16 @@ def _readable_plan(table: Table, clean: Instant, lock: TableLock) -> CleanPlan |
     try:
         return decode_clean_plan(table.storage.read(path), path)
     except (MalformedError, MissingFileError) as error:
-        with lock.hold("remove an unreadable plan of a clean") as section:
-            if not may_go(table, clean, error, lambda: storage_ms(table.storage)):
+        with exclusive(table, lock, "remove an unreadable plan of a clean", _NOT_BEGUN) as held:
+            if not may_go(held.table, clean, error, lambda: storage_ms(held.table.storage)):
                 return None
-            section.check()
-            table.storage.delete(path)
+            held.table.storage.delete(path)
     _log.warning("unreadable_clean_removed", table=table.storage.base_path, instant=clean.requested_time)
     return None
 
 
-def begin(
-    table: Table, clean: Instant, plan: CleanPlan, section: Section, known: Collection[str] | None = None
-) -> bool:
-    """Makes a visible plan inflight: from here on its files may have been removed. Called under the table lock.
+def begin(table: Table, clean: Instant, plan: CleanPlan, known: Collection[str] | None = None) -> bool:
+    """Makes a visible plan inflight: from here on its files may have been removed. `table`: of a section.
 
     False: some of the files are needed, and the plan was removed. They may be needed by a pin that was put before the
     plan was visible, so that its reader was not refused; where the plan is older than this section, also by a savepoint
@@ -100,16 +100,14 @@ def begin(
     """
     pins = [pin for pin in live_pins(table.storage) if pin.path not in (known or ())]
     if (pins or known is None) and is_needed(table, plan, pins):
-        _take_back(table, clean, section)
+        _take_back(table, clean)
         return False
     content = b"" if table.layout.has_completion_times else encode_clean_plan(plan, table.storage.base_path)
-    section.check()
     table.storage.put_if_absent(table.instant_path(clean.at(State.INFLIGHT)), content)
     return True
 
 
-def _take_back(table: Table, clean: Instant, section: Section) -> None:
-    section.check()
+def _take_back(table: Table, clean: Instant) -> None:
     table.storage.delete(table.instant_path(clean))
     _log.warning("clean_taken_back", table=table.storage.base_path, instant=clean.requested_time)
 
@@ -126,26 +124,23 @@ def execute(table: Table, instant: str, plan: CleanPlan, lock: TableLock) -> Non
 def _complete(table: Table, instant: str, plan: CleanPlan, took_ms: int, lock: TableLock) -> None:
     change = Change(instant=instant, files={}, moves_rows=False, schema_text=None, removed=plan.files)
     update = prepare(table, change)
-    with lock.hold("complete a clean") as section:
-        table = reload_same_version(table, "a clean")
-        timeline = table.load_timeline()
+    with exclusive(table, lock, "complete a clean", _REMOVED) as held:
+        table, timeline = held.table, held.timeline
         found = timeline.find(instant, "clean")
         if found is None:
             raise MissingFileError("a pending clean is gone", path=table.storage.base_path, instant=instant)
         if found.completed:
             return
-        if gone := _remove_partitions(table, timeline, plan, section):
+        if gone := _remove_partitions(table, timeline, plan):
             change, update = replace(change, removed_partitions=gone), None
-        section.check()
-        apply_update(table, change, update, section)
+        apply_update(table, change, update)
         done = replace(found.at(State.COMPLETED), completion_time=table.completion_time(timeline))
-        section.check()
         table.storage.put_if_absent(table.instant_path(done), encode_clean_metadata(plan, instant, took_ms, gone))
     _log.info("cleaned", table=table.storage.base_path, instant=instant, files=plan.count)
 
 
-def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan, section: Section) -> frozenset[str]:
-    """Removes empty partitions; returns which were removed. Called under the lock.
+def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan) -> frozenset[str]:
+    """Removes empty partitions; returns which were removed. `table`: of a section.
 
     While a write is pending they are kept: it may be about to place files there. A removed partition has no partition
     metadata file; its empty folder is kept. A process may stall right here and lose the lock while others write:
@@ -157,11 +152,10 @@ def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan, sectio
         if entries and not timeline.pending_writes and all(e.name in _PARTITION_FILES for e in entries):
             paths = [join(partition, e.name) for e in entries]
             were = {path: storage.read(path) for path in paths}
-            section.check()
             storage.delete_all(paths)
             entries = listed_if_there(storage, partition)
             for path, content in were.items() if entries else ():
-                storage.put_if_absent(path, content)
+                regardless(table).storage.put_if_absent(path, content)
         if not entries:
             gone.add(partition)
     return frozenset(gone)
@@ -179,24 +173,25 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
     check_keepable(table.reload(), moves_rows=False)
     tidy(table, lock)
     finished = finish_pending(table, lock)
-    with lock.hold("plan a clean") as section:
-        seen = table.snapshot()
-        if seen.load_timeline().pending("clean"):
+    with exclusive(table, lock, "plan a clean", READ_INSIDE, snapshot=True) as held:
+        seen = held.table
+        if held.timeline.pending("clean"):
             raise ConflictError(
                 "another process began a clean meanwhile", path=seen.storage.base_path, todo="Run again."
             )
-        known = {pin.path for pin in all_pins(table.storage)}
+        fresh = replace(seen, storage=without_snapshot(seen.storage))
+        known = {pin.path for pin in all_pins(fresh.storage)}
         view = load_whole(seen)
         choice = choice_of(seen, view, options, dry_run=False)
         if not choice.gone:
             return result_of(None, choice, finished)
         plan = _plan(view, choice, options, retained_since(seen, view.timeline))
         clean = Instant(requested_time=seen.next_time(view.timeline), action="clean", state=State.REQUESTED)
-        put_requested(table, clean, encode_clean_plan(plan, table.storage.base_path), section)
-        if not begin(table, clean, plan, section, known):
+        put_requested(fresh, clean, encode_clean_plan(plan, fresh.storage.base_path))
+        if not begin(fresh, clean, plan, known):
             raise ConflictError(
                 "a reader pinned the table while a clean was planned",
-                path=table.storage.base_path,
+                path=seen.storage.base_path,
                 instant=clean.requested_time,
                 todo="Nothing was removed. Run again.",
             )

@@ -19,10 +19,9 @@ from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.read.pins import Pin, all_pins, earliest_to_retain, held_files, live_pins
 from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.storage.folders import join
+from phantombase.timeline.table.exclusive import refuse_in_progress
 from phantombase.timeline.table.in_progress import (
     clustered_file_groups,
-    refuse_half_rolled_back,
-    refuse_half_upgraded,
     refuse_pending_restore,
 )
 from phantombase.timeline.table.table import Table, from_one_snapshot
@@ -112,6 +111,7 @@ def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanRe
     check_keepable(table, moves_rows=False)
     finishing = to_finish(table)
     gone = {join(part, name) for plan in finishing.values() for part, names in plan.files.items() for name in names}
+    refuse_in_progress(table, view.timeline)
     choice = choice_of(table, without(view, gone) if gone else view, options, dry_run=True)
     if choice.gone:
         table.times.check_zone(view.timeline)
@@ -123,11 +123,9 @@ def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanRe
 
 
 def choice_of(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> CleanChoice:
-    refuse_half_upgraded(table)
-    refuse_pending_restore(table, view.timeline)
-    refuse_half_rolled_back(table, view.timeline)  # the state before its write will be the newest
+    """`table`, `view`: of a section, or after `refuse_in_progress`."""
     if (newest := view.timeline.completed_writes.get(view.timeline.latest_completed)) is not None:
-        table.commit_metadata(newest)  # likewise for one that cannot be read: only its rollback ends that
+        table.commit_metadata(newest)  # one that cannot be read is an error: only its rollback ends that
     return choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
 
 

@@ -43,13 +43,8 @@ from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.in_progress import (
-    pending_replacing_writes,
-    refuse_half_rolled_back,
-    refuse_half_upgraded,
-    refuse_left_to_hudi,
-    refuse_pending_restore,
-)
+from phantombase.timeline.table.exclusive import READ_INSIDE, exclusive, refuse_in_progress, regardless
+from phantombase.timeline.table.in_progress import pending_replacing_writes, refuse_left_to_hudi
 from phantombase.timeline.table.table import Table, from_one_snapshot, put_requested
 from phantombase.timeline.terminal.text_table import plural
 
@@ -138,8 +133,10 @@ def cluster_table(
     cancelled; where that fails too, the next write or run cancels it.
     """
     seen = table.reload()
+    timeline = seen.load_timeline()
     if not dry_run:
-        withdraw_stale(seen, seen.load_timeline(), lock)
+        withdraw_stale(seen, timeline, lock)
+    refuse_in_progress(seen, timeline)
     copying = Copying(storage=table.storage, copy=options.copy)
     timeline, choice = _choose(seen, options, copying)
     if dry_run:
@@ -153,14 +150,15 @@ def cluster_table(
     work = _Work(table=table, options=options, lock=lock, output=output, threads=threads, progress=progress)
     finished, taken_back = work.finish_pending()
     with ExitStack() as stack:
-        with lock.hold("plan a clustering") as section:
-            seen = table.reload()
+        with exclusive(table, lock, "plan a clustering", READ_INSIDE) as held:
+            seen = held.table
             timeline, choice = _choose(seen, options, copying)
             if not choice.windows:
                 return _result(choice, None, finished, taken_back)
             pending = _plan(seen, timeline, choice, options)
-            stack.enter_context(_beating(table, pending))  # before the plan is visible: without it the plan is dead
-            put_requested(seen, pending.requested, encode_cluster_plan(pending.plan, table.storage.base_path), section)
+            # Before the plan is visible: without a heartbeat the plan is dead.
+            stack.enter_context(_beating(regardless(seen), pending))
+            put_requested(seen, pending.requested, encode_cluster_plan(pending.plan, seen.storage.base_path))
         done = work.execute(pending, options.copy)
     return _result(choice, done, finished, taken_back)
 
@@ -197,15 +195,12 @@ def cancel_pending_clusterings(table: Table, lock: TableLock) -> tuple[str, ...]
 
 def _choose(table: Table, options: ClusterOptions, copying: Copying) -> tuple[Timeline, ClusterChoice]:
     """The timeline, and the choice made with it. `table`: reloaded."""
-    refuse_half_upgraded(table)
     refuse_left_to_hudi(table, "clustering")
     _refuse_indexes(table)
     view = from_one_snapshot(lambda: table.load_view())
     timeline = view.timeline
     if options.sort_by:
         check_sortable(table.schema_to_cluster(timeline).arrow, options.sort_by, table.storage.base_path)
-    refuse_pending_restore(table, timeline)
-    refuse_half_rolled_back(table, timeline)
     if replacing := pending_replacing_writes(table, timeline):
         raise BarrierError(
             "a write that replaces file groups is pending; it does not say which",

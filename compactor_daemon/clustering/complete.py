@@ -25,7 +25,6 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.reserved_times import has_tombstone, put_tombstone
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.ledger import CLUSTERED, GroupLedger, encode_ledgers
 from phantombase.timeline.merge.rule import SliceRules
@@ -35,13 +34,8 @@ from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import list_of_table
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import place_staged
-from phantombase.timeline.table.in_progress import (
-    is_pending_service,
-    pending_replacing_writes,
-    refuse_half_rolled_back,
-    refuse_pending_restore,
-    reload_same_version,
-)
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, regardless
+from phantombase.timeline.table.in_progress import is_pending_service, pending_replacing_writes
 from phantombase.timeline.table.table import Table, from_one_snapshot, put_completed
 from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker, traces_of
 from phantombase.timeline.view.view import FileSlice
@@ -61,6 +55,11 @@ from .pending import (
 from .stale import refuse_changed_inputs, withdraw_stale
 
 _log = get_logger()
+_PENDING = {Guard.ROLLBACK: "a rollback of a completed write does not depend on a plan, which may be what blocks it"}
+_CANCELLED = {
+    **READ_INSIDE,
+    **dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "the plan is cancelled: nothing depends on its inflight file"),
+}
 
 
 def complete(
@@ -72,11 +71,8 @@ def complete(
     ConflictError: the inputs changed, the plan was removed or is superseded (see `pending`), or Hudi executes it.
     UnknownCommitError: see there.
     """
-    with lock.hold("complete a clustering") as section:
-        table = reload_same_version(table, "a clustering")
-        timeline = table.load_timeline()
-        refuse_pending_restore(table, timeline)
-        refuse_half_rolled_back(table, timeline)
+    with exclusive(table, lock, "complete a clustering") as held:
+        table, timeline = held.table, held.timeline
         found = _found(table, timeline, pending)
         if found.completed:
             table.storage.delete_folder(staged_folder(pending.time))
@@ -95,20 +91,18 @@ def complete(
             )
         if completion is None or compacted_after(table, completion):
             completion = table.completion_time(timeline, (pending.time,))
-        section.check()
         if not begun:
             path = table.instant_path(pending.requested.at(State.INFLIGHT))
             table.storage.put_if_absent(path, inflight_content(table, completion))
-        placed = [_place(table, pending.time, one, rules, section) for one in made]
+        placed = [_place(table, pending.time, one, rules) for one in made]
         # A write may have added a column since the files were made: the table has it, their rows do not.
         metadata = _commit(placed, table.schema_to_cluster(timeline).commit_text)
         change = Change.of(pending.time, metadata, {one.final: one.ranges for one in placed if one.ranges is not None})
-        section.check()
-        apply_update(table, change, None, section)
+        apply_update(table, change, None)
         done = replace(pending.requested.at(State.COMPLETED), completion_time=completion)
-        section.check()
         _put(table, done, encode_commit(metadata, table.layout.encoding))
         _look_back(table, pending, done)
+    table = regardless(table)
     refuse_changed_inputs(table, timeline, done, placed, lock)
     delete_markers(table.storage, pending.time)
     table.storage.delete_folder(staged_folder(pending.time))
@@ -120,36 +114,30 @@ def cancel_clustering(table: Table, pending: PendingClustering, lock: TableLock,
 
     ConflictError: Hudi executes the plan.
     """
-    with lock.hold("take back a clustering") as section:
-        table = reload_same_version(table, "a clustering")
-        timeline = table.load_timeline()
-        refuse_pending_restore(table, timeline)
-        found = timeline.find(pending.time, "replacecommit")
+    with exclusive(table, lock, "take back a clustering", _PENDING) as held:
+        table = held.table
+        found = held.timeline.find(pending.time, "replacecommit")
         if found is None or found.completed:
             return False
-        remove(table, pending, section)
+        remove(table, pending)
     _log.info("clustering_taken_back", table=table.storage.base_path, instant=pending.time, why=why)
     return True
 
 
-def remove(table: Table, pending: PendingClustering, section: Section) -> None:
-    """Removes a pending clustering: its files, then its plan. ConflictError: Hudi executes the plan."""
+def remove(table: Table, pending: PendingClustering) -> None:
+    """Removes a pending clustering, its files first. `table`: of a section. ConflictError: Hudi executes the plan."""
     decided_completion(table, pending)
     storage = table.storage
-    section.check()
     # From here on no process completes the clustering: another try would give its files the names that are deleted
     # below. Nor does a process with a slow clock get this instant for another action.
     put_tombstone(storage, pending.time)
     # Staged files are removed first: from here on no process, not even one without its lock, can place a file.
     storage.delete_folder(staged_folder(pending.time))
-    section.check()
     traces = traces_of(table, pending.time, "replacecommit", scan=False)
     storage.delete_all([join(partition, name) for partition, name in traces.doomed])
-    section.check()
-    forget(table, pending.time, section)
+    forget(table, pending.time)
     delete_markers(storage, pending.time)
     for state in (State.INFLIGHT, State.REQUESTED):
-        section.check()
         storage.delete(table.instant_path(pending.requested.at(state)))
     storage.delete(heartbeat_path(pending.time))
 
@@ -165,10 +153,9 @@ def cancel_dead_clusterings(table: Table, timeline: Timeline, lock: TableLock) -
         if not is_at_work(table, pending) and not is_of_hudi(table, pending):
             cancel_clustering(table, pending, lock, "its process is dead")
     for orphan in _orphans(table, timeline):
-        with lock.hold("remove what is left of a clustering") as section:
-            if orphan in _orphans(table, table.reload().load_timeline()):
-                section.check()
-                table.storage.delete(table.instant_path(orphan))
+        with exclusive(table, lock, "remove what is left of a clustering", _CANCELLED) as held:
+            if orphan in _orphans(held.table, held.timeline):
+                held.table.storage.delete(held.table.instant_path(orphan))
 
 
 def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
@@ -229,11 +216,10 @@ def _taken_back(table: Table, pending: PendingClustering) -> ConflictError:
     )
 
 
-def _place(table: Table, instant: str, one: Made, rules: SliceRules, section: Section) -> Made:
+def _place(table: Table, instant: str, one: Made, rules: SliceRules) -> Made:
     """Gives a staged file its final name, or verifies an earlier try's file of that name, whose size is then used."""
     storage, name = table.storage, one.final.rpartition("/")[2]
     if storage.find(one.final) is None:
-        section.check()
         make_marker(storage, instant, Marker(partition=one.partition, file=name, kind=MarkerKind.CREATE))
         place_staged(storage, one.staged, one.final, one.size)
         return one
@@ -274,7 +260,7 @@ def _look_back(table: Table, pending: PendingClustering, done: Instant) -> None:
     """
     requested = table.storage.find(table.instant_path(pending.requested))
     if requested is None or has_tombstone(table.storage, pending.time):
-        table.storage.delete(table.instant_path(done))
+        regardless(table).storage.delete(table.instant_path(done))
         raise ConflictError(
             "this clustering was taken back while its process slept",
             path=table.storage.base_path,

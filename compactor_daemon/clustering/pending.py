@@ -37,32 +37,29 @@ from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPla
 from phantombase.timeline.instants.reserved_times import put_tombstone
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, heartbeat_path, is_live, process_name, read_heartbeat
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.in_progress import refuse_half_upgraded, refuse_pending_restore
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import traces_of
 
 _log = get_logger()
+_NOT_BEGUN = {**READ_INSIDE, Guard.ROLLBACK: "no process has begun on the plan, which may be what blocks a rollback"}
 
 
 def cancel_unreadable_plans(table: Table, lock: TableLock) -> tuple[str, ...]:
     """Removes unreadable plans; returns their instants. ConflictError: a process may work on one, or has started."""
     if not _unreadable(table, table.load_timeline()):
         return ()
-    with lock.hold("take back an unreadable plan of a clustering") as section:
-        table = table.reload()
-        refuse_half_upgraded(table)
-        timeline = table.load_timeline()
-        refuse_pending_restore(table, timeline)
-        found = _unreadable(table, timeline)
+    with exclusive(table, lock, "take back an unreadable plan of a clustering", _NOT_BEGUN) as held:
+        table = held.table
+        found = _unreadable(table, held.timeline)
         for instant in found:
             _refuse_begun(table, instant)
         for instant in found:
-            _take_back(table, instant, section)
+            _take_back(table, instant)
     return tuple(i.requested_time for i in found)
 
 
@@ -111,13 +108,10 @@ def _refuse_begun(table: Table, instant: Instant) -> None:
         )
 
 
-def _take_back(table: Table, instant: Instant, section: Section) -> None:
+def _take_back(table: Table, instant: Instant) -> None:
     storage, time = table.storage, instant.requested_time
-    section.check()
     put_tombstone(storage, time)
-    section.check()
     storage.delete_folder(staged_folder(time))
-    section.check()
     storage.delete(table.instant_path(instant.at(State.REQUESTED)))
     storage.delete(heartbeat_path(time))
     _log.warning("unreadable_clustering_taken_back", table=storage.base_path, instant=time)

@@ -23,6 +23,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.ledger import CLUSTERED, decode_ledgers
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import list_of_table
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, regardless
 from phantombase.timeline.table.in_progress import is_pending_service
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
@@ -30,6 +31,11 @@ from phantombase.timeline.view.view import GroupKey
 from .outputs import Made
 
 _log = get_logger()
+_OWN = dict.fromkeys(Guard, "this process has put the commit, and no other one removes it")
+_BLOCKS = {
+    **READ_INSIDE,
+    **dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "a write that is not to be there may be what blocks them"),
+}
 
 _WRITES = ("commit", "deltacommit", "replacecommit")
 
@@ -44,11 +50,10 @@ def refuse_changed_inputs(
     """
     if (other := _changed_by(table, before, done, placed)) is None:
         return
-    with lock.hold("look back at a clustering"):
-        now = table.load_timeline()
-        upon = next(_built_upon(table, now, before, done, placed), None)
+    with exclusive(table, lock, "look back at a clustering", _OWN) as held:
+        upon = next(_built_upon(held.table, held.timeline, before, done, placed), None)
         if upon is None:
-            table.storage.delete(table.instant_path(done))
+            regardless(held.table).storage.delete(held.table.instant_path(done))
     raise ConflictError(
         "another write changed the files of a clustering while its process slept, right before its commit",
         path=table.instant_path(done),
@@ -73,16 +78,14 @@ def withdraw_stale(table: Table, timeline: Timeline, lock: TableLock) -> None:
     for done in timeline.completed:
         if not _is_late(table, done, names, recorded):
             continue
-        with lock.hold("withdraw a late clustering") as section:
-            table = table.reload()
-            now, names = table.load_timeline(), _modified(table)
+        with exclusive(table, lock, "withdraw a stale clustering", _BLOCKS) as held:
+            table, now, names = held.table, held.timeline, _modified(held.table)
             if done not in now.completed or not _is_late(table, done, names, recorded):
                 continue
             if since := _written_since(table, now, done, names):
                 where = table.storage.base_path
                 _log.error("stale_clustering_stays", table=where, instant=done.requested_time, why=since)
                 continue
-            section.check()
             table.storage.delete(table.instant_path(done))
         _log.warning("stale_clustering_withdrawn", table=table.storage.base_path, instant=done.requested_time)
 

@@ -22,13 +22,13 @@ from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.log_visibility import Visibility
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.commit import newest_schema
 from phantombase.timeline.metadata_table.location import BUILD_AGAIN, advising_rebuild, open_metadata_table
 from phantombase.timeline.metadata_table.read import Completeness, slice_entries
 from phantombase.timeline.metadata_table.records.entries import encoder
 from phantombase.timeline.metadata_table.records.hfile_write import encode_hfile
 from phantombase.timeline.metadata_table.valid_instants import refuse_uncompleted, valid_instants
+from phantombase.timeline.table.exclusive import regardless
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.log_blocks import visibility_of
 from phantombase.timeline.view.view import DataFile, FileSlice
@@ -37,12 +37,12 @@ _ACTION = "compaction"
 _TOKEN = f"0-0-{COMPACTOR}"
 
 
-def request(metadata: Table, instant: str, plan: CompactionPlan, section: Section) -> None:
+def request(metadata: Table, instant: str, plan: CompactionPlan) -> None:
     """Makes a plan visible. ConflictError: another process, without the lock, put one at this instant."""
-    _put(metadata, Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED), encode_plan(plan), section)
+    _put(metadata, Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED), encode_plan(plan))
 
 
-def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
+def execute(table: Table, instant: str) -> CommitMetadata:
     """Executes the pending plan at `instant` of the metadata table of `table`: one of phantombase or of Hudi.
 
     MissingFileError: a file of the plan was removed. MalformedError, UnsupportedError: one cannot be read.
@@ -57,17 +57,17 @@ def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
     refuse_uncompleted(table, data, metadata, timeline)
     valid, visibility = valid_instants(table, data, timeline), visibility_of(timeline)
     complete = Completeness(metadata, timeline, below=instant)
-    with heartbeat(metadata.storage, instant, BEAT_S):  # without one Hudi 1.2 treats a compaction here as dead
+    # Without a heartbeat Hudi 1.2 treats a compaction here as dead.
+    with heartbeat(regardless(metadata).storage, instant, BEAT_S):
         inflight = Instant(requested_time=instant, action=_ACTION, state=State.INFLIGHT)
-        section.check()
         metadata.storage.put_if_absent(metadata.instant_path(inflight), b"")  # if it exists: of a dead process
-        _remove_leftovers(metadata, instant, plan, section)
+        _remove_leftovers(metadata, instant, plan)
         stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
         for operation in plan.operations:
             slice_ = _planned_slice(metadata, operation)
             if len(slice_.logs) > len(operation.delta_file_paths):
                 _refuse_undecided(metadata, data, timeline, instant)
-            written = _write(metadata, slice_, instant, schema_text, (visibility, valid), complete, section)
+            written = _write(metadata, slice_, instant, schema_text, (visibility, valid), complete)
             stats[operation.partition_path].append(written)
         commit = CommitMetadata(
             partition_to_write_stats={partition: tuple(of) for partition, of in stats.items()},
@@ -79,17 +79,16 @@ def execute(table: Table, instant: str, section: Section) -> CommitMetadata:
         used = metadata.load_timeline().used_times(table.times.going(data))
         completion = table.completion_time(data, also_above=used)
         done = Instant(requested_time=instant, action="commit", state=State.COMPLETED, completion_time=completion)
-        _put(metadata, done, encode(commit, metadata.layout.encoding), section)
+        _put(metadata, done, encode(commit, metadata.layout.encoding))
     return commit
 
 
-def _remove_leftovers(metadata: Table, instant: str, plan: CompactionPlan, section: Section) -> None:
+def _remove_leftovers(metadata: Table, instant: str, plan: CompactionPlan) -> None:
     """Removes base files of this instant that a dead Hudi process left; the plan is still pending."""
     for partition in sorted({operation.partition_path for operation in plan.operations}):
         for entry in metadata.storage.list(partition):
             name = None if entry.is_folder else parse_data_file(entry.name)
             if isinstance(name, BaseFileName) and name.instant == instant and name.token != _TOKEN:
-                section.check()
                 metadata.storage.delete(f"{partition}/{entry.name}")
 
 
@@ -154,7 +153,6 @@ def _write(
     schema_text: str,
     seen: tuple[Visibility, frozenset[str]],
     complete: Completeness,
-    section: Section,
 ) -> WriteStat:
     """Puts the base file of one slice. Memory: its entries."""
     encoded = encoder(schema_text)
@@ -164,9 +162,7 @@ def _write(
     content = encode_hfile(entries, {"schema": schema_text.encode(), **keys})
     name = BaseFileName(file_id=slice_.file_id, token=_TOKEN, instant=instant, extension=".hfile")
     path = f"{slice_.partition}/{name}"
-    section.check()
     if not metadata.storage.put_if_absent(path, content) and metadata.storage.read(path) != content:
-        section.check()
         metadata.storage.delete(path)  # of a dead process with another schema or HFile layout
         if not metadata.storage.put_if_absent(path, content):
             raise _other(metadata, path, instant)
@@ -185,9 +181,8 @@ def _write(
     )
 
 
-def _put(metadata: Table, instant: Instant, content: bytes, section: Section) -> None:
+def _put(metadata: Table, instant: Instant, content: bytes) -> None:
     path = metadata.instant_path(instant)
-    section.check()
     if not metadata.storage.put_if_absent(path, content):
         raise _other(metadata, path, instant.requested_time)
 

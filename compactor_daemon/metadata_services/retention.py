@@ -35,7 +35,6 @@ from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, enco
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.instant_files import StateFiles, load_state_files, of_instants
 from phantombase.timeline.instants.timeline import UNKNOWN_COMPLETION, Timeline
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.location import BUILD_AGAIN, advising_rebuild, open_metadata_table
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL, blocked_by
@@ -71,16 +70,16 @@ def archive_waits(data: Timeline, metadata: Timeline) -> str | None:
     return cutoff.why if first >= cutoff.time else None
 
 
-def archive_metadata(table: Table, section: Section, *, dry_run: bool) -> MetadataArchived:
+def archive_metadata(table: Table, *, dry_run: bool) -> MetadataArchived:
     """Archives what the rules allow; finishes what a dead process left. Errors as in archiving any table."""
     metadata, data = open_metadata_table(table), table.load_timeline()
     # The files are listed first: an instant that completes in between is still pending in the list.
     files, timeline = load_state_files(metadata.storage, metadata.config), metadata.load_timeline()
     if (waits := archive_waits(data, timeline)) is not None:
         return MetadataArchived(why=waits)
-    archive = Archive(storage=metadata.storage, config=metadata.config, moment=table.times.moment, check=section.check)
+    archive = Archive(storage=metadata.storage, config=metadata.config, moment=table.times.moment)
     if not dry_run and (both := archive.held_already(timeline.instants)):
-        _remove(metadata, files, both, section)
+        _remove(metadata, files, both)
         files, timeline = load_state_files(metadata.storage, metadata.config), metadata.load_timeline()
     view = load_metadata_view(metadata, table.config.built_metadata_partitions)
     choice = _choice(files, view.timeline, cutoffs(data, view), table.times.moment)
@@ -88,9 +87,9 @@ def archive_metadata(table: Table, section: Section, *, dry_run: bool) -> Metada
     table.times.check_zone_of(choice.archived, data)
     if not dry_run and choice.archived:
         archive.write(choice.archived, timeline, files)
-        _remove(metadata, files, choice.archived, section)
+        _remove(metadata, files, choice.archived)
         if timeline.layout.has_completion_times:
-            compact_history(metadata.storage, metadata.config, lambda: nullcontext(section.check))
+            compact_history(metadata.storage, metadata.config, lambda: nullcontext(metadata.storage))
     return MetadataArchived(instants=going, why=choice.why)
 
 
@@ -144,12 +143,12 @@ def _choice(
     return choice
 
 
-def _remove(metadata: Table, files: StateFiles, instants: Sequence[Instant], section: Section) -> None:
+def _remove(metadata: Table, files: StateFiles, instants: Sequence[Instant]) -> None:
     """Removes archived instants; those that filled a partition are removed last, see `shows_gone`."""
     for last in (False, True):
         some = [i for i in instants if i.requested_time.startswith(ARTIFICIAL) is last]
         if some:
-            remove_instants(metadata.storage, of_instants(files, some), section.check)
+            remove_instants(metadata.storage, of_instants(files, some))
 
 
 CLEAN_SUFFIX = "002"
@@ -222,11 +221,10 @@ def pending_clean(metadata: Table, clean: Instant) -> CleanPlan:
         return decode_clean_plan(metadata.storage.read(path), path)
 
 
-def request_clean(metadata: Table, instant: str, plan: CleanPlan, section: Section) -> Instant:
+def request_clean(metadata: Table, instant: str, plan: CleanPlan) -> Instant:
     """Makes a plan visible. ConflictError: another process, without the lock, put one at this instant."""
     clean = Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED)
     path = metadata.instant_path(clean)
-    section.check()
     if not metadata.storage.put_if_absent(path, encode_clean_plan(plan, metadata.storage.base_path)):
         raise ConflictError(
             "another process cleans the metadata table",
@@ -237,7 +235,7 @@ def request_clean(metadata: Table, instant: str, plan: CleanPlan, section: Secti
     return clean
 
 
-def execute_clean(table: Table, clean: Instant, plan: CleanPlan, section: Section) -> None:
+def execute_clean(table: Table, clean: Instant, plan: CleanPlan) -> None:
     """Executes a pending clean, of phantombase or Hudi; every step may have been done before.
 
     ConflictError: its plan names files that readers need.
@@ -246,16 +244,13 @@ def execute_clean(table: Table, clean: Instant, plan: CleanPlan, section: Sectio
     _refuse_needed(metadata, load_metadata_view(metadata, table.config.built_metadata_partitions), instant, plan)
     storage = metadata.storage
     content = b"" if metadata.layout.has_completion_times else encode_clean_plan(plan, storage.base_path)
-    section.check()
     storage.put_if_absent(metadata.instant_path(clean.at(State.INFLIGHT)), content)
     for partition, names in plan.files.items():
-        section.check()
         storage.delete_all([join(partition, name) for name in names])
     data = table.load_timeline()
     used = metadata.load_timeline().used_times(table.times.going(data))
     completion = table.completion_time(data, also_above=used)
     done = replace(clean.at(State.COMPLETED), completion_time=completion)
-    section.check()
     storage.put_if_absent(metadata.instant_path(done), encode_clean_metadata(plan, instant, 0, frozenset()))
 
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import MalformedError, MissingFileError
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.commit_metadata import CommitMetadata
@@ -38,14 +38,14 @@ from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.format.rollback_plan import decode_rollback_plan
 from phantombase.timeline.instants.timeline import Timeline, commits_since_compaction
 from phantombase.timeline.locks.heartbeat import is_live, may_be_written, read_heartbeat
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.commit import forget
 from phantombase.timeline.metadata_table.location import advising_rebuild, open_metadata_table
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.in_progress import refuse_half_upgraded, rollback_in_progress
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
+from phantombase.timeline.table.in_progress import refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
@@ -66,6 +66,10 @@ from .retention import (
 )
 
 _log = get_logger()
+_WAITS = {
+    **READ_INSIDE,
+    **dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "asked inside: where one refuses, nothing is due until it ends"),
+}
 
 _DECODE: dict[str, Callable[[bytes, str], object]] = {"rollback": decode_rollback_plan, "clean": decode_clean_plan}
 
@@ -82,12 +86,11 @@ def unreadable(metadata: Table, timeline: Timeline, now_ms: Callable[[], int]) -
     )
 
 
-def forget_unreadable(metadata: Table, section: Section) -> tuple[str, ...]:
+def forget_unreadable(metadata: Table) -> tuple[str, ...]:
     """Removes the `unreadable` plans; may be repeated. Returns their times. LockError: the lock was lost."""
     storage = metadata.storage
     found = unreadable(metadata, metadata.load_timeline(), cache(lambda: storage_ms(storage)))
     for instant in found:
-        section.check()
         storage.delete(metadata.instant_path(instant))
         _log.warning(
             "unreadable_plan_removed", table=storage.base_path, instant=instant.requested_time, action=instant.action
@@ -130,11 +133,11 @@ def unknown(table: Table, metadata: Timeline, now_ms: Callable[[], int]) -> tupl
     return tuple(i for i in gone if beats[i] is None or not is_live(beats[i], now_ms()))
 
 
-def forget_unknown(table: Table, section: Section) -> tuple[str, ...]:
+def forget_unknown(table: Table) -> tuple[str, ...]:
     """Removes the `unknown` delta commits; may be repeated. Returns their times. LockError: the lock was lost."""
     found = unknown(table, open_metadata_table(table).load_timeline(), cache(lambda: storage_ms(table.storage)))
     for instant in found:
-        forget(table, instant.requested_time, section)
+        forget(table, instant.requested_time)
         _log.warning(
             "metadata_entry_forgotten",
             table=table.storage.base_path,
@@ -232,24 +235,26 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
     """
     if (nothing := _nothing(table.reload(), options)) is not None:  # so that most writes take no lock
         return nothing
-    with lock.hold("serve the metadata table") as section:
-        table = table.reload()
+    with exclusive(table, lock, "serve the metadata table", _WAITS) as held:
+        table = held.table
         if (nothing := _nothing(table, options)) is not None:
             return nothing
-        if (error := rollback_in_progress(table, table.load_timeline())) is not None:
-            # A compaction would merge the hidden write: its records could not be removed any more.
+        try:
+            # A compaction would merge a write that is undone: its records could not be removed any more.
+            refuse_in_progress(table, held.timeline, {Guard.UPGRADE: "asked before"})
+        except ConflictError as error:
             return _idle(f"{error.what}: {error.instant}")
-        forgotten = _forget(table, section, dry_run=dry_run)
-        finished = _finish_compactions(table, section, dry_run=dry_run)
-        cleans, why_clean = _clean(table, section, forgotten, dry_run=dry_run)
-        compaction, why = _compact(table, options, section, forgotten, dry_run=dry_run)
+        forgotten = _forget(table, dry_run=dry_run)
+        finished = _finish_compactions(table, dry_run=dry_run)
+        cleans, why_clean = _clean(table, forgotten, dry_run=dry_run)
+        compaction, why = _compact(table, options, forgotten, dry_run=dry_run)
         return MetadataServed(
             forgotten=forgotten,
             compactions=(*finished, *compaction),
             cleans=tuple(cleans),
             why=why,
             why_clean=why_clean,
-            archived=archive_metadata(table, section, dry_run=dry_run),
+            archived=archive_metadata(table, dry_run=dry_run),
         )
 
 
@@ -272,16 +277,16 @@ def _idle(why: str) -> MetadataServed:
     return MetadataServed(why=why, why_clean=why, archived=MetadataArchived(why=why))
 
 
-def _forget(table: Table, section: Section, *, dry_run: bool) -> tuple[str, ...]:
+def _forget(table: Table, *, dry_run: bool) -> tuple[str, ...]:
     metadata = open_metadata_table(table)
     if not dry_run:
-        return (*forget_unreadable(metadata, section), *forget_unknown(table, section))
+        return (*forget_unreadable(metadata), *forget_unknown(table))
     timeline = metadata.load_timeline()
     found = (*unreadable(metadata, timeline, clock_ms), *unknown(table, timeline, clock_ms))
     return tuple(i.requested_time for i in found)
 
 
-def _finish_compactions(table: Table, section: Section, *, dry_run: bool) -> list[MetadataCompaction]:
+def _finish_compactions(table: Table, *, dry_run: bool) -> list[MetadataCompaction]:
     done = []
     for pending in open_metadata_table(table).load_timeline().pending_compactions:
         instant = pending.requested_time
@@ -289,13 +294,11 @@ def _finish_compactions(table: Table, section: Section, *, dry_run: bool) -> lis
             with advising_rebuild(metadata := open_metadata_table(table)):
                 done.append(_planned(instant, metadata.compaction_plan(instant)))
         else:
-            done.append(_done(instant, execute(table, instant, section), finished=True))
+            done.append(_done(instant, execute(table, instant), finished=True))
     return done
 
 
-def _clean(
-    table: Table, section: Section, forgotten: Collection[str], *, dry_run: bool
-) -> tuple[list[MetadataClean], str]:
+def _clean(table: Table, forgotten: Collection[str], *, dry_run: bool) -> tuple[list[MetadataClean], str]:
     """Finishes pending cleans, then plans and executes a new one if it is due."""
     done = []
     metadata = open_metadata_table(table)
@@ -304,7 +307,7 @@ def _clean(
             continue
         plan = pending_clean(metadata, pending)
         if not dry_run:
-            execute_clean(table, pending, plan, section)
+            execute_clean(table, pending, plan)
         done.append(MetadataClean(instant=pending.requested_time, finished=True, files=plan.count, bytes=0))
     timeline = metadata.load_timeline()
     if (waits := clean_waits(timeline)) is not None:
@@ -315,21 +318,21 @@ def _clean(
     if instant is None:
         return done, "no instant of a clean follows the last delta commit"
     if not dry_run:
-        execute_clean(table, request_clean(metadata, instant, found.plan, section), found.plan, section)
+        execute_clean(table, request_clean(metadata, instant, found.plan), found.plan)
     done.append(MetadataClean(instant=instant, finished=False, files=found.plan.count, bytes=found.bytes))
     return done, "file groups have more than two slices"
 
 
 def _compact(
-    table: Table, options: MetadataOptions, section: Section, forgotten: Collection[str], *, dry_run: bool
+    table: Table, options: MetadataOptions, forgotten: Collection[str], *, dry_run: bool
 ) -> tuple[list[MetadataCompaction], str]:
     decided, plan = _decide(table, options, forgotten, dry_run=dry_run)
     if decided.instant is None or plan is None:
         return [], decided.why
     if dry_run:
         return [_planned(decided.instant, plan, finished=False)], decided.why
-    request(open_metadata_table(table), decided.instant, plan, section)
-    return [_done(decided.instant, execute(table, decided.instant, section), finished=False)], decided.why
+    request(open_metadata_table(table), decided.instant, plan)
+    return [_done(decided.instant, execute(table, decided.instant), finished=False)], decided.why
 
 
 def _new_time(table: Table, metadata: Timeline, *, dry_run: bool) -> str:

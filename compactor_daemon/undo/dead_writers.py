@@ -24,6 +24,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.storage.folders import marker_folder
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.in_progress import (
     PendingRollback,
     UnreadableRollback,
@@ -31,7 +32,6 @@ from phantombase.timeline.table.in_progress import (
     is_pending_service,
     may_be_service,
     pending_rollbacks,
-    refuse_half_upgraded,
     rollbacks_of_completed,
     undoes_completed,
 )
@@ -41,6 +41,10 @@ from ..leftovers import forget_heartbeats
 from .undo import roll_back
 
 _log = get_logger()
+_NOT_BEGUN = {
+    **READ_INSIDE,
+    **dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "what is removed has undone nothing, and blocks both"),
+}
 
 
 def remove_unreadable_rollbacks(table: Table, lock: TableLock) -> None:
@@ -56,13 +60,11 @@ def remove_unreadable_restores(table: Table, lock: TableLock) -> None:
 def _remove(table: Table, lock: TableLock, action: str, find: Callable[[Table], list[tuple[str, str]]]) -> None:
     if not find(table):
         return
-    with lock.hold(f"remove an unreadable plan of a {action}") as section:
-        table = table.reload()
-        refuse_half_upgraded(table)
+    with exclusive(table, lock, f"remove an unreadable plan of a {action}", _NOT_BEGUN) as held:
+        table = held.table
         now_ms = storage_ms(table.storage)
         for instant, path in find(table):
             if not may_be_written(table.storage, path, instant, now_ms):
-                section.check()
                 table.storage.delete(path)
                 _log.warning(f"unreadable_{action}_removed", table=table.storage.base_path, instant=instant)
 
@@ -94,17 +96,14 @@ def remove_unbegun_rollbacks(table: Table, lock: TableLock) -> None:
     timeline = table.load_timeline()
     if not _unbegun(table, timeline) and _with_tombstone(table, timeline) is None:
         return
-    with lock.hold("remove a rollback that has undone nothing") as section:
-        table = table.reload()
-        timeline = table.load_timeline()
+    with exclusive(table, lock, "remove a rollback that has undone nothing", _NOT_BEGUN) as held:
+        table, timeline = held.table, held.timeline
         if (clustering := _with_tombstone(table, timeline)) is not None:
-            section.check()
             remove_tombstone(table.storage, clustering.requested_time)
             table.storage.delete(heartbeat_path(clustering.requested_time))
             where = table.storage.base_path
             _log.warning("unbegun_rollback_removed", table=where, instant=None, target=clustering.requested_time)
         for one in _unbegun(table, timeline):
-            section.check()
             table.storage.delete(table.instant_path(one.at(State.REQUESTED)))
             table.storage.delete(heartbeat_path(one.instant))
             _log.warning(

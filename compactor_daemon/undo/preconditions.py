@@ -37,11 +37,11 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Process, is_live, read_heartbeat
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.read.pins import live_pins
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.exclusive import Guard, check_lock, exclusive
 from phantombase.timeline.table.in_progress import PendingRestore, UnreadableRollback, may_be_service, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import data_files, instants_in
@@ -54,6 +54,7 @@ from ..attempt.validity import refuse_rollback
 from ..options import AttemptOptions
 from .savepoint import savepoints
 
+_OWN = dict.fromkeys(Guard, "what is removed is the plan of this process, which others must not meet")
 _OTHERWISE = (
     "If it cannot be executed because of some file groups, write their partitions again by insert_overwrite: replaced "
     "file groups are passed over, and the others are compacted. Or restore the missing files, or the table to an "
@@ -175,7 +176,7 @@ def _files_of(table: Table, instant: str, plan: CompactionPlan) -> Iterator[tupl
 
 
 @contextmanager
-def stale_plan_removed(table: Table, lock: TableLock, remove: Callable[[Table, str, Section], None]) -> Iterator[None]:
+def stale_plan_removed(table: Table, lock: TableLock, remove: Callable[[Table, str], None]) -> Iterator[None]:
     """Around the section that makes a plan visible: removes a plan put after the lock was lost, unless a process
     executes it.
 
@@ -185,15 +186,15 @@ def stale_plan_removed(table: Table, lock: TableLock, remove: Callable[[Table, s
     try:
         yield
     except LockLostPlanError as late:
-        with suppress(LockError), lock.hold("remove a stale plan") as section:
-            remove(table.reload(), late.instant or "", section)
+        with suppress(LockError), exclusive(table, lock, "remove a stale plan", _OWN) as held:
+            remove(held.table, late.instant or "")
         raise
 
 
-def refuse_stale(section: Section, instant: str) -> None:
+def refuse_stale(table: Table, instant: str) -> None:
     """Called right after the put of a plan. LockLostPlanError: the lock was lost; `stale_plan_removed` removes it."""
     try:
-        section.check()
+        check_lock(table)
     except LockError as error:
         raise LockLostPlanError(
             error.what, path=error.path, instant=instant, expected=error.expected, found=error.found, todo=error.todo

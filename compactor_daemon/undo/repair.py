@@ -59,6 +59,7 @@ from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.in_progress import pending_rollbacks, refuse_half_upgraded, refuse_pending_restore
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileSlice, GroupKey
@@ -72,6 +73,7 @@ from ..attempt.validity import refuse_rollback
 from ..options import AttemptOptions
 
 _log = get_logger()
+_BY_NAME = {Guard.ROLLBACK: "one that concerns this compaction, or may, is refused by name"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +93,8 @@ def cancel_unreadable_attempt(
     UsageError: no compaction with records. ConflictError: see `refuse` in the module; nothing was changed.
     """
     options = options or AttemptOptions()
-    with lock.hold("take back an unreadable decision") as section:
-        table = table.reload()
+    with exclusive(table, lock, "take back an unreadable decision", {**READ_INSIDE, **_BY_NAME}) as held:
+        table = held.table
         storage = table.storage
         if instant not in recorded_instants(storage):
             raise UsageError("no compaction with records of phantombase", path=storage.base_path, instant=instant)
@@ -104,17 +106,12 @@ def cancel_unreadable_attempt(
         finals = _finals(table, instant)
         if dry_run:
             return TakenBack(attempt=number, files=finals)
-        section.check()
-        for path in finals:
-            storage.delete(path)
-        forget(table, instant, section)
-        section.check()
+        storage.delete_all(finals)
+        forget(table, instant)
         revoke_decision(storage, instant, number, "its record cannot be read", process_name())
         for attempt in numbers:
             folder = attempt_folder(instant, attempt)
-            for entry in storage.list(folder):
-                if entry.name.endswith(STAGED_ENDINGS):
-                    storage.delete(f"{folder}/{entry.name}")
+            storage.delete_all([f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)])
         _log.warning("unreadable_decision_taken_back", instant=instant, attempt=number, files=finals)
         return TakenBack(attempt=number, files=finals)
 
@@ -223,8 +220,8 @@ def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = F
     )
     if dry_run:
         return done
-    with lock.hold("write a completed file again") as section:
-        table = table.reload()
+    with exclusive(table, lock, "write a completed file again", _BY_NAME) as held:
+        table = held.table
         if _torn(table, instant) != (torn, plan):
             raise ConflictError(
                 "the completed file of a compaction changed while it was looked at",
@@ -232,7 +229,6 @@ def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = F
                 instant=instant,
                 todo="Run again.",
             )
-        section.check()
         table.storage.overwrite(torn.path, encode(content, table.layout.encoding))
         if table.layout.slicing is Slicing.BY_BASE_INSTANT:
             table.storage.set_modified(torn.path, torn.modified_ms)

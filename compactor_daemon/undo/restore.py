@@ -30,18 +30,17 @@ from phantombase.timeline.format.rollback_plan import (
 )
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.read.windows import check_as_of
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
 from phantombase.timeline.table.in_progress import (
     PendingRestore,
     PendingRollback,
     pending_restore,
     pending_rollbacks,
-    refuse_half_upgraded,
     refuse_left_to_hudi,
 )
 from phantombase.timeline.table.table import Table, put_requested
@@ -63,6 +62,11 @@ from .savepoint import savepoints
 from .undo import Undone, traces_of_all, undo
 
 _log = get_logger()
+_OWN = {
+    **READ_INSIDE,
+    Guard.RESTORE: "a pending restore is the one to finish",
+    Guard.ROLLBACK: "rollbacks of writes that are undone are removed with these",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +99,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
     if dry_run:
         seen = table.reload()
         timeline = seen.load_timeline()
+        refuse_in_progress(seen, timeline, _OWN)
         found = pending_restore(seen, timeline)
         if found is not None:
             _refuse_other(seen, found, target)
@@ -125,16 +130,15 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
             expiry_s=EXPIRY_S,
             completed_too=False,  # undone with the others, see `_forget_rollbacks`
         )
-    with stale_plan_removed(table, lock, _remove_late), lock.hold("restore the table") as section:
-        seen = table.reload()
-        timeline = seen.load_timeline()
+    with stale_plan_removed(table, lock, _remove_stale), exclusive(table, lock, "restore the table", _OWN) as held:
+        seen, timeline = held.table, held.timeline
         found = pending_restore(seen, timeline)
         if found is not None:
             _refuse_other(seen, found, target)
             refuse_overtaken(seen, timeline, found)
             refuse_upgraded_logs(seen, timeline, found.plan.times, found.plan.target, begun=True)
             traces = traces_of_all(seen, timeline, found.plan.undone)
-            return _execute(seen, found, traces, section, finished=True)
+            return _execute(seen, found, traces, finished=True)
         plan = _plan(seen, timeline, target)
         if not plan.undone:
             return Restored(instant=None, target=target, undone=(), files=0, dead=tuple(sorted(dead)))
@@ -142,15 +146,14 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         refuse_upgraded_logs(seen, timeline, plan.times, plan.target)
         traces = traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone: nothing is changed yet
         restore = PendingRestore(instant=seen.next_time(timeline, (), plan.times), plan=plan)
-        put_requested(seen, restore.at(State.REQUESTED), encode_restore_plan(plan), section)
-        refuse_stale(section, restore.instant)
-        return replace(_execute(seen, restore, traces, section, finished=False), dead=tuple(sorted(dead)))
+        put_requested(seen, restore.at(State.REQUESTED), encode_restore_plan(plan))
+        refuse_stale(seen, restore.instant)
+        return replace(_execute(seen, restore, traces, finished=False), dead=tuple(sorted(dead)))
 
 
-def _remove_late(table: Table, instant: str, section: Section) -> None:
+def _remove_stale(table: Table, instant: str) -> None:
     late = table.load_timeline().find(instant, "restore")
     if late is not None and late.state is State.REQUESTED:
-        section.check()
         table.storage.delete(table.instant_path(late))
 
 
@@ -177,7 +180,6 @@ def to_undo(timeline: Timeline, target: str) -> tuple[tuple[str, str], ...]:
 
 def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[str] = frozenset()) -> RestorePlan:
     """The plan of a new restore. `dead`: times of pending writes that are rolled back before it starts."""
-    refuse_half_upgraded(table)
     if target is None:
         raise UsageError(
             "no restore is pending",
@@ -299,7 +301,6 @@ def _execute(
     table: Table,
     restore: PendingRestore,
     traces: Mapping[tuple[str, str], RollbackPlan],
-    section: Section,
     *,
     finished: bool,
 ) -> Restored:
@@ -308,14 +309,13 @@ def _execute(
     dropped = bool(table.config.metadata_partitions)
     if dropped:
         _log.warning("metadata_table_dropped", table=storage.base_path, why="the table is restored")
-        table = drop_within(table, section)
-    section.check()
+        table = drop_within(table)
     storage.put_if_absent(table.instant_path(restore.at(State.INFLIGHT)), b"")
     undone: list[Undone] = []
     for one in plan.undone:
-        undone.append(undo(table, traces[one], section.check))
+        undone.append(undo(table, traces[one]))
         _log.info("undone", table=storage.base_path, instant=one[0], action=one[1])
-    _forget_rollbacks(table, restore, section)
+    _forget_rollbacks(table, restore)
     milliseconds = int((time.monotonic() - started) * 1000)
     records = {
         u.plan.target: rollback_record(u.plan, restore.instant, milliseconds, u.commands, storage.base_path)
@@ -325,7 +325,6 @@ def _execute(
     done = replace(
         restore.at(State.COMPLETED), completion_time=table.completion_time(table.load_timeline(), (), plan.times)
     )
-    section.check()
     storage.put_if_absent(table.instant_path(done), content)
     return Restored(
         instant=restore.instant,
@@ -337,11 +336,10 @@ def _execute(
     )
 
 
-def _forget_rollbacks(table: Table, restore: PendingRestore, section: Section) -> None:
+def _forget_rollbacks(table: Table, restore: PendingRestore) -> None:
     """Removes the rollbacks of undone instants. Hudi's restore requests such rollbacks too, and removes them."""
     for rollback in pending_rollbacks(table):
         if not isinstance(rollback, PendingRollback) or rollback.target not in restore.plan.times:
             continue
         for state in (State.INFLIGHT, State.REQUESTED):
-            section.check()
             table.storage.delete(table.instant_path(rollback.at(state)))

@@ -31,20 +31,18 @@ from phantombase.timeline.instants.instant_files import load_state_files
 from phantombase.timeline.instants.reserved_times import has_tombstone, put_tombstone, remove_tombstone
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.ledger import CLUSTERED, GroupLedger, decode_ledgers
 from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.read.windows import retained_since
+from phantombase.timeline.table.exclusive import Guard, exclusive, regardless
 from phantombase.timeline.table.in_progress import (
     PendingRollback,
     completed_rollback_of,
     is_pending_service,
     pending_rollbacks,
-    refuse_half_upgraded,
     refuse_left_to_hudi,
-    refuse_pending_restore,
     rollbacks_of_completed,
 )
 from phantombase.timeline.table.table import Table, put_requested
@@ -64,6 +62,8 @@ from .preconditions import (
     stale_plan_removed,
 )
 from .undo import roll_back, unpublish
+
+_OWN = {Guard.ROLLBACK: "a pending rollback of the instant is the one to finish; another one is work in progress"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +90,10 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
     if not dry_run:
         remove_unreadable_rollbacks(table, lock)
     plan = None if dry_run else _plan(table, instant)
-    with stale_plan_removed(table, lock, _remove_late), lock.hold(f"take {instant} back") as section:
-        table = table.reload()
-        refuse_half_upgraded(table)
-        timeline = table.load_timeline()
+    with stale_plan_removed(table, lock, _remove_stale), exclusive(table, lock, f"take {instant} back", _OWN) as held:
+        table, timeline = held.table, held.timeline
         if (done := completed_rollback_of(table, instant)) is not None:
             return RolledBack(instant=instant, rollback=done)
-        refuse_pending_restore(table, timeline)
         write = _write(table, timeline, instant)
         begun = next((r for r in _readable(table) if r.target == instant), None)
         if begun is None or write.completed:
@@ -110,19 +107,19 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
             return RolledBack(instant=instant, rollback="", metadata_dropped=drops)
         if write.completed and begun is None:
             plan = plan or traces_of(table, instant, write.action, scan=True)
-            _make_visible(table, PendingRollback(instant=table.next_time(timeline, (), {instant}), plan=plan), section)
+            _make_visible(table, PendingRollback(instant=table.next_time(timeline, (), {instant}), plan=plan))
         elif begun is not None and write.completed:
             _keep(table, begun)
         if drops:
             _log.warning(
                 "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this write"
             )
-            drop_within(table, section)
+            drop_within(table)
         if write.completion_time is not None:  # from here on no file shows that this time was used
-            section.check()
             put_tombstone(table.storage, write.completion_time)
-        with first_beat(table.storage, instant):
-            unpublish(table, write, section.check)
+        with first_beat(regardless(table).storage, instant):
+            unpublish(table, write)
+    table = regardless(table)
     with first_beat(table.storage, instant):
         table = table.reload()
         pending = table.load_timeline().find(instant, write.family)
@@ -138,19 +135,18 @@ def _plan(table: Table, instant: str) -> RollbackPlan | None:
     return traces_of(table, instant, found[0].action, scan=True) if len(found) == 1 else None
 
 
-def _make_visible(table: Table, rollback: PendingRollback, section: Section) -> None:
+def _make_visible(table: Table, rollback: PendingRollback) -> None:
     content = encode_rollback_plan(rollback.plan, table.storage.base_path)
-    with first_beat(table.storage, rollback.instant):
-        put_requested(table, rollback.at(State.REQUESTED), content, section)
-    refuse_stale(section, rollback.instant)
+    with first_beat(regardless(table).storage, rollback.instant):
+        put_requested(table, rollback.at(State.REQUESTED), content)
+    refuse_stale(table, rollback.instant)
 
 
-def _remove_late(table: Table, instant: str, section: Section) -> None:
+def _remove_stale(table: Table, instant: str) -> None:
     """Removes the plan, unless another process executes the rollback."""
     timeline = table.load_timeline()
     late = next((r for r in rollbacks_of_completed(table, timeline) if r.instant == instant), None)
     if late is not None and is_requested(timeline, late.at(State.REQUESTED)) and is_own(table, instant):
-        section.check()
         table.storage.delete(table.instant_path(late.at(State.REQUESTED)))
         table.storage.delete(heartbeat_path(instant))
 
@@ -305,11 +301,9 @@ def roll_back_clustering(table: Table, lock: TableLock, instant: str, *, dry_run
     UsageError: a later write, plan or savepoint exists, or a file that the clustering joined was removed.
     ConflictError: a process is at work, or Hudi executes the plan. LockError, StorageError: run again.
     """
-    with stale_plan_removed(table, lock, _remove_stale_tombstone), lock.hold(f"take {instant} back") as section:
-        table = table.reload()
-        refuse_half_upgraded(table)
-        timeline = table.load_timeline()
-        refuse_pending_restore(table, timeline)
+    removed = stale_plan_removed(table, lock, _remove_stale_tombstone)
+    with removed, exclusive(table, lock, f"take {instant} back", _OWN) as held:
+        table, timeline = held.table, held.timeline
         found, pending = _found(table, timeline, instant)
         files = 0
         if found.completed:
@@ -327,36 +321,32 @@ def roll_back_clustering(table: Table, lock: TableLock, instant: str, *, dry_run
             _log.warning(
                 "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this clustering"
             )
-            drop_within(table, section)
-            table = table.reload()
+            table = drop_within(table)
         if found.completion_time is not None:  # as in a rollback of a write: the time is kept in use
-            section.check()
             put_tombstone(table.storage, found.completion_time)
-        _put_tombstone(table, found, section)
-        unpublish(table, found, section.check)
-        remove(table, pending, section)
+        _put_tombstone(table, found)
+        unpublish(table, found)
+        remove(table, pending)
     _log.info("clustering_rolled_back", table=table.storage.base_path, instant=instant)
     return Unclustered(instant=instant, files=files, metadata_dropped=drops)
 
 
-def _put_tombstone(table: Table, found: Instant, section: Section) -> None:
+def _put_tombstone(table: Table, found: Instant) -> None:
     """From here on no process builds upon the clustering. LockLostPlanError: one may have built upon it."""
     time = found.requested_time
     if has_tombstone(table.storage, time):
         if found.completed:  # two processes may work on it: none removes the tombstone now
             table.storage.delete(heartbeat_path(time))
         return
-    with first_beat(table.storage, time):
-        section.check()
+    with first_beat(regardless(table).storage, time):
         put_tombstone(table.storage, time)
-    refuse_stale(section, time)
+    refuse_stale(table, time)
 
 
-def _remove_stale_tombstone(table: Table, instant: str, section: Section) -> None:
+def _remove_stale_tombstone(table: Table, instant: str) -> None:
     """Removes the tombstone, unless another process executes the rollback."""
     found = table.load_timeline().find(instant, "replacecommit")
     if found is not None and found.completed and is_own(table, instant):
-        section.check()
         remove_tombstone(table.storage, instant)
         table.storage.delete(heartbeat_path(instant))
 

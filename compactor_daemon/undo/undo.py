@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.errors import ConflictError, MalformedError, TableChangedError, UsageError
+from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import SERVICES, Instant, State
 from phantombase.timeline.format.layout import Slicing
@@ -45,6 +45,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.records.keys import files_of_rollback
 from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, forget, prepare
 from phantombase.timeline.storage.folders import join, staged_folder
+from phantombase.timeline.table.exclusive import Guard, exclusive, regardless
 from phantombase.timeline.table.in_progress import (
     PendingRollback,
     completed_rollback_of,
@@ -52,10 +53,12 @@ from phantombase.timeline.table.in_progress import (
     pending_rollbacks,
     undoes_completed,
 )
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Table, put_requested
 from phantombase.timeline.table.traces import data_files, delete_markers, instants_in, revoke, revoked_slices, traces_of
 
-"""Times that are in use although no timeline file shows them (records of attempts); called under the lock."""
+_ENDS = dict.fromkeys(
+    (Guard.RESTORE, Guard.ROLLBACK), "the undone write is pending: its rollback is what others, and they, wait for"
+)
 
 
 def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
@@ -105,26 +108,17 @@ def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback
     """Makes the rollback visible, or finds it; None if the instant is no longer pending."""
     target = instant.requested_time
     plan = traces_of(table, target, instant.action, scan=instant.state is State.INFLIGHT)
-    with lock.hold(f"request the rollback of {target}") as section:
-        _check_unchanged(table)
+    with exclusive(table, lock, f"request the rollback of {target}", _ENDS) as held:
+        table, timeline = held.table, held.timeline
         found = _pending_rollback_of(table, target)
         if found is not None:
             return found
-        timeline = table.load_timeline()
         current = timeline.find(target, instant.family)
         if current is None or current.completed:
             return None
         rollback = PendingRollback(instant=table.next_time(timeline, (), {target}), plan=plan)
-        path = table.instant_path(rollback.at(State.REQUESTED))
-        with first_beat(table.storage, rollback.instant):
-            section.check()
-            if not table.storage.put_if_absent(path, encode_rollback_plan(plan, table.storage.base_path)):
-                raise ConflictError(
-                    "another process requested a rollback at the same instant",
-                    path=path,
-                    instant=rollback.instant,
-                    todo="All writers of a table must share one lock. Run again.",
-                )
+        with first_beat(regardless(table).storage, rollback.instant):
+            put_requested(table, rollback.at(State.REQUESTED), encode_rollback_plan(plan, table.storage.base_path))
         return rollback
 
 
@@ -188,9 +182,8 @@ def _left_behind(instant: str, plan: RollbackPlan, commands: Mapping[tuple[str, 
 def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Change, lock: TableLock) -> None:
     """Removes the instant from the timeline and completes the rollback, in one section."""
     plan, update = rollback.plan, prepare(table, left) if left.files else None
-    with lock.hold(f"complete the rollback of {plan.target}") as section:
-        _check_unchanged(table)
-        timeline = table.load_timeline()
+    with exclusive(table, lock, f"complete the rollback of {plan.target}", _ENDS) as held:
+        table, timeline = held.table, held.timeline
         found = timeline.find(rollback.instant, "rollback")
         if found is None:
             raise ConflictError("a pending rollback is gone", instant=rollback.instant, todo="Run again.")
@@ -198,25 +191,14 @@ def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Cha
             return
         if undoes_completed(timeline, rollback):
             raise half_rolled_back(table, rollback)
-        section.check()
         if left.files:
-            apply_update(table, left, update, section)
-        forget(table, plan.target, section)
-        section.check()
+            apply_update(table, left, update)
+        forget(table, plan.target)
         for state in (State.INFLIGHT, State.REQUESTED):
             table.storage.delete(table.instant_path(plan.instant.at(state)))
         completion = table.completion_time(timeline, (), {plan.target})
         done = replace(rollback.at(State.COMPLETED), completion_time=completion)
-        section.check()
         table.storage.put_if_absent(table.instant_path(done), content)
-
-
-def _check_unchanged(table: Table) -> None:
-    """Called under the lock: an upgrade moves the timeline and changes how log files are treated."""
-    if table.reload().config != table.config:
-        raise TableChangedError(
-            "the table's settings changed during a rollback", path=table.storage.base_path, todo="Run again."
-        )
 
 
 def _not_pending(table: Table, instant: Instant) -> ConflictError:
@@ -283,33 +265,28 @@ def traces_of_all(
     }
 
 
-def undo(table: Table, traces: RollbackPlan, check: Callable[[], None]) -> Undone:
-    """Undoes one instant. `check` is called before each step: it raises if the lock is lost."""
+def undo(table: Table, traces: RollbackPlan) -> Undone:
+    """Undoes one instant. `table`: of a section."""
     storage, time = table.storage, traces.target
-    files = unpublish(table, traces.instant, check)
-    check()
+    files = unpublish(table, traces.instant)
     storage.delete_all([join(partition, name) for partition, name in traces.doomed])
     commands = {}
     for slice_ in traces.revoked:
-        check()
         if (made := revoke(table, slice_, time)) is not None:
             commands[made[0]] = made[1]
-    check()
     delete_markers(storage, time)
     storage.delete_folder(staged_folder(time))
     # The requested file is removed last: until then the instant is on the timeline.
     for one in sorted((f for f in files if not f.instant.completed), key=lambda f: -f.instant.state):
-        check()
         storage.delete(one.path)
     storage.delete(heartbeat_path(time))
     return Undone(plan=traces, commands=commands)
 
 
-def unpublish(table: Table, instant: Instant, check: Callable[[], None]) -> Sequence[StateFile]:
+def unpublish(table: Table, instant: Instant) -> Sequence[StateFile]:
     """Deletes the completed files of an instant: from here on no reader sees it. Returns all its files until then."""
     files = load_state_files(table.storage, table.config).files(instant)
     for one in files:
         if one.instant.completed:
-            check()
             table.storage.delete(one.path)
     return files

@@ -56,13 +56,13 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_plan
 from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.planning.partition_walk import NOTES
 from phantombase.timeline.read.slice_log import log_may_delete
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, regardless
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey, TableView
 
@@ -84,6 +84,7 @@ from ..attempt.revert import revert_files
 from ..options import AttemptOptions
 from .preconditions import refuse_inflight, refuse_touched, written_groups
 
+_BY_NAME = {**READ_INSIDE, Guard.ROLLBACK: "one that concerns the plan is refused by name; the plan may block others"}
 _RESTORE = (
     "Restore the file from a copy, or restore the table to an instant before it: `compactor-daemon restore TABLE --to "
     "INSTANT`."
@@ -202,16 +203,16 @@ def unschedule(
         refuse_moved(table, view, instant, keys)
         if not dry_run:
             table.storage.verify()
-        with lock.hold("unschedule a compaction") as section:
-            table = table.reload()
+        with exclusive(table, lock, "unschedule a compaction", _BY_NAME) as held:
+            table = held.table
             plan, kept, decision = _refuse(table, instant, options)
             if movable_keys(_view(table, instant), instant, deletes) == keys:
                 free = len(plan.operations) - len(kept)
                 if dry_run:
                     return Unscheduled(instant=instant, file_groups=free, attempts=(), kept=len(kept))
                 if kept:
-                    return _narrow(table, instant, plan, kept, decision, section)
-                return _remove(table, instant, plan, decision, options, section)
+                    return _narrow(table, instant, plan, kept, decision)
+                return _remove(table, instant, plan, decision, options)
     raise ConflictError(
         "writes under this plan kept completing while their keys were looked at",
         path=table.storage.base_path,
@@ -227,8 +228,8 @@ def _unschedule_unread(
     """MalformedError: the content of the plan file has changed since, so it must not be removed unread."""
     if not dry_run:
         table.storage.verify()
-    with lock.hold("unschedule a compaction") as section:
-        table = table.reload()
+    with exclusive(table, lock, "unschedule a compaction", _BY_NAME) as held:
+        table = held.table
         pending_instants(table, instant)
         if not is_unreadable(table, instant):
             raise ConflictError(
@@ -240,7 +241,7 @@ def _unschedule_unread(
         plan = refuse_begun(table, instant, options)
         if dry_run:
             return Unscheduled(instant=instant, file_groups=len(plan.operations), attempts=())
-        return _remove(table, instant, plan, None, options, section)
+        return _remove(table, instant, plan, None, options)
 
 
 def _view(table: Table, instant: str) -> TableView:
@@ -280,7 +281,6 @@ def _narrow(
     plan: CompactionPlan,
     kept: frozenset[GroupKey],
     decision: CommitDecision | None,
-    section: Section,
 ) -> Unscheduled:
     """Removes the other file groups from a plan that must be kept because writes have put logs onto it (version 6).
 
@@ -290,22 +290,20 @@ def _narrow(
     notes of the plan, which say where to check, lack the removed ones. No process executes the earlier plan: its
     attempts are ended, and one opened concurrently compares the plans (`attempt.open_attempt`, `attempt.decision`).
     """
-    storage, who = table.storage, f"taken out by {process_name()}"
-    section.check()
+    storage, free, who = table.storage, regardless(table).storage, f"taken out by {process_name()}"
     if decision is not None:
-        revert_files(table, decision, who, section)
+        revert_files(table, decision, who)
     ended = _end_attempts(storage, instant, who)
     path = table.instant_path(table.files.requested_merge(instant))
     data, gone = storage.read(path), sorted({partition for partition, _ in plan.groups - kept})
     left = _without(plan, plan.groups - kept)
     notes = {name: text for name, text in (plan.extra_metadata or {}).items() if name != NOTES}
     missing = tuple(dict.fromkeys([*(plan.missing_schedule_partitions or ()), *gone]))
-    section.check()
     storage.overwrite(path, encode_plan(replace(left, extra_metadata=notes, missing_schedule_partitions=missing)))
-    try:
-        ended |= _end_attempts(storage, instant, who)
+    try:  # as after the removal of a plan: the lock is not asked any more
+        ended |= _end_attempts(free, instant, who)
     except ConflictError:
-        storage.overwrite(path, data)
+        free.overwrite(path, data)
         raise
     done = Unscheduled(
         instant=instant, file_groups=len(plan.groups - kept), attempts=tuple(sorted(ended)), kept=len(kept)
@@ -320,39 +318,36 @@ def _remove(
     plan: CompactionPlan,
     decision: CommitDecision | None,
     options: AttemptOptions,
-    section: Section,
 ) -> Unscheduled:
     """Removes the plan; the caller has done all checks in this section.
 
-    After the removal the lock is not checked any more: what is found then must be repaired even without the lock.
+    After the removal the lock is not asked any more: what is found then must be repaired even without the lock.
     """
-    storage, who, nonce = table.storage, f"unscheduled by {process_name()}", uuid.uuid4().hex
-    section.check()
+    storage, free = table.storage, regardless(table).storage
+    who, nonce = f"unscheduled by {process_name()}", uuid.uuid4().hex
     if decision is not None:
-        revert_files(table, decision, who, section)
+        revert_files(table, decision, who)
     ended = _end_attempts(storage, instant, who)
     number = open_next(storage, instant, who)
-    section.check()
     write_outcome(storage, instant, number, cancelled_record(nonce, who), nonce)
     dead = refuse_touched(table, instant, plan, options)
     path, inflight = table.instant_path(table.files.requested_merge(instant)), inflight_path(table, instant)
     data = storage.read(path)
-    forget(table, instant, section)
-    section.check()
+    forget(table, instant)
     if dead is not None:
-        for left in (*dead.files, dead.inflight):
-            storage.delete(left)
+        storage.delete_all(dead.files)
+        storage.delete(dead.inflight)
     storage.delete(path)
     try:
-        ended |= _end_attempts(storage, instant, who)
+        ended |= _end_attempts(free, instant, who)
         refuse_inflight(table, instant, inflight, options)
         refuse_touched(table, instant, plan, options)
     except ConflictError:
-        storage.put_if_absent(path, data)
+        free.put_if_absent(path, data)
         if dead is not None:
-            storage.put_if_absent(dead.inflight, b"")
+            free.put_if_absent(dead.inflight, b"")
         raise
-    remove_staged(storage, instant)
+    remove_staged(free, instant)
     done = Unscheduled(instant=instant, file_groups=len(plan.operations), attempts=tuple(sorted(ended)))
     _log.info("unscheduled", instant=instant, file_groups=done.file_groups, attempts=done.attempts)
     return done

@@ -169,10 +169,6 @@ def archive_of(path: Path) -> list[dict[str, Any]]:
 FOLDER = ".hoodie/timeline/history"
 
 
-def held() -> None:
-    """The lock is held."""
-
-
 # Tables for cleans: what real Hudi's cleaner left, and tables of ours with old file slices.
 
 

@@ -10,7 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from phantombase.timeline.metadata_table.read import load_metadata_view, read_en
 from phantombase.timeline.metadata_table.records.entries import encoder
 from phantombase.timeline.metadata_table.records.keys import files_records
 from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.storage.guarded import GuardedStorage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.schema.new_table import NewTable
@@ -323,7 +324,7 @@ def left_behind(path: Path, puts: int, instant: str = "") -> str:
     records = {"files": [encoder(schema)(one) for one in files_records({"north": {"never.parquet": 1}})]}
     section = Section(purpose="write", lock="lost", is_held=lambda: held)
     with suppress(PhantombaseError):
-        commit_records(table, instant, records, schema, section)
+        commit_records(replace(table, storage=GuardedStorage(table.storage, section.check)), instant, records, schema)
     return instant
 
 

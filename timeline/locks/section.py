@@ -97,7 +97,7 @@ class Section:
     is_held: Callable[[], bool]
 
     def check(self) -> None:
-        """To call right before each step that the lock guards. LockError: the lock was lost; the step must not run."""
+        """Asked before each change that the lock guards, see `table.exclusive`. LockError: the lock was lost."""
         if not self.is_held():
             raise LockError(
                 f"the lock was lost in the section to {self.purpose}",
@@ -106,7 +106,3 @@ class Section:
                 found="not held any more: this process stopped for too long, or could not renew it",
                 todo="Run again: the next run completes or reverts what this section did.",
             )
-
-
-REGARDLESS = Section(purpose="revert a stale step", lock="none", is_held=lambda: True)
-"""For steps that must run although the lock may be lost: they revert only what this process did."""

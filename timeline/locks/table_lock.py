@@ -46,7 +46,7 @@ class TableLock(Protocol):
     def hold(self, purpose: str) -> AbstractContextManager[Section]:
         """Holds the lock for the `with` block. LockError if it did not become free in time.
 
-        The block calls `Section.check` right before each step that the lock guards.
+        Sections of a table are opened by `table.exclusive`, which asks `Section.check` before each change.
         """
         ...
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from ..codec.avro_schema import with_meta_columns, without_meta_columns
-from ..errors import ConflictError, MalformedError, MissingFileError
+from ..errors import ConflictError, LockError, MalformedError, MissingFileError
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.commit_metadata import encode as encode_commit
 from ..format.file_name import LogFileName
@@ -29,8 +29,8 @@ from ..format.log_encode import hfile_block
 from ..format.rollback_plan import decode_rollback_plan
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
-from ..locks.section import REGARDLESS, Section
 from ..storage.staged_file import place_staged
+from ..table.exclusive import check_lock, regardless
 from ..table.in_progress import refuse_half_upgraded
 from ..table.table import Table
 from ..table.traces import delete_markers, revoke, revokes, traces_of
@@ -77,33 +77,31 @@ def commit_records(
     instant: str,
     records: EncodedRecords,
     schema_text: str,
-    section: Section,
     index_logs: Sequence[IndexLog] = (),
 ) -> None:
-    """Makes a delta commit with these records (the caller holds the table lock); may be repeated.
+    """Makes a delta commit with these records; may be repeated.
 
-    `table`: the data table. `index_logs`: staged log files of the record index. MalformedError: a partition without
-    file groups. ConflictError: another process makes the same commit, without the lock. LockError: the lock was lost.
+    `table`: the data table, of a section (`exclusive`). `index_logs`: staged log files of the record index.
+    MalformedError: a partition without file groups. ConflictError: another process makes the same commit, without the
+    lock. LockError: the lock was lost.
     """
     metadata = open_metadata_table(table)
     timeline = metadata.load_timeline()
     by_name = not metadata.layout.has_completion_times
     if by_name and not index_logs and _is_recorded(metadata, timeline, instant, records, schema_text):
         return  # a dead process has recorded the same; keys are only recorded by the process that writes them
-    _forget(metadata, timeline, instant, section)
+    _forget(metadata, timeline, instant)
     timeline = metadata.load_timeline()
     parts, staged = _by_slice(metadata, timeline, records), _index_slices(metadata, timeline, index_logs)
-    with heartbeat(metadata.storage, instant, BEAT_S):  # without one Hudi 1.2 treats writes here as dead
-        section.check()
+    # Without a heartbeat Hudi 1.2 treats writes here as dead.
+    with heartbeat(regardless(metadata).storage, instant, BEAT_S):
         _begin(
             metadata, instant, {s: len(of) for s, of in parts.items()} | {s: log.entries for s, log in staged.items()}
         )
         stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
         for slice_, encoded in parts.items():
-            section.check()
             stats[slice_.partition].append(_append(metadata, slice_, instant, encoded, schema_text))
         for slice_, log in staged.items():
-            section.check()
             stats[slice_.partition].append(_place(table, metadata, slice_, instant, log))
         data = table.load_timeline()
         used = metadata.load_timeline().used_times(table.times.going(data))
@@ -111,21 +109,22 @@ def commit_records(
         done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
         extra = {_SCHEMA: without_meta_columns(schema_text)}
         content = _commit(metadata, {p: tuple(s) for p, s in stats.items()}, extra)
-        section.check()
         _put(metadata, done, content)
-    if not section.is_held():
-        _withdraw_late(table, metadata, instant)
-    section.check()
+    try:
+        check_lock(table)
+    except LockError:
+        _withdraw_stale(table, regardless(metadata), instant)
+        raise
 
 
-def _withdraw_late(table: Table, metadata: Table, instant: str) -> None:
+def _withdraw_stale(table: Table, metadata: Table, instant: str) -> None:
     """Removes an instant that was recorded after the lock was lost, if the data table no longer has it.
 
     Another process has rolled it back since, before it was recorded. ConflictError: the table is being upgraded.
     """
     refuse_half_upgraded(table)
     if all(i.requested_time != instant for i in table.load_timeline().instants):
-        _forget(metadata, metadata.load_timeline(), instant, REGARDLESS)
+        _forget(metadata, metadata.load_timeline(), instant)
 
 
 def _by_slice(metadata: Table, timeline: Timeline, records: EncodedRecords) -> dict[OpenSlice, list[EncodedRecord]]:
@@ -179,21 +178,20 @@ def _log(records: Sequence[EncodedRecord], instant: str, schema_text: str) -> by
     return b"".join(bytes(part) for block in blocks for part in block)
 
 
-def forget(table: Table, instant: str, section: Section) -> None:
-    """Removes an instant of the data table from the metadata table, if it is there (the caller holds the lock).
+def forget(table: Table, instant: str) -> None:
+    """Removes an instant of the data table from the metadata table, if it is there. `table`: of a section.
 
     May be repeated; after a crash at any line the next process that forgets the instant completes the removal. Another
     process may have committed the instant here since the lock was lost. So all files are listed first, then the lock
-    is checked, then they are removed: files of that process have other names. Only state files have the same names, so
-    the lock is checked before each of them. LockError: the lock was lost.
+    is asked, then they are removed: files of that process have other names. LockError: the lock was lost.
     """
     metadata = open_metadata_table(table)
-    _forget(metadata, metadata.load_timeline(), instant, section)
+    _forget(metadata, metadata.load_timeline(), instant)
 
 
-def _forget(metadata: Table, timeline: Timeline, instant: str, section: Section) -> None:
+def _forget(metadata: Table, timeline: Timeline, instant: str) -> None:
     storage = metadata.storage
-    _forget_rollbacks(metadata, timeline, instant, section)
+    _forget_rollbacks(metadata, timeline, instant)
     found = timeline.find(instant, _ACTION)
     if found is None:
         return
@@ -201,22 +199,17 @@ def _forget(metadata: Table, timeline: Timeline, instant: str, section: Section)
     traces = traces_of(metadata, instant, _ACTION, scan=True)
     completed = metadata.files.completed_commits(instant)
     for slice_ in traces.revoked:
-        section.check()
         revoke(metadata, slice_, instant)
     for one in completed:  # first: a completed file that names missing files is an error in all other processes
-        section.check()
         storage.delete(metadata.instant_path(one))
-    section.check()
-    for partition, name in traces.doomed:
-        storage.delete(f"{partition}/{name}")
+    storage.delete_all([f"{partition}/{name}" for partition, name in traces.doomed])
     delete_markers(storage, instant)
     for state in (State.INFLIGHT, State.REQUESTED):
-        section.check()
         storage.delete(metadata.instant_path(found.at(state)))
     storage.delete(heartbeat_path(instant))
 
 
-def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str, section: Section) -> None:
+def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None:
     """Removes rollbacks of the instant that Hudi started here: Hudi would complete them, whatever is recorded by then.
 
     A rollback with an unreadable plan, as a killed process leaves it, is kept: Hudi removes or ignores it.
@@ -228,7 +221,6 @@ def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str, section
         except (MalformedError, MissingFileError):
             continue
         for state in (State.INFLIGHT, State.REQUESTED) if target == instant else ():
-            section.check()
             metadata.storage.delete(metadata.instant_path(rollback.at(state)))
 
 

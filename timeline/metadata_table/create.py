@@ -22,9 +22,9 @@ from ..format.instant import Instant, State
 from ..format.log_encode import hfile_block
 from ..format.merge_settings import EVENT_TIME_STRATEGY
 from ..format.table_config import PROPERTIES, TableConfig, checksum, make_table_folders, save_table_config
-from ..locks.section import Section
 from ..locks.table_lock import TableLock
 from ..storage.contract import Storage
+from ..table.exclusive import READ_INSIDE, Guard, exclusive, regardless
 from ..table.table import Table
 from .location import METADATA_FOLDER, PrefixStorage
 from .record_index import mark_global_keys
@@ -34,25 +34,27 @@ from .records.keys import files_records
 from .valid_instants import ARTIFICIAL
 
 _log = get_logger()
+_NO_MATTER = dict.fromkeys(
+    (Guard.RESTORE, Guard.ROLLBACK), "both work without it, and an unusable one may be what stops them"
+)
 
 
 def drop_metadata_table(table: Table, lock: TableLock) -> Table:
-    """Turns the metadata table off, as a Hudi writer does with `hoodie.metadata.enable=false`; no change if it is off.
+    """Turns the metadata table off, as a Hudi writer does with `hoodie.metadata.enable=false`; nothing if it is off.
 
     The property is changed first, since readers obey it. After a crash between the steps, readers ignore the folder.
     """
-    with lock.hold("drop the metadata table") as section:
-        return drop_within(table.reload(), section)
+    if not (now := table.reload()).config.metadata_partitions:
+        return now
+    with exclusive(table, lock, "drop the metadata table", {**READ_INSIDE, **_NO_MATTER}) as held:
+        return regardless(drop_within(held.table))
 
 
-def drop_within(table: Table, section: Section) -> Table:
+def drop_within(table: Table) -> Table:
     """`drop_metadata_table` in a section that is held already."""
     if table.config.metadata_partitions:
-        section.check()
         mark_global_keys(table)
-        section.check()
         save_table_config(table.storage, table.config.without_metadata_table())
-        section.check()
         table.storage.delete_folder(METADATA_FOLDER)
         _log.info("metadata_table_dropped", path=table.storage.base_path)
     return table.reload()

@@ -16,7 +16,6 @@ from ..event_log import get_logger
 from ..format.commit_metadata import CommitMetadata
 from ..format.file_name import BaseFileName, parse_data_file
 from ..format.table_config import save_table_config
-from ..locks.section import Section
 from ..table.table import Table
 from . import commit
 from .column_records import index_records
@@ -129,8 +128,8 @@ def prepare(table: Table, change: Change) -> Update | None:
     )
 
 
-def apply_update(table: Table, change: Change, prepared: Update | None, section: Section) -> None:
-    """Records a change in the metadata table; the caller holds the table lock and loaded `table` inside it.
+def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
+    """Records a change in the metadata table; `table`: of a section (`exclusive`).
 
     First removes indexes that cannot be kept. May be repeated: the records of an earlier attempt are removed. An update
     `prepared` for other partitions or other columns with statistics than the current ones is prepared again.
@@ -144,7 +143,6 @@ def apply_update(table: Table, change: Change, prepared: Update | None, section:
         update = prepare(table, change)
     assert update is not None
     if update.dropped:
-        section.check()
         save_table_config(table.storage, table.config.without_metadata_partitions(update.dropped))
         _log.warning(
             "indexes_dropped",
@@ -155,18 +153,18 @@ def apply_update(table: Table, change: Change, prepared: Update | None, section:
             todo="A Hudi writer that has them enabled builds them again.",
         )
     logs = () if update.index is None else update.index.logs
-    commit_records(table, change.instant, update.records, update.schema_text, section, logs)
+    commit_records(table, change.instant, update.records, update.schema_text, logs)
 
 
-def forget(table: Table, instant: str, section: Section) -> None:
-    """Removes an instant that will not complete from the metadata table, if there is one. LockError: see `Section`.
+def forget(table: Table, instant: str) -> None:
+    """Removes an instant that will not complete from the metadata table, if there is one. LockError: the lock was lost.
 
     The records are kept if another action has completed at the same instant, since they belong to that action.
     """
     if not table.config.metadata_partitions:
         return
     if all(i.requested_time != instant for i in table.load_timeline().completed):
-        commit.forget(table, instant, section)
+        commit.forget(table, instant)
 
 
 def upkeep_of(table: Table, moves_rows: bool, *, knows_keys: bool = False) -> Upkeep:

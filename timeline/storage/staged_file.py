@@ -14,6 +14,7 @@ from typing import IO
 from ..errors import PhantombaseError, StorageError
 from .contract import Storage
 from .folders import TEMPORARY, join
+from .guarded import unguarded
 
 PLACED = ".phantombase-probe"
 """The same name in every partition: a file that a killed process leaves is removed by the next one. Hudi ignores it."""
@@ -90,7 +91,7 @@ def staged_output(storage: Storage, path: str) -> Iterator[IO[bytes]]:
         storage.close_output(file)
     except BaseException as error:
         storage.abort_output(file)
-        storage.delete(path)
+        unguarded(storage).delete(path)  # no other process knows the name
         if isinstance(error, OSError):
             raise StorageError("staging a file failed", path=path, found=f"{error}") from error
         raise

@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from ..errors import ConflictError, MalformedError, MissingFileError, TableChangedError, UnsupportedError
+from ..errors import ConflictError, MalformedError, MissingFileError, UnsupportedError
 from ..format.compaction_plan import pending_clustering_file_groups
 from ..format.instant import SERVICES, Instant, State
 from ..format.layout import LAYOUT_1, LAYOUT_2
@@ -94,16 +94,6 @@ def refuse_half_upgraded(table: Table) -> None:
                 found=found,
                 todo="Let Hudi finish it, then run again. If no upgrade or downgrade is running, move this file away.",
             )
-
-
-def reload_same_version(table: Table, during: str) -> Table:
-    """The table reloaded under the lock. TableChangedError: it was upgraded `during` an action, such as "a clean"."""
-    now = table.reload()
-    if now.config.version != table.config.version:
-        raise TableChangedError(
-            f"the table was upgraded during {during}", path=table.storage.base_path, todo="Run again."
-        )
-    return now
 
 
 def clustered_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from ..errors import (
     ConflictError,
+    LockError,
     MalformedError,
     MissingFileError,
     NotATableError,
@@ -30,7 +31,6 @@ from ..instants.clock_check import ClockOptions
 from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock, TimelineLoader
 from ..instants.timeline import Timeline
-from ..locks.section import Section
 from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS, HOODIE
 from ..storage.open_storage import open_storage
@@ -319,10 +319,9 @@ def from_one_snapshot(load: Callable[[], T]) -> T:
     return load()
 
 
-def put_requested(table: Table, requested: Instant, content: bytes, section: Section) -> None:
+def put_requested(table: Table, requested: Instant, content: bytes) -> None:
     """Makes a plan visible. ConflictError: another process, without the lock, has a plan at the same instant."""
     path = table.instant_path(requested)
-    section.check()
     if not table.storage.put_if_absent(path, content):
         raise ConflictError(
             "another process began an action at the same instant",
@@ -343,6 +342,8 @@ def put_completed(
     storage = table.storage
     try:
         return storage.put_if_absent(path, data)
+    except LockError:  # asked before the put
+        raise
     except PhantombaseError as error:  # the request may have taken effect
         if storage.find(path) is None:
             if storage.is_file_system:

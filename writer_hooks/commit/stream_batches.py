@@ -32,11 +32,11 @@ from typing import Any
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORD_NAME, RECORDS
+from phantombase.timeline.table.exclusive import Guard, exclusive
 from phantombase.timeline.table.table import Table
 
 from ..engine.arrow_source import NO_ROWS
@@ -49,6 +49,9 @@ DEFAULT_STREAM = "default_single_writer"
 """The default name of a stream, as in Hudi."""
 
 _log = get_logger()
+_OF_WRITE = dict.fromkeys(
+    (Guard.RESTORE, Guard.ROLLBACK), "the write asks for both when it begins and when it completes"
+)
 _UNREADABLE = "unreadable record of a stream's last batch"
 _TODO = (
     "Restore the file from a copy, or remove it: then the active commits of the stream say what was written. Where all "
@@ -198,24 +201,25 @@ def begin_batch(table: Table, lock: TableLock, batch: StreamBatch, instant: str)
 
     ConflictError: another try has written it since then. UsageError: see `written_as`.
     """
-    with lock.hold("begin a batch of a stream") as section:
+    with exclusive(table, lock, "begin a batch of a stream", _OF_WRITE) as held:
+        table = held.table
         found = written_as(table, batch)
         if found.done is not None:
             raise _conflict(table, batch, found.done.instant)
-        _put(table, batch, found.last, batch.at(instant), section)
+        _put(table, batch, found.last, batch.at(instant))
 
 
 def record_run(table: Table, lock: TableLock, batch: StreamBatch, found: WrittenAs) -> None:
     """Records that this run of the query has skipped a part that is written already: see `written_as`."""
     if found.done is None or found.last is None or not batch.query or found.done.run == batch.run:
         return
-    with lock.hold("skip a batch of a stream") as section:
-        now = written_as(table, batch)
+    with exclusive(table, lock, "skip a batch of a stream", _OF_WRITE) as held:
+        now = written_as(held.table, batch)
         if now.done is not None:
-            _put(table, batch, now.last, batch.at(now.done.instant), section)
+            _put(held.table, batch, now.last, batch.at(now.done.instant))
 
 
-def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart, section: Section) -> None:
+def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart) -> None:
     """Records a part of the batch, with the batch's other parts."""
     record = read_record(table.storage, batch)
     _warn_of_gaps(table, batch, last, record)
@@ -231,7 +235,6 @@ def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart, 
     begun = Begun(number=batch.number, query=batch.query, parts=(*others, part))
     start = table.load_timeline().start
     active = sum(one.newest >= start for one in before)
-    section.check()
     batch.record(table.storage, Record(last=begun, before=before[: min(active, _EARLIER_MAX) + 1]))
 
 

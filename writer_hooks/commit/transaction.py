@@ -23,7 +23,6 @@ from phantombase.timeline.errors import (
     ConflictError,
     PhantombaseError,
     StorageError,
-    TableChangedError,
     UnknownCommitError,
 )
 from phantombase.timeline.event_log import get_logger
@@ -40,14 +39,12 @@ from phantombase.timeline.metadata_table.measure import Measured
 from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, apply_update, check_keepable, prepare
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA, carry_history
+from phantombase.timeline.table.exclusive import READ_INSIDE, check_lock, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.in_progress import (
     UnreadableRollback,
     clustered_file_groups,
     completed_rollback_of,
     pending_rollbacks,
-    refuse_half_rolled_back,
-    refuse_half_upgraded,
-    refuse_pending_restore,
 )
 from phantombase.timeline.table.table import Table, put_completed
 from phantombase.timeline.view.view import GroupKey, ViewFacts
@@ -139,8 +136,12 @@ class Transaction:
 
         `schema`: what the write records of the table's schema.
         """
-        self._check_still_ours()
         now = self.table.load_timeline()
+        refuse_in_progress(self.table, now)
+        self._check_conflicts(now, mine, schema)
+
+    def _check_conflicts(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> None:
+        self._check_still_ours()
         self._check_ground(now)
         found = self._conflict(now, mine, schema)
         if found is not None:
@@ -153,14 +154,11 @@ class Transaction:
             )
 
     def _check_ground(self, now: Timeline) -> None:
-        """ConflictError: a write that this one has seen, and may build upon, is being undone, or was.
+        """ConflictError: a write that this one has seen, and may build upon, was undone.
 
         A process that stalls right before it begins a write, and loses the lock, begins concurrently with a restore or
         rollback.
         """
-        refuse_half_upgraded(self.table)
-        refuse_pending_restore(self.table, now)
-        refuse_half_rolled_back(self.table, now)
         gone = _names(self.timeline.completed) - _names(now.completed)
         if gone and (gone := gone - _names(self.table.with_archive(now).archived)):
             raise ConflictError(
@@ -241,11 +239,11 @@ class Transaction:
         `measured`: known column ranges of the files, for the metadata table; other files are read for it. `check`:
         called under the lock; an error that it raises stops the write from completing. `keys`: see `Change`.
         """
-        storage, change = self.table.storage, replace(Change.of(self.instant, metadata, measured or {}), keys=keys)
+        change = replace(Change.of(self.instant, metadata, measured or {}), keys=keys)
         update = prepare(self.table.reload(), change)  # reloaded: the metadata table may have been dropped since then
-        with self.lock.hold(f"complete a {self.action}") as section:
-            table = self._unchanged()
-            self.check_conflicts(mine, metadata.extra_metadata)
+        with exclusive(self.table, self.lock, f"complete a {self.action}") as held:
+            table = held.table
+            self._check_conflicts(held.timeline, mine, metadata.extra_metadata)
             check(table)
             if change.knows_keys and self._others(table, everywhere=mine.everywhere):
                 change = replace(change, keys="another write was completed since then, which may have the same keys")
@@ -253,15 +251,13 @@ class Transaction:
             done = Instant(
                 requested_time=self.instant, action=self.action, state=State.COMPLETED, completion_time=completion
             )
-            section.check()
-            apply_update(table, change, update, section)
+            apply_update(table, change, update)
             if LATEST_SCHEMA in metadata.extra_metadata:
-                carry_history(table.files, table.load_timeline(), done)
+                carry_history(table.files, held.timeline, done)
             path = table.instant_path(done)
             data = encode_commit(metadata, table.layout.encoding)
-            section.check()
             made = put_completed(table, path, data, partial(self._unknown, path))
-            if not made and storage.read(path) != data:
+            if not made and table.storage.read(path) != data:
                 raise StorageError("the completed commit does not read back as written", path=path)
             return done
 
@@ -294,18 +290,6 @@ class Transaction:
             todo="Do not write the same rows again before its instant is completed or rolled back: once its heartbeat "
             f"is {EXPIRY_S:g} s old, the next write rolls it back.",
         )
-
-    def _unchanged(self) -> Table:
-        """The table reloaded under the lock. TableChangedError: an upgrade has moved the timeline."""
-        now = self.table.reload()
-        if now.config.version != self.table.config.version:
-            raise TableChangedError(
-                "the table was upgraded under this write",
-                path=self.table.storage.base_path,
-                instant=self.instant,
-                todo="Nothing of this write is visible. Write again (retries=).",
-            )
-        return now
 
     def _check_still_ours(self) -> None:
         path = self.table.instant_path(_instant(self.instant, self.action, State.INFLIGHT))
@@ -369,28 +353,26 @@ def transaction(
     UnsupportedError: see `check_keepable`. Errors before the first file leave no files.
     """
     with ExitStack() as stack:
-        with lock.hold(f"begin a {opening.action}") as section:
-            table = table.reload()
+        with exclusive(table, lock, f"begin a {opening.action}", READ_INSIDE) as held:
+            table, timeline = held.table, held.timeline
             check_keepable(table)
-            refuse_half_upgraded(table)
-            storage, timeline = table.storage, table.load_timeline()
-            refuse_pending_restore(table, timeline)
-            refuse_half_rolled_back(table, timeline)
             time = table.next_time(timeline)
             earlier_rollbacks = frozenset(i.requested_time for i in timeline.pending("rollback"))
-            heartbeats = stack.enter_context(heartbeat(storage, time, heartbeat_s))
-            section.check()
+            free = regardless(table)
+            heartbeats = stack.enter_context(heartbeat(free.storage, time, heartbeat_s))
+            check_lock(table)  # before the write counts as begun: then it is rolled back, and its heartbeat kept
             heartbeats.keep_on_error = True
-            stack.enter_context(_rolled_back_on_failure(table, lock, time, opening.action))
+            stack.enter_context(_rolled_back_on_failure(free, lock, time, opening.action))
             for state, content in ((State.REQUESTED, opening.requested), (State.INFLIGHT, opening.inflight)):
                 path = table.instant_path(_instant(time, opening.action, state))
-                if not storage.put_if_absent(path, content):
+                if not table.storage.put_if_absent(path, content):
                     raise ConflictError(
                         "another process began a write at the same instant",
                         path=path,
                         instant=time,
                         todo="All writers of a table must share one lock. Write again.",
                     )
+        table = free
         timeline = table.load_timeline()
         facts = table.load_facts(timeline)
         yield Transaction(

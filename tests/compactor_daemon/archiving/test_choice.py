@@ -17,8 +17,9 @@ from phantombase.timeline.errors import ConflictError, LockError, UsageError
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.guarded import GuardedStorage
 from phantombase.timeline.storage.local import LocalStorage
-from tests.support.archived_tables import FOLDER, held
+from tests.support.archived_tables import FOLDER
 from tests.support.builders import timeline_of
 from tests.support.failing_storage import Call, HookedStorage
 
@@ -264,7 +265,7 @@ LEFT = "20260101000000000_20260102000000000_0.parquet"
 def named(storage: Storage, *names: str) -> None:
     """The next manifest: of these files."""
     files = tuple(HistoryFile(name=name, size=4) for name in names)
-    put_manifest(storage, FOLDER, newest_manifest(storage, FOLDER), files, held)
+    put_manifest(storage, FOLDER, newest_manifest(storage, FOLDER), files)
 
 
 @pytest.fixture
@@ -280,7 +281,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_no_manifest_left_names_goes(path: Path) -> None:
     storage = LocalStorage(str(path))
-    _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1, held)
+    _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1)
     assert sorted(f.name[:8] for f in (path / FOLDER).glob("*.parquet")) == [f"2025010{n}" for n in range(3, 7)]
     assert len(list((path / FOLDER).glob("manifest_*"))) == 4
     assert not [f for f in (path / ".hoodie").rglob("*.parquet") if f.parent != path / FOLDER]
@@ -292,7 +293,7 @@ def test_a_torn_manifest_that_a_writer_passed_over_is_no_error(path: Path) -> No
     (path / FOLDER / "manifest_7").write_text('{"fil')
     named(storage, "20250106000000000_20250106000000000_0.parquet")
     assert newest_manifest(storage, FOLDER).number == 8
-    _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1, held)
+    _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1)
     assert sorted(f.name[:8] for f in (path / FOLDER).glob("*.parquet")) == [f"2025010{n}" for n in (5, 6)]
 
 
@@ -311,9 +312,9 @@ def test_a_leftover_that_another_archiver_named_meanwhile_stays(path: Path) -> N
         if slept:
             raise LockError("the lock was lost")
 
-    storage = HookedStorage(LocalStorage(str(path)), hook)
+    storage = GuardedStorage(HookedStorage(LocalStorage(str(path)), hook), check)
     with pytest.raises(LockError):
-        _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1, check)
+        _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1)
     assert slept
     assert (path / FOLDER / LEFT).read_bytes() == b"left"
 
@@ -325,7 +326,7 @@ def test_a_leftover_that_is_gone_is_no_error(path: Path) -> None:
         return call.do()
 
     storage = HookedStorage(LocalStorage(str(path)), hook)
-    _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1, held)
+    _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1)
     assert not (path / FOLDER / LEFT).exists()
 
 
@@ -336,11 +337,11 @@ def lost() -> None:
     raise LockError("the lock was lost")
 
 
-def put(storage: Storage, check: Callable[[], None] = held) -> int:
+def put(storage: Storage) -> int:
     """The next manifest, by a process of its own; its number."""
     before = newest_manifest(storage, FOLDER)
     file = HistoryFile(name=f"f{before.number}", size=1)
-    return put_manifest(storage, FOLDER, before, (*before.files, file), check).number
+    return put_manifest(storage, FOLDER, before, (*before.files, file)).number
 
 
 def counts(path: Path) -> int:
@@ -386,7 +387,7 @@ def test_a_number_that_comes_too_late_does_not_count(manifest_path: Path, remove
         is_lost = True
 
     with pytest.raises(LockError):
-        put(asleep(manifest_path, meanwhile), lambda: lost() if is_lost else None)
+        put(GuardedStorage(asleep(manifest_path, meanwhile), lambda: lost() if is_lost else None))
     assert counts(manifest_path) == 4
     assert put(LocalStorage(str(manifest_path))) == 5
     assert counts(manifest_path) == 5
@@ -408,5 +409,5 @@ def test_a_newer_number_stays(manifest_path: Path) -> None:
 
 
 def test_what_counts_already_is_not_touched(manifest_path: Path) -> None:
-    set_version(LocalStorage(str(manifest_path)), FOLDER, 2, lost)
+    set_version(GuardedStorage(LocalStorage(str(manifest_path)), lost), FOLDER, 2)
     assert counts(manifest_path) == 2

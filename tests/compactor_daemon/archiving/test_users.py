@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -367,10 +367,6 @@ def upsert_behind(path: Path) -> None:
 # Tables as real Hudi's services left them, with a long history or a metadata table that was archived.
 
 
-def _unlocked() -> AbstractContextManager[Callable[[], None]]:
-    return nullcontext(lambda: None)
-
-
 def _named(manifest: Path) -> list[dict[str, object]]:
     files: list[dict[str, object]] = json.loads(manifest.read_text())["files"]
     return files
@@ -388,7 +384,7 @@ def test_a_level_is_merged_as_by_hudi(tmp_path: Path, monkeypatch: pytest.Monkey
     (ours / folder / "_version_").write_text("5")
     monkeypatch.setattr(history, "next_merge", partial(history.next_merge, count=4))
     table = open_table(ours)
-    made = history.compact_history(table.storage, table.config, _unlocked)
+    made = history.compact_history(table.storage, table.config, lambda: nullcontext(table.storage))
     assert made == (merged.name,)
     columns = pq.read_schema(ours / folder / merged.name).names
     rows, expected = (pq.read_table(path / folder / merged.name).select(columns) for path in (ours, theirs))

@@ -25,7 +25,7 @@ from phantombase.timeline.format.commit_metadata import LEDGER, decode, encode
 from phantombase.timeline.format.instant import format_time, later
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.instants.reserved_times import OUTCOME, reserve
-from phantombase.timeline.locks.section import REGARDLESS, Section
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -293,7 +293,7 @@ def test_what_is_completed_is_never_taken_back(path: Path) -> None:
     decision = decided(table, pending_instants(table)[0])
     publish(table, decision, LOCK)
     with pytest.raises(ConflictError, match="cannot be reverted"):
-        revert_files(table, decision, "a mistake", REGARDLESS)
+        revert_files(table, decision, "a mistake")
     assert len(base_files(path, decision.instant)) == 2
     assert find_decision(table.storage, decision.instant) == decision
 
@@ -305,7 +305,7 @@ def test_each_step_of_taking_back_may_be_the_last(path: Path) -> None:
     decision = decided(table, pending_instants(table)[0])
     for placement in decision.placements:
         place(table, decision, placement)
-    revert_files(table, decision, "restored", REGARDLESS)
+    revert_files(table, decision, "restored")
     assert find_decision(table.storage, decision.instant) is None
     assert base_files(path, decision.instant) == []
     with suppress(PhantombaseError):  # its plan and inputs are there: it could be merged again
@@ -320,12 +320,12 @@ def test_the_metadata_table_forgets_what_is_taken_back(tmp_path: Path, monkeypat
     decision = decided(table, pending_instants(table)[0])
     forgotten: list[tuple[str, int]] = []
 
-    def forget(table: Table, instant: str, _: Section) -> None:
+    def forget(table: Table, instant: str) -> None:
         forgotten.append((instant, len(base_files(path, instant))))
 
     monkeypatch.setattr("phantombase.compactor_daemon.attempt.revert.forget", forget)
     place(table, decision, decision.placements[0])
-    revert_files(table, decision, "restored", REGARDLESS)
+    revert_files(table, decision, "restored")
     assert forgotten == [(decision.instant, 1)]
     assert not base_files(path, decision.instant)
 

@@ -24,10 +24,11 @@ from phantombase.timeline.errors import LockError, PhantombaseError
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
+from phantombase.timeline.metadata_table.location import METADATA_FOLDER
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.storage.folders import HOODIE
+from phantombase.timeline.storage.folders import HEARTBEATS, TEMPORARY
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.stream_batches import StreamBatch, begin_batch
@@ -50,7 +51,7 @@ OPTIONS_OF_WRITE = WriteOptions(buckets=1, slots=1)
 class Losing(HookedStorage):
     """A storage whose lock is lost right before the n-th call (from 0) that is made in a section.
 
-    `calls_inside`: how many those were. `late`: calls after the loss, in that section, that make something visible.
+    `calls_inside`: how many those were. `late`: calls after the loss, in that section, that change something.
     """
 
     def __init__(self, path: Path, number: int | None) -> None:
@@ -70,8 +71,8 @@ class Losing(HookedStorage):
 
     def _made(self, call: Call) -> Any:
         if threading.get_ident() == self._inside:
-            # Files are deleted together after one check.
-            if self._is_lost and _is_decisive(call) and not call.name == self._last == "delete":
+            is_batch = call.name == self._last == "delete"  # files that are removed together are asked for once
+            if self._is_lost and Failure.AFTER.can_hit(call.name) and not is_batch and not _is_free(call):
                 self.late.append(f"{call.name} {call.path}")
             self._is_lost = self._is_lost or self.calls_inside == self._number
             self.calls_inside += 1
@@ -79,19 +80,9 @@ class Losing(HookedStorage):
         return call.do()
 
 
-def _is_decisive(call: Call) -> bool:
-    """Whether others see it at once: the timeline, a decision, files. An inflight file only follows another.
-
-    New settings are three calls after one check.
-    """
-    folder, _, name = call.path.rpartition("/")
-    if call.name == "put_if_absent":
-        return (folder in (".hoodie", ".hoodie/timeline") and not name.endswith("inflight")) or name == "outcome"
-    if call.name == "overwrite":
-        return folder.endswith("/streams")
-    if call.name == "delete":
-        return name.endswith("compaction.requested") or (name.endswith(".parquet") and not folder.startswith(HOODIE))
-    return call.name in ("place", "delete_folder")
+def _is_free(call: Call) -> bool:
+    """Whether a change needs no lock: a heartbeat, and files under names that no other process knows."""
+    return call.path.startswith((HEARTBEATS, TEMPORARY, f"{METADATA_FOLDER}/{HEARTBEATS}"))
 
 
 # --- what is done under the lock ----------------------------------------------------------------------------------

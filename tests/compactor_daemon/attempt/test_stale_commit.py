@@ -20,7 +20,7 @@ from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.errors import ConflictError, StorageError
 from phantombase.timeline.format.commit_metadata import decode, encode
 from phantombase.timeline.format.instant import Instant, State, later
-from phantombase.timeline.locks.section import REGARDLESS, Section
+from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
@@ -83,7 +83,7 @@ def at_put(decided: CommitDecision) -> tuple[str, str]:
 
 def taken_back(path: Path, decided: CommitDecision) -> None:
     """As by `unschedule`, killed before it had removed the plan."""
-    revert_files(open_table(path), decided, "unscheduled", REGARDLESS)
+    revert_files(open_table(path), decided, "unscheduled")
 
 
 def late(path: Path, decided: CommitDecision) -> None:
@@ -93,9 +93,7 @@ def late(path: Path, decided: CommitDecision) -> None:
     def meanwhile() -> None:
         restore_first_commit(path)
         with pytest.raises(ProcessDied):
-            revert_files(
-                asleep(path, ("put_if_absent", revoked), nothing, die), decided, "its plan is gone", REGARDLESS
-            )
+            revert_files(asleep(path, ("put_if_absent", revoked), nothing, die), decided, "its plan is gone")
 
     with pytest.raises(ProcessDied):
         publish(asleep(path, at_put(decided), meanwhile, die), decided, LOCK)
@@ -231,7 +229,7 @@ def test_what_stands_is_not_withdrawn(version: int, tmp_path: Path) -> None:
     revoked = f".hoodie/.phantombase/{decided.instant}/{decided.attempt}/revoked"
     taker = asleep(path, ("put_if_absent", revoked), lambda: publish(open_table(path), decided, LOCK), nothing)
     with pytest.raises(ConflictError, match="cannot be reverted"):
-        revert_files(taker, decided, "unscheduled", REGARDLESS)
+        revert_files(taker, decided, "unscheduled")
     assert is_revoked(open_table(path).storage, decided.instant, decided.attempt)
     finish_completed(open_table(path), LOCK)
     assert base_files(path, decided.instant)

@@ -135,7 +135,7 @@ def test_a_lost_lock_stops_it(version: int, tmp_path: Path) -> None:
         clean(left)
         assert not open_table(left).load_timeline().pending("clean")
         assert read_rows(left) == rows
-    assert number > 2
+    assert number >= 2
     assert len(list(path.rglob("*.clean.requested"))) == 1
 
 

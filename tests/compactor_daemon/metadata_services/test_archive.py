@@ -28,7 +28,6 @@ from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.instants.archived_timeline import load_history
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.validate import validate
@@ -220,7 +219,6 @@ def test_what_filled_a_partition_stays_with_the_compactions_before_it() -> None:
 
 
 CLEAN_STEP = 1 if ALL else 3
-HELD = Section(purpose="test", lock="", is_held=lambda: True)
 
 
 @pytest.fixture(params=["v9", deep("v8"), deep("v6")])
@@ -299,13 +297,13 @@ def test_a_pending_clean_of_needed_files_is_refused(clean_path: Path) -> None:
     plan = CleanPlan(policy="KEEP_LATEST_FILE_VERSIONS", files={newest.partition: names})
     instant = clean_instant(view.timeline, lambda: table.next_time(view.timeline))
     assert instant is not None
-    request_clean(metadata, instant, plan, HELD)
+    request_clean(metadata, instant, plan)
     before = files_of(clean_path)
     with pytest.raises(ConflictError, match="names files that readers need"):
         serve(table)
     assert files_of(clean_path) == before
     with pytest.raises(ConflictError, match="another process cleans the metadata table"):
-        request_clean(metadata, instant, plan, HELD)
+        request_clean(metadata, instant, plan)
 
 
 @one_of("clean_path", "v6", "v9", "v8", indirect=True)

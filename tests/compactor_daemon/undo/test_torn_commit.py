@@ -336,9 +336,9 @@ def test_where_a_clean_has_removed_what_it_merged(version: int, is_archived: boo
         table = open_table(path)
         timeline, files = table.load_timeline(), load_state_files(table.storage, table.config)
         cleans = [i for i in timeline.instants if i.action == "clean"]
-        archive = Archive(storage=table.storage, config=table.config, moment=table.times.moment, check=lambda: None)
+        archive = Archive(storage=table.storage, config=table.config, moment=table.times.moment)
         archive.write(cleans, timeline, files)
-        remove_instants(table.storage, of_instants(files, cleans), lambda: None)
+        remove_instants(table.storage, of_instants(files, cleans))
     ended = CliRunner().invoke(app, ["repair", str(path), done.requested_time, "--sole-writer"])
     assert ended.exit_code == 0, ended.output
     stats, *rest = _essence(metadata)

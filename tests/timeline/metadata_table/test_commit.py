@@ -29,7 +29,6 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.log_block import scan_blocks
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.format.table_config import load_table_config
-from phantombase.timeline.locks.section import REGARDLESS
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.commit import commit_records, forget, newest_schema
 from phantombase.timeline.metadata_table.create import drop_metadata_table, make_metadata_table, metadata_config
@@ -202,7 +201,7 @@ def test_a_base_file_without_a_filter_takes_the_filters_out(table: Table) -> Non
 def told(table: Table, instant: str, name: str) -> None:
     """Only the metadata table hears of a file, as if its writer had died then."""
     change = Change(instant=instant, files={"north": {name: 7}}, moves_rows=True, schema_text=None)
-    apply_update(table, change, prepare(table, change), REGARDLESS)
+    apply_update(table, change, prepare(table, change))
 
 
 def listed(table: Table) -> set[str]:
@@ -219,7 +218,7 @@ def test_told_again_and_forgotten(table: Table) -> None:
     for name in ("one", "two"):
         told(table, instant, f"{name}-0_0-0-0_{instant}.parquet")
         assert listed(table) == before, "the data table's instant pends"
-    forget(table, instant, REGARDLESS)
+    forget(table, instant)
     begun.unlink()  # as a rollback would
     assert listed(table) == before
     assert not [i for i in open_metadata_table(table).load_timeline().instants if i.requested_time == instant]
@@ -300,14 +299,14 @@ def test_an_instant_that_was_compacted_cannot_be_forgotten(table: Table) -> None
     later = f"{int(instant) + 10**6}"
     (folder / (f"{later}_{later}.commit" if table.layout.has_completion_times else f"{later}.commit")).touch()
     with pytest.raises(MalformedError, match="never completed"):
-        forget(table, instant, REGARDLESS)
+        forget(table, instant)
 
 
 def test_a_partition_without_file_groups_is_refused(table: Table) -> None:
     """Nothing is told then."""
     before = open_metadata_table(table).load_timeline()
     with pytest.raises(MalformedError, match="no file groups"):
-        commit_records(table, "20990101000000000", {"bloom_filters": [("k", b"")]}, "{}", REGARDLESS)
+        commit_records(table, "20990101000000000", {"bloom_filters": [("k", b"")]}, "{}")
     assert open_metadata_table(table).load_timeline() == before
 
 

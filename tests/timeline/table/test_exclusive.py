@@ -180,10 +180,6 @@ def test_a_section_that_is_refused_gives_the_lock_back(table: Table) -> None:
 
 # --- all sections of the product ------------------------------------------------------------------------------------
 
-OPENER = "timeline.table.exclusive"
-LOCKS = ("timeline.locks.", "timeline.storage.")
-"""Where locks are made: theirs are other `hold`s."""
-
 
 def sections() -> Iterator[tuple[str, ast.With, ast.Call]]:
     """Each `with exclusive(...)` of the product: its module, the statement, the call."""
@@ -196,14 +192,73 @@ def sections() -> Iterator[tuple[str, ast.With, ast.Call]]:
                         yield module, node, call
 
 
+ASKED = {
+    "archive instants": "UPGRADE RESTORE",
+    "begin a batch of a stream": "SETTINGS UPGRADE",
+    "begin a {opening.action}": "UPGRADE RESTORE ROLLBACK",
+    "complete a clean": "SETTINGS UPGRADE",
+    "complete a clustering": "SETTINGS UPGRADE RESTORE ROLLBACK",
+    "complete a compaction": "",
+    "complete a {self.action}": "SETTINGS UPGRADE RESTORE ROLLBACK",
+    "complete the rollback of {plan.target}": "SETTINGS UPGRADE",
+    "decide a compaction": "",
+    "delete a savepoint": "UPGRADE",
+    "drop the metadata table": "UPGRADE",
+    "go on with a clean": "SETTINGS UPGRADE RESTORE",
+    "look back at a clustering": "",
+    "make a savepoint": "UPGRADE RESTORE ROLLBACK",
+    "merge files of the history": "SETTINGS UPGRADE",
+    "plan a clean": "UPGRADE RESTORE ROLLBACK",
+    "plan a clustering": "UPGRADE RESTORE ROLLBACK",
+    "remove a rollback that has undone nothing": "UPGRADE",
+    "remove a stale plan": "",
+    "remove an unreadable plan of a clean": "SETTINGS UPGRADE RESTORE",
+    "remove an unreadable plan of a {action}": "UPGRADE",
+    "remove files of a decision": "",
+    "remove what is left of a clustering": "UPGRADE",
+    "request the rollback of {target}": "SETTINGS UPGRADE",
+    "restore the table": "UPGRADE",
+    "retract a stale commit": "",
+    "revert a decision": "",
+    "schedule a compaction": "UPGRADE RESTORE ROLLBACK",
+    "serve the metadata table": "UPGRADE",
+    "skip a batch of a stream": "SETTINGS UPGRADE",
+    "take back a clustering": "SETTINGS UPGRADE RESTORE",
+    "take back an unreadable decision": "UPGRADE RESTORE",
+    "take back an unreadable plan of a clustering": "UPGRADE RESTORE",
+    "take {instant} back": "SETTINGS UPGRADE RESTORE",
+    "unschedule a compaction": "UPGRADE RESTORE",
+    "withdraw a stale clustering": "UPGRADE",
+    "write a completed file again": "SETTINGS UPGRADE RESTORE",
+}
+"""The guards of each section. Those of a decision ask `validity`, which also knows what to do with its files."""
+
+
 def test_every_section_names_what_it_leaves_out_and_why() -> None:
-    found = list(sections())
-    assert found
-    for module, _, call in found:
+    found = dict[str, str]()
+    for module, _, call in sections():
         allow = [*call.args[3:4], *(k.value for k in call.keywords if k.arg == "allow")]
         own = vars(importlib.import_module(f"phantombase.{module}"))
         reasons = eval(ast.unparse(allow[0]), own) if allow else {}
         assert all(isinstance(guard, Guard) and len(why.split()) > 3 for guard, why in reasons.items()), module
+        purpose = ast.unparse(call.args[2]).lstrip("f").strip("'")
+        asked = " ".join(guard.name for guard in Guard if guard not in reasons)
+        assert found.setdefault(purpose, asked) == asked
+    assert found == ASKED
+
+
+def test_no_section_is_opened_or_asked_in_another_way() -> None:
+    """A lock of the table is held by `exclusive` alone, and asked by the storage of a section."""
+    wrong = []
+    for module, path in modules().items():
+        if module.startswith(("timeline.locks.", "timeline.storage.")) or module == "timeline.table.exclusive":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and re.fullmatch(r"(\w+\.)?lock\.hold", ast.unparse(node.func)):
+                wrong.append(f"{module}:{node.lineno}: a lock is held")
+            elif isinstance(node, ast.ImportFrom) and {one.name for one in node.names} & {"Section", "GuardedStorage"}:
+                wrong.append(f"{module}:{node.lineno}: a section is passed on")
+    assert wrong == []
 
 
 def test_a_section_is_left_with_its_table() -> None:
@@ -222,6 +277,7 @@ def test_a_section_is_left_with_its_table() -> None:
         functions = (one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.FunctionDef))
         function = next(one for one in functions if one.lineno < node.lineno <= (one.end_lineno or 0))
         after = "\n".join(text.splitlines()[node.end_lineno : function.end_lineno])
-        if is_bound and re.search(rf"(?<!regardless\()\b{outer}\b(?!\.storage\.base_path| = )", after):
+        after = re.split(rf"\b{outer} = ", after)[0]
+        if is_bound and re.search(rf"(?<!regardless\()\b{outer}\b(?!=|\.storage\.base_path)", after):
             wrong.append(f"{where}: {outer} of the section is used after it")
     assert wrong == []

@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
+from phantombase.compactor_daemon.undo.repair import cancel_unreadable_attempt
+from phantombase.compactor_daemon.undo.restore import restore_table, to_undo
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint
+from phantombase.compactor_daemon.undo.undo import roll_back
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import (
     ConflictError,
     MalformedError,
@@ -25,7 +32,11 @@ from phantombase.timeline.errors import (
     UnsupportedError,
 )
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.rollback_plan import RestorePlan, encode_restore_plan
 from phantombase.timeline.format.table_config import PROPERTIES
+from phantombase.timeline.instants.reserved_times import outcome_path
+from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.evolved_schema import EvolvedColumns, parse_columns, parse_history, unsupported_change
@@ -33,8 +44,9 @@ from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.listing import StorageListing
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import one_row, upsert
-from tests.support.compaction_steps import open_table
+from tests.support.compaction_steps import decided, open_table
 from tests.support.failing_storage import Call, HookedStorage
+from tests.support.faults import leave_dead_write
 from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.metadata_tables import files_of
 from tests.support.written_tables import written_table
@@ -539,4 +551,72 @@ def test_nothing_is_begun_on_half_of_a_timeline(version: int, begin: Callable[[P
     before = files_of(path)
     with pytest.raises(ConflictError, match="is being upgraded or downgraded"):
         begin(path)
+    assert files_of(path) == before
+
+
+def _half(path: Path) -> None:
+    other_half = path / (".hoodie" if (path / ".hoodie/timeline").exists() else ".hoodie/timeline")
+    other_half.mkdir(exist_ok=True)
+    (other_half / f"{LATE}1.deltacommit.requested").touch()
+
+
+def _unreadable(table: Table, instant: str) -> None:
+    attempt = decided(table, instant).attempt
+    table.storage.overwrite(outcome_path(instant, attempt), b"torn")
+
+
+def _restoring(table: Table) -> None:
+    target = sorted(table.load_timeline().completed_writes)[-2]
+    timeline = table.load_timeline()
+    plan = RestorePlan(target=target, undone=to_undo(timeline, target))
+    requested = Instant(requested_time=table.next_time(timeline), action="restore", state=State.REQUESTED)
+    table.storage.put_if_absent(table.instant_path(requested), encode_restore_plan(plan))
+
+
+def _plan_of(table: Table) -> str:
+    (instant,) = pending_instants(table)
+    return instant
+
+
+def _dead(table: Table) -> Instant:
+    (instant,) = table.load_timeline().pending("deltacommit")
+    return instant
+
+
+HALF: dict[str, tuple[str, Callable[[Table], object], Callable[[Table], object]]] = {
+    "unschedule": ("v9_pending", lambda _: None, lambda table: unschedule(table, _plan_of(table), LOCK)),
+    "release": (
+        "v9_pending",
+        lambda table: _unreadable(table, _plan_of(table)),
+        lambda table: cancel_unreadable_attempt(table, _plan_of(table), LOCK),
+    ),
+    "finish a restore": ("v9_plain", _restoring, lambda table: restore_table(table, LOCK, None)),
+    "drop the metadata table": (
+        "v9_with_metadata_table",
+        lambda _: None,
+        lambda table: drop_metadata_table(table, LOCK),
+    ),
+    "serve the metadata table": (
+        "v9_with_metadata_table",
+        lambda _: None,
+        lambda table: serve_metadata(table, MetadataOptions(max_delta_commits=1), LOCK),
+    ),
+    "roll back": (
+        "v9_plain",
+        lambda table: leave_dead_write(Path(table.storage.base_path)),
+        lambda table: roll_back(table, _dead(table), LOCK),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HALF)
+def test_nothing_is_removed_by_half_of_a_timeline(what: str, tmp_path: Path) -> None:
+    """What depends on a plan, completed a compaction or is pending may be in the other half."""
+    name, prepare, do = HALF[what]
+    path = unzip_golden(name, tmp_path)
+    prepare(open_table(path))
+    _half(path)
+    before = files_of(path)
+    with pytest.raises(ConflictError, match="is being upgraded or downgraded"):
+        do(open_table(path))
     assert files_of(path) == before

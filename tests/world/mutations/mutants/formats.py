@@ -403,9 +403,9 @@ EDGES: tuple[Mutant, ...] = (
 
 METADATA: tuple[Mutant, ...] = (
     # The metadata table.
-    ("writer_hooks/commit/transaction", "            apply_update(table, change, update, section)\n", "", "attempt/faults"),
-    ("compactor_daemon/undo/undo", "        forget(table, plan.target, section)\n", "", "attempt/faults"),
-    ("timeline/metadata_table/commit", "    _forget(metadata, timeline, instant, section)\n    timeline =", "    timeline =", "attempt/faults commit"),
+    ("writer_hooks/commit/transaction", "            apply_update(table, change, update)\n", "", "attempt/faults"),
+    ("compactor_daemon/undo/undo", "        forget(table, plan.target)\n", "", "attempt/faults"),
+    ("timeline/metadata_table/commit", "    _forget(metadata, timeline, instant)\n    timeline =", "    timeline =", "attempt/faults commit"),
     ("timeline/metadata_table/commit", "    _refuse_compacted(metadata, timeline, found)\n", "", "commit"),
     ("timeline/metadata_table/commit", "with_meta_columns(without_meta_columns(text))", "text", "attempt/faults"),
     ("timeline/metadata_table/commit", "file_group_index(one[0], len(slices))", "0", "commit column_stats"),
@@ -413,7 +413,7 @@ METADATA: tuple[Mutant, ...] = (
     ("timeline/metadata_table/records/partitions", "        elif name in building:\n            raise being_built(name, where)\n", "", "commit"),
     ("timeline/metadata_table/update", "(update.upkeep, update.measure) != now", "False", "commit"),
     ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < _base_files(change.files)", "False", "commit"),
-    ("timeline/metadata_table/update", "        commit.forget(table, instant, section)\n", "        pass\n", "attempt/faults"),
+    ("timeline/metadata_table/update", "        commit.forget(table, instant)\n", "        pass\n", "attempt/faults"),
     ("timeline/metadata_table/update", "if types and _other_types(table, types):", "if False:", "commit"),
     ("timeline/metadata_table/records/entries", "_unscaled if _is_decimal(older, newer) else _java_order", "_java_order", "metadata_table/read"),
     # The record index.
@@ -439,7 +439,7 @@ METADATA: tuple[Mutant, ...] = (
     ("compactor_daemon/metadata_services/serve", "    refuse_half_upgraded(table)\n", "", "unknown"),
     ("compactor_daemon/metadata_services/serve", "active | {i.requested_time for i in table.with_archive(data).archived}", "active", "unknown"),
     ("compactor_daemon/metadata_services/serve", "return len(time) == _DIGITS and not time.startswith(ARTIFICIAL)", "return True", "unknown"),
-    ("timeline/metadata_table/commit", "    if not section.is_held():\n        _withdraw_late(table, metadata, instant)\n", "", "unknown"),
+    ("timeline/metadata_table/commit", "        _withdraw_stale(table, regardless(metadata), instant)\n", "", "unknown"),
     ("timeline/metadata_table/commit", "        except (MalformedError, MissingFileError):\n            continue\n", "        except LookupError:\n            continue\n", "unknown"),
     ("compactor_daemon/metadata_services/serve", "if not may_be_written(metadata.storage, metadata.instant_path(i), i.requested_time, now_ms())", "if True", "unknown"),
     ("compactor_daemon/metadata_services/serve", " if i.state is State.REQUESTED)", ")", "unknown"),
@@ -450,13 +450,13 @@ METADATA: tuple[Mutant, ...] = (
     ("compactor_daemon/metadata_services/due", "    if (blocked := blocked_by(metadata)) is not None:\n", "    if (blocked := \"\"):\n", "serve"),
     ("compactor_daemon/metadata_services/due", "    if building:\n", "    if False:\n", "serve"),
     ("compactor_daemon/metadata_services/due", "    if not told:\n", "    if True:\n", "serve"),
-    ("compactor_daemon/metadata_services/compact", "        _remove_leftovers(metadata, instant, plan, section)\n", "", "serve"),
+    ("compactor_daemon/metadata_services/compact", "        _remove_leftovers(metadata, instant, plan)\n", "", "serve"),
     ("compactor_daemon/metadata_services/compact", "        if not metadata.storage.put_if_absent(path, content):\n            raise _other(metadata, path, instant)\n    return", "        metadata.storage.put_if_absent(path, content)\n    return", "serve"),
     ("compactor_daemon/metadata_services/compact", " and name.instant == instant and name.token != _TOKEN", " and name.instant == instant", "attempt/lost_lock"),
     ("timeline/metadata_table/commit", "if by_name and not index_logs and _is_recorded(metadata, timeline, instant, records, schema_text):", "if False:", "attempt/lost_lock"),
     ("timeline/metadata_table/commit", "revokes(metadata, f", "False and revokes(metadata, f", "commit"),
     ("compactor_daemon/metadata_services/compact", "    if metadata.layout.slicing is Slicing.BY_BASE_INSTANT:\n", "    if False:\n", "attempt/lost_lock"),
-    ("timeline/metadata_table/commit", "    _forget_rollbacks(metadata, timeline, instant, section)\n", "    section = Section(purpose='', lock='', is_held=lambda: True)\n", "attempt/lost_lock"),
+    ("timeline/metadata_table/commit", "    _forget_rollbacks(metadata, timeline, instant)\n", "    storage = regardless(metadata).storage\n", "attempt/lost_lock"),
     # Its cleans.
     ("compactor_daemon/metadata_services/retention", "policy=Policy.VERSIONS, retain=2", "policy=Policy.VERSIONS, retain=1", "metadata_services/archive"),
     ("compactor_daemon/metadata_services/retention", "    if len(after) < _INSTANTS_AFTER_COMPACTION:\n", "    if False:\n", "metadata_services/archive"),

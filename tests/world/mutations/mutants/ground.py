@@ -27,7 +27,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/locks/heartbeat", "        thread.join()\n", "", "heartbeat"),
     ("timeline/locks/heartbeat", "        if not (failed and heartbeats.keep_on_error):\n", "        if True:\n", "heartbeat"),
     ("timeline/locks/heartbeat", "        failed = False\n", "", "heartbeat"),
-    ("writer_hooks/commit/transaction", "            section.check()\n            heartbeats.keep_on_error = True\n", "            heartbeats.keep_on_error = True\n            section.check()\n", "writer_faults"),
+    ("writer_hooks/commit/transaction", "            check_lock(table)  # before the write counts as begun: then it is rolled back, and its heartbeat kept\n            heartbeats.keep_on_error = True\n", "            heartbeats.keep_on_error = True\n            check_lock(table)\n", "writer_faults"),
     ("writer_hooks/commit/transaction", "            heartbeats.keep_on_error = True\n", "", "writer_faults"),
     # Table locks: nobody is inside unasked, and nobody stays inside.
     ("timeline/locks/table_lock", "        lock = _process_locks[self.name]\n", "        lock = threading.Lock()\n", "locks/table_lock"),
@@ -138,7 +138,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/storage/object_promises", "            pool.submit(_try_place, storage, other, taken),\n", "", "object_store"),
     ("timeline/storage/object_promises", "            pool.submit(_try_replace, storage, other, stale),\n", "", "object_store"),
     ("timeline/storage/staged_file", "        storage.close_output(file)\n", "        file.close()\n", "open_storage"),
-    ("timeline/storage/staged_file", "        storage.delete(path)\n        if", "        if", "open_storage"),
+    ("timeline/storage/staged_file", "        unguarded(storage).delete(path)  # no other process knows the name\n", "", "open_storage"),
     ("timeline/storage/staged_file", "    elif storage.find(final) is None:", "    else:", "open_storage"),
     ("timeline/storage/staged_file", " is not None and there.size == size):", " is not None):", "place_moves"),
     ("timeline/storage/hdfs_store", "                if isinstance(error, FileExistsError):\n", "                if True:\n", "hdfs_store"),
@@ -372,7 +372,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("timeline/clocks", "min(2 * pause_s, most_s)", "2 * pause_s", "writer"),
     # Columns that evolve on read.
     ("writer_hooks/files/target_files", "work.output.batch_rows, names=names, defaults", "work.output.batch_rows, defaults", "captured_changes"),
-    ("writer_hooks/commit/transaction", "                carry_history(table.files, table.load_timeline(), done)\n", "                pass\n", "captured_changes"),
+    ("writer_hooks/commit/transaction", "                carry_history(table.files, held.timeline, done)\n", "                pass\n", "captured_changes"),
     ("writer_hooks/commit/conflict", "and theirs_evolved != mine.get(LATEST_SCHEMA):", "and False:", "captured_changes"),
     ("writer_hooks/write/write", "extra_metadata={**extra, **schema.recorded}", 'extra_metadata={**extra, "schema": schema.commit_text}', "captured_changes"),
     ("writer_hooks/schema/write_schema", "    if text != own.commit_text:\n", "    if False:\n", "read/evolved_on_read"),

@@ -168,13 +168,13 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/decide",
-        '    with lock.hold("decide a compaction") as section:\n',
-        f"    {_NO_LOCK}\n",
+        'exclusive(table, lock, "decide a compaction"',
+        'exclusive(table, __import__("phantombase.timeline.locks.table_lock", fromlist=["x"]).ProcessLock("mutant"), "decide a compaction"',
         "decision",
     ),
     (
         "compactor_daemon/attempt/decide",
-        "        check_unchanged(table, attempt.table_version, attempt.instant)\n",
+        "        check_version(table, attempt.table_version, attempt.instant, NOT_PUBLISHED)\n",
         "",
         "decision",
     ),
@@ -233,45 +233,48 @@ PROTOCOL: tuple[Mutant, ...] = (
         "table/exclusive",
     ),
     # A lock that is lost inside the section.
-    ("compactor_daemon/attempt/decide", "        section.check()\n", "", "attempt/lost_lock"),
     (
-        "compactor_daemon/attempt/publish",
-        "        section.check()\n        try:\n",
-        "        try:\n",
+        "compactor_daemon/attempt/decide",
+        "        write_outcome(table.storage,",
+        "        from phantombase.timeline.storage.guarded import unguarded\n        write_outcome(unguarded(table.storage),",
         "attempt/lost_lock",
     ),
     (
         "compactor_daemon/attempt/publish",
-        "        section.check()\n        remove_placed(table, decision, keep={p.final",
-        "        remove_placed(table, decision, keep={p.final",
+        "            table.storage.put_if_absent(path, kept.content)",
+        "            table.storage.origin.storage.put_if_absent(path, kept.content)",
         "attempt/lost_lock",
     ),
     (
         "compactor_daemon/undo/undo",
-        "            section.check()\n            if not",
-        "            if not",
+        "            put_requested(table, rollback",
+        "            put_requested(regardless(table), rollback",
         "attempt/lost_lock",
     ),
     (
         "compactor_daemon/undo/undo",
-        "        section.check()\n        table.storage.put_if_absent",
-        "        table.storage.put_if_absent",
+        "        table.storage.put_if_absent(table.instant_path(done), content)",
+        "        regardless(table).storage.put_if_absent(table.instant_path(done), content)",
         "attempt/lost_lock",
     ),
     (
         "writer_hooks/commit/transaction",
-        "            section.check()\n            made = put_completed(",
-        "            made = put_completed(",
+        "            made = put_completed(table, path",
+        "            made = put_completed(regardless(table), path",
         "attempt/lost_lock",
     ),
     (
-        "writer_hooks/commit/transaction",
-        "            section.check()\n            heartbeats.keep",
-        "            heartbeats.keep",
+        "writer_hooks/commit/stream_batches",
+        "    batch.record(table.storage, Record",
+        "    batch.record(table.storage.storage, Record",
         "attempt/lost_lock",
     ),
-    ("writer_hooks/commit/stream_batches", "    section.check()\n", "", "attempt/lost_lock"),
-    ("compactor_daemon/undo/unschedule", "    section.check()\n    if dead", "    if dead", "attempt/lost_lock"),
+    (
+        "compactor_daemon/undo/unschedule",
+        "    storage.delete(path)\n    try:\n",
+        "    free.delete(path)\n    try:\n",
+        "attempt/lost_lock",
+    ),
     # Does it still stand?
     ("compactor_daemon/attempt/validity", "    if restores:\n", "    if False:\n", "validity"),
     ("compactor_daemon/attempt/validity", "    if not seen.has_plan:\n", "    if False:\n", "validity"),
@@ -318,8 +321,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "validity",
     ),
     ("compactor_daemon/attempt/validity", "    refuse_half_upgraded(table)\n", "", "decision"),
-    ("writer_hooks/commit/transaction", "            refuse_half_upgraded(table)\n", "", "timeline/table/table"),
-    ("writer_hooks/commit/transaction", "        refuse_half_upgraded(self.table)\n", "", "commit/conflict"),
+    ("writer_hooks/commit/transaction", "        refuse_in_progress(self.table, now)\n", "", "commit/conflict"),
     (
         "compactor_daemon/attempt/validity",
         "        timeline = table.with_archive(timeline)\n",
@@ -345,7 +347,12 @@ PROTOCOL: tuple[Mutant, ...] = (
         "",
         "validity",
     ),
-    ("compactor_daemon/attempt/revert", "        storage.delete(path)\n", "        pass\n", "validity"),
+    (
+        "compactor_daemon/attempt/revert",
+        "    storage.delete_all(sorted({*own, *(p.staged for p in decision.placements)}))\n",
+        "",
+        "validity",
+    ),
     (
         "compactor_daemon/attempt/revert",
         "    _refuse_completed(table, decision)\n    folder",
@@ -378,15 +385,15 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/revert",
-        "        forget(table, decision.instant, section)\n",
+        "        forget(table, decision.instant)\n",
         "        pass\n",
         "decision stuck",
     ),
     # Publishing.
     (
         "compactor_daemon/attempt/publish",
-        '    with lock.hold("complete a compaction") as section:\n',
-        f"    {_NO_LOCK}\n",
+        'exclusive(table, lock, "complete a compaction"',
+        'exclusive(table, __import__("phantombase.timeline.locks.table_lock", fromlist=["x"]).ProcessLock("mutant"), "complete a compaction"',
         "validity",
     ),
     (
@@ -421,13 +428,13 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/publish",
-        "            _check_ours(table, done, decision, section)\n            return\n",
+        "            _check_ours(table, done, decision)\n            return\n",
         "            pass\n",
         "attempt",
     ),
     (
         "compactor_daemon/attempt/publish",
-        "        _check_publishable(table, decision, section)\n        kept",
+        "        _check_publishable(table, decision)\n        kept",
         "        kept",
         "validity",
     ),
@@ -437,10 +444,10 @@ PROTOCOL: tuple[Mutant, ...] = (
         "",
         "decision",
     ),
-    ("compactor_daemon/attempt/publish", "        storage.delete(inflight)\n", "        pass\n", "decision"),
+    ("compactor_daemon/attempt/publish", "        table.storage.delete(inflight)\n", "        pass\n", "decision"),
     (
         "compactor_daemon/attempt/publish",
-        "    apply_update(table, change, update, section)\n",
+        "    apply_update(table, _change(table, kept), update)\n",
         "",
         "attempt/faults",
     ),
@@ -452,7 +459,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/publish",
-        "{}), None, section)\n    _check_ours(table, done, decision, section)\n",
+        "{}), None)\n    _check_ours(table, done, decision)\n",
         "{}), None)\n",
         "attempt",
     ),
@@ -470,7 +477,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/publish",
-        "    if assessment.validity is Validity.INVALID:\n        section.check()\n        revert_files(table, decision, assessment.why, section)\n    refuse(table, decision.instant, assessment)\n    if is_revoked",
+        "    if assessment.validity is Validity.INVALID:\n        revert_files(table, decision, assessment.why)\n    refuse(table, decision.instant, assessment)\n    if is_revoked",
         "    refuse(table, decision.instant, assessment)\n    if is_revoked",
         "validity",
     ),
@@ -482,7 +489,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/publish",
-        "    if is_revoked(table.storage, decision.instant, decision.attempt):\n        section.check()\n        remove_placed",
+        "    if is_revoked(table.storage, decision.instant, decision.attempt):\n        remove_placed",
         "    if False:\n        remove_placed",
         "decision",
     ),
@@ -494,7 +501,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/publish",
-        "        _check_publishable(table, decision, section)  # again",
+        "        _check_publishable(table, decision)  # again",
         "        pass  # again",
         "stale_commit",
     ),
@@ -504,7 +511,12 @@ PROTOCOL: tuple[Mutant, ...] = (
         "            raise\n",
         "stale_commit",
     ),
-    ("compactor_daemon/attempt/publish", "        check_after_put(table, decision, path)\n", "", "stale_commit"),
+    (
+        "compactor_daemon/attempt/publish",
+        "        if check_after_put(table, decision, path):\n",
+        "        if False:\n",
+        "stale_commit",
+    ),
     (
         "compactor_daemon/attempt/revert",
         "    if assessment.validity is not Validity.SUPERSEDED and _remains(table, decision, assessment):\n",
@@ -558,8 +570,8 @@ PROTOCOL: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/revert", "    if theirs:\n", "    if False:\n", "stale_commit"),
     (
         "compactor_daemon/attempt/revert",
-        "path not in {table.instant_path(i) for i in theirs}:\n            table.storage.delete(path)\n",
-        "path not in {table.instant_path(i) for i in theirs}:\n            pass\n",
+        "        if is_second:\n            free.storage.delete(path)\n",
+        "",
         "stale_commit",
     ),
     (
@@ -582,8 +594,8 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/revert",
-        "        return\n    table.storage.delete(path)\n",
-        "        return\n",
+        "        return False\n    free.storage.delete(path)\n",
+        "        return False\n",
         "stale_commit",
     ),
     (
@@ -598,7 +610,6 @@ PROTOCOL: tuple[Mutant, ...] = (
         "        pass\n",
         "stale_commit",
     ),
-    ("compactor_daemon/attempt/publish", "    if now != version:\n", "    if False:\n", "attempt"),
     (
         "compactor_daemon/attempt/completed",
         "    if len(found) > 1:\n",
@@ -623,12 +634,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "    return True\n",
         "attempt decision",
     ),
-    (
-        "compactor_daemon/attempt/completed",
-        "        if placement.final not in keep:\n",
-        "        if True:\n",
-        "decision validity",
-    ),
+    ("compactor_daemon/attempt/completed", " if p.final not in keep]", "]", "decision validity"),
     (
         "compactor_daemon/attempt/revert",
         "if placed_group(p.final) not in gone)",
@@ -766,8 +772,8 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/finish",
-        '    with lock.hold("remove files of a decision") as section:',
-        f"    {_NO_LOCK}",
+        'exclusive(table, lock, "remove files of a decision"',
+        'exclusive(table, __import__("phantombase.timeline.locks.table_lock", fromlist=["x"]).ProcessLock("mutant"), "remove files of a decision"',
         "late_events",
     ),
     (
@@ -790,8 +796,8 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/finish",
-        '    with lock.hold("revert a decision") as section:\n',
-        f"    {_NO_LOCK}\n",
+        'exclusive(table, lock, "revert a decision"',
+        'exclusive(table, __import__("phantombase.timeline.locks.table_lock", fromlist=["x"]).ProcessLock("mutant"), "revert a decision"',
         "retire",
     ),
     (
