@@ -71,6 +71,10 @@ class PhantombaseError(Exception):
             return self
         return self._again(self.what, f"{base}/{self.path}")
 
+    def at(self, path: str | None) -> Self:
+        """The same error at another path."""
+        return self._again(self.what, path)
+
     def reworded(self, what: str) -> Self:
         """The same error with another `what`."""
         return self._again(what, self.path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +14,16 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.terminal.command import JSON
 from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.help_page import shown_default
-from phantombase.timeline.terminal.settings import FILE, settings_of, variable
+from phantombase.timeline.terminal.option_group import OptionGroup, shown
+from phantombase.timeline.terminal.settings import (
+    FILE,
+    WRITES,
+    ShownSetting,
+    plain,
+    read_settings,
+    settings_of,
+    variable,
+)
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 app = typer.Typer(
@@ -53,6 +64,9 @@ def show(
 
 def _rows(ctx: typer.Context, command: str) -> list[dict[str, Any]]:
     root = ctx.find_root()
+    if command == WRITES:
+        writers: Any = import_module("phantombase.writer_hooks.write.settings")  # above this package: by its name
+        return list(_rows_of(writers.SETTINGS, ctx.params.get("config"), writers.PAGES))
     found: Any = root.command
     for name in command.split():
         found = getattr(found, "commands", {}).get(name) if found is not None else None
@@ -71,9 +85,22 @@ def _row(ctx: Any, name: str, param: Any) -> dict[str, Any]:
     value, source = param.consume_value(ctx, {})
     kind = source.name.lower() if source is not None else "default"
     where = {"environment": variable(name), "default_map": ctx.meta.get(FILE, {}).get(param.name)}.get(kind, "default")
+    return _told(name, shown_default(param) if where == "default" else value, where)
+
+
+def _rows_of(groups: Mapping[str, OptionGroup], config: str | None, pages: Path) -> Iterator[dict[str, Any]]:
+    found = read_settings(groups, WRITES, config, pages).found
+    for group in groups.values():
+        for flag, field in group.fields.items():
+            name = flag.replace("_", "-")
+            default = ShownSetting(value=shown(field, getattr(group.default, field.name)), where="default")
+            one = found.get(name, default)
+            yield _told(name, plain(one.value), one.where)
+
+
+def _told(name: str, value: Any, where: str) -> dict[str, Any]:
     if name == "storage-option" and value:  # keys of an object store are no output
         value = [f"{str(one).partition('=')[0]}=..." for one in ([value] if isinstance(value, str) else value)]
-    value = shown_default(param) if where == "default" else value
     return {"name": name, "value": value if value not in ("", ()) else None, "from": where}
 
 

@@ -101,9 +101,7 @@ def _pools(given: list[Any], path: str, schedule: ScheduleOptions) -> Iterator[P
         try:
             yield _pool(one, schedule)
         except UsageError as error:
-            raise UsageError(
-                error.what, path=where, expected=error.expected, found=error.found, todo=error.todo
-            ) from error
+            raise error.at(where) from error
 
 
 def _pool(given: Mapping[str, Any], schedule: ScheduleOptions) -> Pool:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from phantombase.timeline.terminal.boundary import run, without_pandas
 from phantombase.timeline.terminal.command_line import lazy_app, lazy_command
-from phantombase.timeline.terminal.settings import WRITES
 
 _of = partial(lazy_command, "phantombase.compactor_daemon.cli")
 
@@ -36,13 +35,9 @@ COMMANDS = {
     "repair": _of("undo", "repair_command", "Savepoints and undo", "Rewrite the unreadable completed file of a compaction: all reads and writes fail until then."),
 }  # fmt: skip
 
-_WRITERS = lazy_command("phantombase.writer_hooks.write", "settings", "write", "", "")
-"""The settings of `writer(...).config()`, for `config show`. It stands above this package, and is named only."""
-
 app = lazy_app(
     COMMANDS,
     Path(__file__).with_name("help.json"),
-    {WRITES: _WRITERS},
     name="compactor-daemon",
     help="Compacts Apache Hudi MERGE_ON_READ tables without a Hudi JVM.\n\n"
     "A compaction is first *requested* (schedule): a plan on the table's timeline names the file groups and their "

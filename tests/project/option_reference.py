@@ -28,9 +28,10 @@ from phantombase.timeline.planning.limits import BoundOptions
 from phantombase.timeline.planning.strategies import StrategyOptions
 from phantombase.timeline.planning.universal import PickOptions
 from phantombase.timeline.terminal.command_line import pages_of
-from phantombase.timeline.terminal.help_page import written
+from phantombase.timeline.terminal.help_page import HelpPage, written
 from phantombase.timeline.terminal.settings import WRITES
 from phantombase.writer_hooks.options import BackPressure, CompactionOptions, WriteOptions
+from phantombase.writer_hooks.write.settings import SETTINGS
 from tests.project.every_command import APPS
 from tests.support.places import ROOT
 
@@ -106,7 +107,7 @@ def reference() -> str:
     """The whole page."""
     commands = {f"{app} {name}": command for app, name, command in _commands()}
     params = {p.opts[0]: p for command in reversed(commands.values()) for p in command.params}
-    of_writers = {p.opts[0]: p for p in _settings_of_writers()}
+    of_writers = {f"--{name.replace('_', '-')}": field for name, field in _settings_of_writers().items()}
     lines = [_HEAD]
     for title, options in {**_PARTS, **_WRITES}.items():
         offered = params if title in _PARTS else of_writers
@@ -161,7 +162,7 @@ def _part(options: tuple[type, ...], taken_by: list[str], offered: Mapping[str, 
             param = offered.get(_flag(field))
             name = _flag(field) if one in chain(*_PARTS.values()) else _flag(field).lstrip("-")
             flag = f"`{name}`" if param is not None else "–"
-            meaning = _help(one, field) or (param and param.help) or _MEANINGS[field.name]
+            meaning = _help(one, field) or getattr(param, "help", None) or _MEANINGS[field.name]
             parts = (_cell(meaning), _values(hints[field.name]), _hudi(one, field))
             yield f"| `{field.name}` | {flag} | {_default(field)} | {'; '.join(p for p in parts if p)} |"
 
@@ -221,9 +222,17 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def _settings_of_writers() -> list[Any]:
-    commands: Any = typer.main.get_command(APPS["compactor-daemon"])
-    return list(commands.commands[WRITES].params)
+def pages(app: str) -> dict[str, HelpPage]:
+    """The help of each command; that of the settings of writers is kept for their names alone."""
+    found = pages_of(APPS[app])
+    if app != "compactor-daemon":
+        return found
+    rows = [(f"--{name.replace('_', '-')}", "") for name in _settings_of_writers()]
+    return {**found, WRITES: HelpPage(usage="", text="", sections={"Settings": rows})}
+
+
+def _settings_of_writers() -> dict[str, Field[Any]]:
+    return {name: field for group in SETTINGS.values() for name, field in group.fields.items()}
 
 
 def _commands() -> Iterator[tuple[str, str, Any]]:
@@ -270,7 +279,7 @@ def main() -> None:
     PAGE.write_text(reference())
     NAMES_PAGE.write_text(names_reference())
     for name, path in HELP.items():
-        path.write_text(written(pages_of(APPS[name])))
+        path.write_text(written(pages(name)))
 
 
 if __name__ == "__main__":

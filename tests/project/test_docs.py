@@ -18,11 +18,10 @@ from phantombase.timeline import errors
 from phantombase.timeline.storage.object_url import hadoop_names
 from phantombase.timeline.storage.storage_options import CONNECTION, SETTINGS
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.command_line import pages_of
 from phantombase.timeline.terminal.help_page import written
 from tests.project.doc_pages import ALL_PAGES, PAGES, SHOWN_ZOOKEEPER, Story, comparable
 from tests.project.every_command import APPS, every_page
-from tests.project.option_reference import HELP, NAMES_PAGE, PAGE, names_reference, reference
+from tests.project.option_reference import HELP, NAMES_PAGE, PAGE, names_reference, pages, reference
 from tests.project.rooms import ours
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
@@ -144,7 +143,7 @@ def test_the_page_of_object_stores_names_every_option() -> None:
 @pytest.mark.parametrize("app", APPS)
 def test_the_kept_pages_are_those_of_the_commands(app: str) -> None:
     """`python -m tests.project.option_reference` has been run since an option or a text changed."""
-    assert HELP[app].read_text() == written(pages_of(APPS[app]))
+    assert HELP[app].read_text() == written(pages(app))
 
 
 def test_nothing_is_cut() -> None:

@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import inspect
 import shutil
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from .help_page import HelpPage, help_of, page, read_pages
-from .settings import add_variables, with_log_options
+from .settings import (
+    CHOSEN,
+    FILE,
+    LogLevel,
+    names_in,
+    plain,
+    read_file,
+    settings_in,
+    settings_of,
+    variable,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +57,12 @@ def lazy_command(package: str, module: str, name: str, panel: str, text: str) ->
 def lazy_app(
     commands: Mapping[str, LazyCommand],
     pages: Path,
-    hidden: Mapping[str, LazyCommand] = MappingProxyType({}),
     **settings: Any,
 ) -> typer.Typer:
-    """A typer app of these commands, in this order. `pages`: file of their help; `settings`: as for `typer.Typer`.
-
-    `hidden`: entries that have settings like a command but cannot be called.
-    """
+    """A typer app of these commands, in this order. `pages`: file of their help; `settings`: as for `typer.Typer`."""
 
     class Group(_LazyGroup):
-        lazy, help_file, settings_only = commands, pages, hidden
+        lazy, help_file = commands, pages
 
     app = typer.Typer(cls=Group, no_args_is_help=True, pretty_exceptions_enable=False, **settings)
 
@@ -82,12 +87,11 @@ def _show_version(asked: bool) -> None:
 
 class _LazyGroup(TyperGroup):
     lazy: Mapping[str, LazyCommand] = {}
-    settings_only: Mapping[str, LazyCommand] = {}
     help_file: Path
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Loaded(self.lazy, self.settings_only)
+        self.commands = _Loaded(self.lazy)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Writes the main page, which describes each command by its `text`, without loading any."""
@@ -103,7 +107,7 @@ class _LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Resolves a command; with `--help` prints its stored page and exits without loading it."""
         words = args[: args.index("--")] if "--" in args else args
-        if "--help" in words and self.help_file.exists():
+        if "--help" in words and args[0] in self.lazy and self.help_file.exists():
             pages = read_pages(self.help_file.read_text())
             name = next((n for n in (" ".join(words[:2]), words[0]) if n in pages), None)
             if name is not None:
@@ -113,23 +117,19 @@ class _LazyGroup(TyperGroup):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {meant!r}?")  # as typer says of similar names
         return super().resolve_command(ctx, args)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of this name; None for hidden entries."""
-        return None if cmd_name in self.settings_only else super().get_command(ctx, cmd_name)
-
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in their order."""
         return list(self.lazy)
 
 
 class _Loaded(MutableMapping[str, Any]):
-    """The commands by name, each loaded at its first use. Lists omit `hidden` ones."""
+    """The commands by name, each loaded at its first use."""
 
-    def __init__(self, lazy: Mapping[str, LazyCommand], hidden: Mapping[str, LazyCommand]) -> None:
-        self._lazy, self._hidden = lazy, hidden
+    def __init__(self, lazy: Mapping[str, LazyCommand]) -> None:
+        self._lazy = lazy
 
     def __getitem__(self, name: str) -> Any:
-        return _load(self._lazy.get(name) or self._hidden[name], name)
+        return _load(self._lazy[name], name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._lazy)
@@ -146,7 +146,7 @@ class _Loaded(MutableMapping[str, Any]):
 
 @cache
 def _load(lazy: LazyCommand, name: str) -> Any:
-    """The command: made once a process, as the types of its options cost 50 ms, and a writer asks for each batch."""
+    """The command: made once a process, as the types of its options cost 50 ms."""
     found = getattr(import_module(lazy.module), lazy.name)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     if isinstance(found, typer.Typer):
@@ -191,3 +191,83 @@ def flowing(text: str) -> str:
     """Help from a docstring, with paragraphs that may wrap anywhere; indented lines are kept."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(p if "\n " in p else p.replace("\n", " ") for p in paragraphs)
+
+
+def command_of(ctx: Any) -> str:
+    """The name of a command within its program: `compact`, `savepoint create`."""
+    return " ".join(ctx.command_path.split()[1:])
+
+
+def fill(ctx: typer.Context, path: str | None) -> str | None:
+    """Reads the file into the context of a command; returns its path. UsageError: see `settings_in`."""
+    command = command_of(ctx)
+    if path is None or command.startswith("config "):
+        return path
+    program: Any = ctx.find_root().command
+    known = settings_of(command, ctx.command.params)
+    document = read_file(path)
+    if "compact" not in program.commands:  # the program `timeline`, whose settings have a table of their own
+        document = document.get("timeline", {})
+
+    def of_others() -> frozenset[str]:
+        return names_in(read_pages(program.help_file.read_text()))
+
+    found = settings_in(document, path, command, known, program.commands, of_others)
+    ctx.default_map = {known[name].name: plain(one.value) for name, one in found.items()}
+    ctx.meta[FILE] = {known[name].name: one.where for name, one in found.items()}
+    return path
+
+
+def add_variables(command: str, params: list[Any]) -> None:
+    """Each setting may come from an environment variable too."""
+    for name, param in settings_of(command, params).items():
+        if param.envvar is None and param.param_type_name == "option":
+            param.envvar = variable(name)
+
+
+CONFIG = typer.Option(
+    "--config",
+    metavar="FILE",
+    envvar=FILE,
+    show_envvar=False,
+    is_eager=True,
+    callback=fill,
+    help="a TOML file with settings, see `compactor-daemon config show --help`",
+)
+
+
+_OPTIONS = {
+    "log_level": (
+        LogLevel | None,
+        typer.Option(
+            "--log-level", help="log lines of this level and worse: debug, info, warning, error", metavar="LEVEL"
+        ),
+    ),
+    "verbose": (bool, typer.Option("--verbose", "-v", help="the same as --log-level debug")),
+    "config": (str | None, CONFIG),
+}
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_DEFAULTS: dict[str, Any] = {"log_level": None, "verbose": False, "config": None}
+
+
+def with_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with `--log-level` and `-v`, which `configure_logging` obeys, and with `--config`."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())
+    added = [
+        inspect.Parameter(name, _KEYWORD, default=_DEFAULTS[name], annotation=Annotated[kind, mark])
+        for name, (kind, mark) in _OPTIONS.items()
+    ]
+
+    @wraps(command)
+    def run(*, log_level: LogLevel | None = None, verbose: bool = False, **given: Any) -> Any:
+        given.pop("config", None)  # its callback has read it
+        token = CHOSEN.set(LogLevel.DEBUG if verbose else log_level)
+        try:
+            return command(**given)
+        finally:
+            CHOSEN.reset(token)
+
+    params = [*(p.replace(kind=_KEYWORD) for p in own), *added]
+    run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in params}
+    return run

@@ -99,6 +99,11 @@ def group_of(hint: Any, default: Any = Parameter.empty) -> OptionGroup | None:
     return OptionGroup(default=chosen, fields={f"{prefix}{_name(f)}": f for f in offered})
 
 
+def groups_of(hints: Mapping[str, Any]) -> dict[str, OptionGroup]:
+    """The options of each of these dataclasses."""
+    return {name: group for name, hint in hints.items() if (group := group_of(hint)) is not None}
+
+
 def marked(hint: Any) -> tuple[Any, ...]:
     """The type, and its marks."""
     return get_args(hint) if get_origin(hint) is Annotated else (hint,)

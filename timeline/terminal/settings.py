@@ -1,7 +1,7 @@
-"""Settings of commands, and the options that every command has: `-v`, `--log-level`, `--config`.
+"""Settings: the values of options that come from a file and from variables, for commands and for writers.
 
-Settings come from a TOML file (`--config FILE`), environment variables and the command line; each source overrides
-those before it:
+They come from a TOML file (`--config FILE`), environment variables and the command line; each source overrides those
+before it:
 
     lock = "zookeeper:zk1:2181/locks/{name}"     settings that several commands share come first
     [schedule]                                   one table for a command: its options without the dashes;
@@ -13,26 +13,27 @@ those before it:
     [[pool]]                                     rules for the tables of a catalog, one per pattern (`cli/pools`)
     match = "sales_*"
 
-Click checks variables and the file's values (`default_map`) as it checks the command line, and records the source of
-each value. `--config` fills `default_map` before the other options are read.
+Those of writers are read here into their option dataclasses (`read_settings`); those of commands by click, which checks
+them as it checks the command line (`command_line`).
 """
 
 from __future__ import annotations
 
 import difflib
-import functools
-import inspect
 import logging
+import os
+import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any
-
-import typer
+from pathlib import Path
+from typing import Any
 
 from ..errors import UsageError
+from .help_page import OPTIONS, HelpPage, read_pages
+from .option_group import OptionGroup, type_of, value_of
 
 PREFIX = "PHANTOMBASE_"
 FILE = f"{PREFIX}CONFIG"
@@ -162,54 +163,56 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, bool) else str(value)
 
 
-def command_of(ctx: Any) -> str:
-    """The name of a command within its program: `compact`, `savepoint create`."""
-    return " ".join(ctx.command_path.split()[1:])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """`values`: dataclasses by name. `found`: the settings that file and variables give, by their own names."""
+
+    values: Mapping[str, Any]
+    found: Mapping[str, ShownSetting]
 
 
-def fill(ctx: typer.Context, path: str | None) -> str | None:
-    """Reads the file into the context of a command; returns its path. UsageError: see `settings_in`."""
-    command = command_of(ctx)
-    if path is None or command.startswith("config "):
-        return path
-    commands, known = ctx.find_root().command.commands, settings_of(command, ctx.command.params)  # type: ignore[attr-defined]
-    document = read_file(path)
-    if "compact" not in commands:  # the program `timeline`, whose settings have a table of their own
-        document = document.get("timeline", {})
+def read_settings(groups: Mapping[str, OptionGroup], command: str, path: str | None, pages: Path) -> ReadSettings:
+    """Fills option dataclasses from the file at this path, else the one that `FILE` names, and from variables above it.
 
-    def of_others() -> frozenset[str]:
-        return frozenset(name for one, params in _all(commands) for name in settings_of(one, params))
-
-    found = settings_in(document, path, command, known, commands, of_others)
-    ctx.default_map = {known[name].name: plain(one.value) for name, one in found.items()}
-    ctx.meta[FILE] = {known[name].name: one.where for name, one in found.items()}
-    return path
-
-
-def _all(commands: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
-    for name, one in commands.items():
-        yield name, one.params
-        yield from ((f"{name} {inner}", two.params) for inner, two in getattr(one, "commands", {}).items())
-    if (writes := commands.get(WRITES)) is not None:
-        yield WRITES, writes.params
+    `command`: the table of the file; `pages`: the help of the program, by which settings of other commands are known.
+    UsageError: the file cannot be read, a name is no setting, or a value is wrong.
+    """
+    known = {_dashed(flag): (group.kind, field) for group in groups.values() for flag, field in group.fields.items()}
+    found: dict[str, ShownSetting] = {}
+    if path := path or os.environ.get(FILE):
+        help_of = read_pages(pages.read_text())
+        commands = {name.split()[0] for name in help_of}
+        found = settings_in(read_file(path), path, command, known, commands, lambda: names_in(help_of))
+    for name, (kind, field) in known.items():
+        if text := os.environ.get(variable(name)):
+            value = text.split() if type_of(kind, field)[1] else text
+            found[name] = ShownSetting(value=value, where=variable(name))
+    return ReadSettings(values={name: _filled(group, found) for name, group in groups.items()}, found=found)
 
 
-def add_variables(command: str, params: list[Any]) -> None:
-    """Each setting may come from an environment variable too."""
-    for name, param in settings_of(command, params).items():
-        if param.envvar is None and param.param_type_name == "option":
-            param.envvar = variable(name)
+def _filled(group: OptionGroup, found: Mapping[str, ShownSetting]) -> Any:
+    given = {field.name: (name, field) for flag, field in group.fields.items() if (name := _dashed(flag)) in found}
+    where = next((found[name].where for name, _ in given.values()), None)
+    try:
+        values = {}
+        for own, (name, field) in given.items():
+            where = found[name].where
+            values[own] = value_of(group.kind, field, plain(found[name].value), name)
+        return group.built(values, values, {own: name for own, (name, _) in given.items()})
+    except UsageError as error:
+        raise error.at(where) from error
 
 
-CONFIG = typer.Option(
-    "--config",
-    metavar="FILE",
-    envvar=FILE,
-    show_envvar=False,
-    is_eager=True,
-    callback=fill,
-    help="a TOML file with settings, see `compactor-daemon config show --help`",
-)
+def names_in(pages: Mapping[str, HelpPage]) -> frozenset[str]:
+    """The names of the settings of all commands, by their pages: see `settings_of`."""
+    found: set[str] = set()
+    for command, page in pages.items():
+        options = {title: rows for title, rows in page.sections.items() if title not in ("Arguments", "Commands")}
+        for title, rows in options.items():
+            names = [match[1] for text, _ in rows if (match := re.search(r"--([a-z0-9-]+)", text))]
+            found |= {name for name in names if title != OPTIONS or name in _PLAIN}
+        found |= _OF_COMMAND.get(command, frozenset())
+    return frozenset(found)
 
 
 class LogLevel(Enum):
@@ -226,45 +229,10 @@ class LogLevel(Enum):
         return int(logging.getLevelNamesMapping()[self.name])
 
 
-_chosen: ContextVar[LogLevel | None] = ContextVar("log_level", default=None)
-
-_OPTIONS = {
-    "log_level": (
-        LogLevel | None,
-        typer.Option(
-            "--log-level", help="log lines of this level and worse: debug, info, warning, error", metavar="LEVEL"
-        ),
-    ),
-    "verbose": (bool, typer.Option("--verbose", "-v", help="the same as --log-level debug")),
-    "config": (str | None, CONFIG),
-}
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY
-_DEFAULTS: dict[str, Any] = {"log_level": None, "verbose": False, "config": None}
+CHOSEN: ContextVar[LogLevel | None] = ContextVar("log_level", default=None)
+"""That of the running command."""
 
 
 def chosen_level() -> LogLevel | None:
     """The level of the running command; None: none was chosen."""
-    return _chosen.get()
-
-
-def with_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with `--log-level` and `-v`, which `configure_logging` obeys, and with `--config`."""
-    own = list(inspect.signature(command, eval_str=True).parameters.values())
-    added = [
-        inspect.Parameter(name, _KEYWORD, default=_DEFAULTS[name], annotation=Annotated[kind, mark])
-        for name, (kind, mark) in _OPTIONS.items()
-    ]
-
-    @functools.wraps(command)
-    def run(*, log_level: LogLevel | None = None, verbose: bool = False, **given: Any) -> Any:
-        given.pop("config", None)  # its callback has read it
-        token = _chosen.set(LogLevel.DEBUG if verbose else log_level)
-        try:
-            return command(**given)
-        finally:
-            _chosen.reset(token)
-
-    params = [*(p.replace(kind=_KEYWORD) for p in own), *added]
-    run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in params}
-    return run
+    return CHOSEN.get()

@@ -36,9 +36,9 @@ from phantombase.timeline.read.table_read import ReadOptions, Scan, plan_read, r
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal import console
 from phantombase.timeline.terminal.boundary import run
-from phantombase.timeline.terminal.command_line import flowing
+from phantombase.timeline.terminal.command_line import flowing, with_log_options
 from phantombase.timeline.terminal.console import configure_logging, emit, progress, reporting
-from phantombase.timeline.terminal.settings import LogLevel, with_log_options
+from phantombase.timeline.terminal.settings import LogLevel
 from phantombase.timeline.terminal.text_table import human_bytes, human_duration
 from phantombase.timeline.view.view import FileSlice
 from tests.support.compare_rows import assert_same_rows

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.codec.output_options import Codec
 from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import FileLock, table_lock
 from phantombase.timeline.storage.open_storage import open_storage
@@ -28,7 +32,8 @@ from phantombase.writer_hooks.options import (
     Operation,
     WriteOptions,
 )
-from tests.support.places import capture_logs
+from phantombase.writer_hooks.write.settings import SETTINGS
+from tests.support.places import ROOT, capture_logs
 
 _FILE = """
 timezone = "UTC"
@@ -165,6 +170,60 @@ def test_config_show_names_the_settings_of_writers(file: str) -> None:
     assert found["max-delta-commits"] == ("2", f"{file} [schedule]")
     assert found["codec"] == ("gzip", file)
     assert found["small-file-bytes"] == ("100m", "default")
+
+
+@pytest.mark.usefixtures("_no_variables")
+def test_a_setting_below_its_least_value_is_refused(tmp_path: Path) -> None:
+    """Every one, by its name and the table that has it."""
+    path = tmp_path / "low.toml"
+    bounded = {
+        flag.replace("_", "-"): field.metadata["least"]
+        for group in SETTINGS.values()
+        for flag, field in group.fields.items()
+        if field.metadata["least"] is not None
+    }
+    assert len(bounded) > 10
+    for name, least in bounded.items():
+        path.write_text(f"[write]\n{name} = {int(least) - 1}\n")
+        with pytest.raises(UsageError, match=name) as refused:
+            writer().config(str(path))
+        assert f"{path} [write]" in str(refused.value), name
+
+
+@pytest.mark.usefixtures("_no_variables")
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("BUCKET_FIELDS", "id day", ("id", "day")),
+        ("FILE_BYTES", "64m", 64 << 20),
+        ("LAZY_ROLLBACK", "On", True),
+        ("HEARTBEAT", "2.5", 2.5),
+        ("CONFLICT_RETRIES", "3", 3),
+        ("LOG_FORMAT", "avro", LogFormat.AVRO),
+    ],
+)
+def test_a_variable_is_a_text_of_each_type(name: str, text: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHANTOMBASE_BUCKETS", "4")
+    monkeypatch.setenv(f"PHANTOMBASE_{name}", text)
+    options = writer().config().options
+    given = [getattr(options, one.name) for one in fields(options)]
+    assert value in given
+    monkeypatch.setenv(f"PHANTOMBASE_{name}", "")
+    assert writer().config().options == WriteOptions(buckets=4)
+
+
+@pytest.mark.usefixtures("_no_variables")
+def test_what_is_no_value_names_the_setting_and_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PHANTOMBASE_BUCKETS", "many")
+    with pytest.raises(UsageError, match="not a value of buckets; at PHANTOMBASE_BUCKETS; expected int; found 'many'"):
+        writer().config()
+
+
+def test_they_are_read_without_the_command_line() -> None:
+    """Which costs a job a tenth of a second, and each batch of a stream its parsing."""
+    script = "import sys, phantombase.writer_hooks.write.settings as s; s.write_settings(None); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert not {"typer", "click", "rich"} & set(done.stdout.split())
 
 
 @pytest.mark.usefixtures("_no_variables")

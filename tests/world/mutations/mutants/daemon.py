@@ -181,10 +181,12 @@ FRONT_DOOR: tuple[Mutant, ...] = (
     (_SETTINGS, "*_BESIDE.get(command, ()), command):", "command, *_BESIDE.get(command, ())):", "config"),
     (_SETTINGS, 'WRITES: ("schedule",)', "WRITES: ()", "settings"),
     ("writer_hooks/write/writer", "        if self.options != WriteOptions():", "        if False:", "settings"),
-    ("writer_hooks/write/settings", "back_pressure=pressure if limited else None", "back_pressure=pressure", "settings"),
+    ("writer_hooks/write/settings", "limited = any(name.startswith(\"stop-\") for name in read.found)", "limited = True", "settings"),
     ("timeline/locks/table_lock", "_named(storage, given) if NAME in given else given", "given", "locks/table_lock"),
     ("timeline/locks/table_lock", 'name in ("", ".", "..") or "/" in name', "not name", "locks/table_lock"),
     (_SETTINGS, "        if len(given) < len(values):", "        if False:", "config"),
+    (_SETTINGS, "        if text := os.environ.get(variable(name)):", "        if text := None:", "settings"),
+    (_SETTINGS, "names = [match[1] for text, _ in rows if (match", "names = [match[1] for text, _ in rows[:0] if (match", "settings"),
     ("compactor_daemon/cli/config", 'if name == "storage-option" and value:', "if False:", "config"),
     ("timeline/report/debt", "if d.log_files and d.pending_compaction is None]", "if d.log_files]", "coexistence"),
 )  # fmt: skip
