@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from phantombase.timeline.report.cells import age, count, duration, labelled, plain, readable, size
 from phantombase.timeline.terminal.text_table import (
     Column,
     Row,
@@ -15,7 +16,6 @@ from phantombase.timeline.terminal.text_table import (
     facts_grid,
     human_bytes,
     human_duration,
-    moment,
     plural,
 )
 
@@ -39,7 +39,7 @@ def status(data: Row) -> Iterator[RenderableType]:
     """The pending compactions, why they wait, the writes that they wait for, and the last completed ones."""
     pending, writes, recent = data["pending"], data["writes"], data["recent"]
     if data["claims_problem"]:
-        yield _labelled("claims unknown:", "bold red", data["claims_problem"])
+        yield labelled("claims unknown", "bold red", data["claims_problem"])
     if pending:
         late = f", {data['overdue']:,} overdue" if data["overdue"] else ""
         title = f"{plural(len(pending), 'pending compaction')}{late}"
@@ -54,26 +54,26 @@ def status(data: Row) -> Iterator[RenderableType]:
         yield RowsTable(title=plural(len(writes), "pending write"), columns=_WRITE_COLUMNS, rows=writes)
         yield from _writers(writes)
     for row in data["in_progress"]:
-        yield _labelled(
-            "in progress:", "yellow", f"{row['action']} {row['instant']}; if its process is dead: {row['todo']}"
+        yield labelled(
+            "in progress", "yellow", f"{row['action']} {row['instant']}; if its process is dead: {row['todo']}"
         )
     if data["services"]:
         yield ""
         for row in data["services"]:
-            label, style = ("service failed:", "bold red") if row["failed"] else ("service:", "green")
-            yield _labelled(label, style, f"{row['service']}, {human_duration(row['ago_s'])} ago: {row['what']}")
+            label, style = ("service failed", "bold red") if row["failed"] else ("service", "green")
+            yield labelled(label, style, f"{row['service']}, {human_duration(row['ago_s'])} ago: {row['what']}")
     if recent:
         yield ""
         yield RowsTable(title="completed last", columns=_RECENT_COLUMNS, rows=recent)
         for row in recent:
             if row["problem"]:
-                yield _labelled("problem:", "bold red", f"{row['instant']}: {row['problem']}")
+                yield labelled("problem", "bold red", f"{row['instant']}: {row['problem']}")
     if data["coexistence"]:
         yield ""
         yield Text("Hudi on this table", "bold")
         for finding in data["coexistence"]:
             severity = finding["severity"]
-            yield _labelled(f"{severity}:", _SEVERITIES[severity], f"{finding['what']} ({finding['found']})")
+            yield labelled(severity, _SEVERITIES[severity], f"{finding['what']} ({finding['found']})")
             yield Text(f"  {finding['todo']}", "dim")
 
 
@@ -120,16 +120,16 @@ def _cleanable(row: Row) -> str:
 def _of_logs(pending: list[Row]) -> Iterator[RenderableType]:
     """Which of them are log compactions, that merge log files into one and leave the base files."""
     if logs := [row["instant"] for row in pending if row["action"] == "logcompaction"]:
-        yield _labelled("log compaction:", "green", ", ".join(logs))
+        yield labelled("log compaction", "green", ", ".join(logs))
 
 
 def _reasons(pending: list[Row]) -> Iterator[RenderableType]:
     for row in pending:
         if row["why"]:
             silent = f", silent for {human_duration(row['foreign']['silent_s'])}" if row["state"] == "foreign" else ""
-            yield _labelled(f"{row['state']}:", _style(row), f"{row['instant']}: {row['why']}{silent}")
+            yield labelled(row["state"], _style(row), f"{row['instant']}: {row['why']}{silent}")
         if row["problem"]:
-            yield _labelled("problem:", "bold red", f"{row['instant']}: {row['problem']}")
+            yield labelled("problem", "bold red", f"{row['instant']}: {row['problem']}")
         if row["state"] == "parked":
             yield Text(f"  to try it again: compactor-daemon release TABLE {row['instant']}", "dim")
 
@@ -137,7 +137,7 @@ def _reasons(pending: list[Row]) -> Iterator[RenderableType]:
 def _writers(writes: list[Row]) -> Iterator[RenderableType]:
     dead = [row["instant"] for row in writes if row["alive"] is False and row["holds"]]
     if dead:
-        yield _labelled("dead:", "red", f"{', '.join(dead)}: compactions wait until the next writer rolls it back")
+        yield labelled("dead", "red", f"{', '.join(dead)}: compactions wait until the next writer rolls it back")
 
 
 def claims(data: Row) -> Iterator[RenderableType]:
@@ -162,27 +162,12 @@ def released(data: Row) -> Iterator[RenderableType]:
         yield Text(f"nothing to release: {data['instant']} has no failures")
 
 
-def _labelled(label: str, style: str, text: str) -> Text:
-    return Text.assemble((label, style), f" {text}")
-
-
 # --- cells -------------------------------------------------------------------------------------------------------
 
 
 def _age(row: Mapping[str, Any]) -> Text | None:
-    if row["age_s"] is None:
-        return None
-    # A negative age: this clock or time zone differs from the writer's.
-    text = "not yet begun" if row["age_s"] < 0 else human_duration(row["age_s"])
-    return Text(text, "bold red" if row.get("overdue") else "")
-
-
-def _count(key: str) -> Any:
-    return lambda row: None if row[key] is None else f"{row[key]:,}"
-
-
-def _duration(seconds: float | None) -> str | None:
-    return None if seconds is None else human_duration(seconds)
+    text = age(row)
+    return None if text is None else Text(text, "bold red" if row.get("overdue") else "")
 
 
 def _state(row: Mapping[str, Any]) -> Text:
@@ -224,45 +209,40 @@ def _holds(row: Mapping[str, Any]) -> str | None:
     return ", ".join(row["holds"]) or None if len(row["holds"]) <= _NAMED else plural(len(row["holds"]), "compaction")
 
 
-def _completed(row: Mapping[str, Any]) -> str | None:
-    when = moment(row["completion_time"]) if row["completion_time"] else None
-    return None if when is None else when.strftime("%Y-%m-%d %H:%M:%S")
-
-
 _PENDING_COLUMNS = (
-    Column(title="instant", cell=lambda row: row["instant"]),
+    Column(title="instant", cell=plain("instant")),
     Column(title="for", cell=_age),
-    Column(title="groups", cell=_count("file_groups"), right=True),
-    Column(title="size", cell=lambda row: human_bytes(row["input_bytes"]), right=True),
+    Column(title="groups", cell=count("file_groups"), right=True),
+    Column(title="size", cell=size("input_bytes"), right=True),
     Column(title="state", cell=_state),
     Column(title="by", cell=_of_work(_who), shorten=True),
-    Column(title="since", cell=_of_work(lambda work: _duration(work["for_s"]))),
-    Column(title="try", cell=_of_work(lambda work: None if work["attempt"] is None else str(work["attempt"]))),
+    Column(title="since", cell=_of_work(duration("for_s"))),
+    Column(title="try", cell=_of_work(plain("attempt"))),
     Column(title="slices", cell=_of_work(_slices)),
 )
 _WRITE_COLUMNS = (
-    Column(title="instant", cell=lambda row: row["instant"]),
-    Column(title="state", cell=lambda row: row["state"]),
+    Column(title="instant", cell=plain("instant")),
+    Column(title="state", cell=plain("state")),
     Column(title="for", cell=_age),
     Column(title="writer", cell=_alive),
     Column(title="process", cell=_who, shorten=True),
     Column(title="waited for by", cell=_holds),
 )
 _RECENT_COLUMNS = (
-    Column(title="instant", cell=lambda row: row["instant"]),
-    Column(title="completed", cell=_completed),
-    Column(title="by", cell=lambda row: row["by"]),
-    Column(title="groups", cell=_count("file_groups"), right=True),
-    Column(title="rows", cell=_count("rows"), right=True),
-    Column(title="written", cell=lambda row: human_bytes(row["bytes_written"]), right=True),
+    Column(title="instant", cell=plain("instant")),
+    Column(title="completed", cell=lambda row: row["completion_time"] and readable(row["completion_time"])),
+    Column(title="by", cell=plain("by")),
+    Column(title="groups", cell=count("file_groups"), right=True),
+    Column(title="rows", cell=count("rows"), right=True),
+    Column(title="written", cell=size("bytes_written"), right=True),
 )
 _CLAIM_COLUMNS = (
-    Column(title="table", cell=lambda row: row["table"], shorten=True),
-    Column(title="instant", cell=lambda row: row["instant"]),
+    Column(title="table", cell=plain("table"), shorten=True),
+    Column(title="instant", cell=plain("instant")),
     Column(title="by", cell=lambda row: row["holder"] or _who(row)),
     Column(title="process", cell=_who, shorten=True),
-    Column(title="since", cell=lambda row: _duration(row["for_s"])),
-    Column(title="try", cell=lambda row: None if row["attempt"] is None else str(row["attempt"])),
+    Column(title="since", cell=duration("for_s")),
+    Column(title="try", cell=plain("attempt")),
     Column(title="slices", cell=_slices),
     Column(title="size", cell=lambda row: human_bytes(row["input_bytes"] or None), right=True),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -16,13 +16,14 @@ from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.report.cells import count, duration, labelled, plain
 from phantombase.timeline.report.values import Clock, as_json
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import clear_screen, configure_logging, emit
 from phantombase.timeline.terminal.option_group import Only
-from phantombase.timeline.terminal.text_table import Column, Row, RowsTable, human_duration, plural
+from phantombase.timeline.terminal.text_table import Column, Row, RowsTable, plural
 
 from ..attempt.failures import RetryOptions
 from ..cleaning.choice import CleanOptions
@@ -80,9 +81,9 @@ def render_catalog(data: Row) -> Iterator[RenderableType]:
     if len(rows) > _SHOWN:
         yield Text(f"and {len(rows) - _SHOWN:,} more, none of them worse; --json has all", "dim")
     for row in bad[:_SHOWN]:
-        yield Text.assemble((f"{row['name']}: ", "bold red"), row["problem"])
+        yield labelled(row["name"], "bold red", row["problem"])
     if data["daemons_problem"]:
-        yield Text.assemble(("daemons unknown: ", "bold red"), data["daemons_problem"])
+        yield labelled("daemons unknown", "bold red", data["daemons_problem"])
     if data["daemons"] is not None:
         yield ""
         yield from _daemons(data["daemons"])
@@ -111,22 +112,22 @@ def _state(row: Mapping[str, Any]) -> Text:
     return Text("waiting", "cyan") if row["pending"] else Text("ok", "green")
 
 
-_POOL = Column(title="pool", cell=lambda r: r["pool"])
+_POOL = Column(title="pool", cell=plain("pool"))
 _COLUMNS = (
-    Column(title="table", cell=lambda r: r["name"], shorten=True),
+    Column(title="table", cell=plain("name"), shorten=True),
     Column(title="state", cell=_state),
-    Column(title="pending", cell=lambda r: None if r["pending"] is None else f"{r['pending']:,}", right=True),
-    Column(title="oldest", cell=lambda r: None if r["oldest_s"] is None else human_duration(r["oldest_s"]), right=True),
+    Column(title="pending", cell=count("pending"), right=True),
+    Column(title="oldest", cell=duration("oldest_s"), right=True),
 )
 _DAEMON_COLUMNS = (
-    Column(title="daemon", cell=lambda r: r["who"]),
+    Column(title="daemon", cell=plain("who")),
     Column(title="tables", cell=lambda r: f"{r.get('tables', 0):,} of {r.get('of_tables', 0):,}", right=True),
     Column(title="in trouble", cell=lambda r: f"{r.get('troubled', 0):,}", right=True),
 )
 _USE_COLUMNS = (
-    Column(title="pool", cell=lambda r: r["pool"]),
-    Column(title="daemon", cell=lambda r: r["who"], shorten=True),
-    Column(title="running", cell=lambda r: f"{r['running']:,}", right=True),
+    Column(title="pool", cell=plain("pool")),
+    Column(title="daemon", cell=plain("who"), shorten=True),
+    Column(title="running", cell=count("running"), right=True),
     Column(title="of its slots", cell=lambda r: f"{r['occupancy']:.0%}", right=True),
     Column(title="waits because", cell=lambda r: r["why_not"] or None),
 )
@@ -184,75 +185,48 @@ def status(
     `compactor-daemon status --root s3://bucket/warehouse --slo 3600`
     """
     configure_logging(json)
+    retry = RetryOptions(retries=retries, backoff_s=backoff)
+    storage = parse_pairs(storage_option)
     if table is None or catalog != CATALOG:
-        _catalog_status(
-            ctx,
-            table,
-            replace(catalog, slo_s=slo),
-            zookeeper,
-            RetryOptions(retries=retries, backoff_s=backoff),
-            clock,
-            storage_option,
+        pools = replace(catalog, slo_s=slo).pools(ctx.params.get("config"), ScheduleOptions())
+        found = replace(catalog, slo_s=slo).found([table] if table else [], pools, storage)
+        assert found is not None
+        asked = zookeeper.options()
+        _show(
+            lambda: catalog_report(found, storage, clock=clock, retry=retry, zookeeper=asked),
+            render_catalog,
             watch,
             json,
         )
         return
     # First: a path without a table is refused before ZooKeeper is asked.
-    opened = Table.open(table, parse_pairs(storage_option)).with_clock(clock)
-    claimed = _claimed(zookeeper, opened)
-    options = StatusOptions(
-        slo_s=slo,
-        attempt=AttemptOptions(foreign_grace_s=foreign_grace),
-        retry=RetryOptions(retries=retries, backoff_s=backoff),
-        recent=_RECENT,
-    )
+    opened = Table.open(table, storage).with_clock(clock)
+    attempt = AttemptOptions(foreign_grace_s=foreign_grace)
+    options = StatusOptions(slo_s=slo, attempt=attempt, retry=retry, recent=_RECENT)
 
     def report() -> Row:
-        found = _status(opened, claimed, options)
+        seen = _status(opened, _claimed(zookeeper, opened), options)
         ahead = None if brief else outlook(opened, trigger, CleanOptions())
-        row: Row = as_json(replace(found, coexistence=_findings(opened, options.attempt), outlook=ahead))
+        row: Row = as_json(replace(seen, coexistence=_findings(opened, attempt), outlook=ahead))
         return row
 
-    data = report()
-    emit(data, json, status_render.status)
+    _show(report, status_render.status, watch, json)
+
+
+def _show(
+    report: Callable[[], Row], render: Callable[[Row], Iterator[RenderableType]], watch: float | None, json: bool
+) -> None:
+    """Shows a report, and again at each interval until Ctrl-C. Exit code 1: ZooKeeper did not answer."""
+    emit(data := report(), json, render)
     while watch is not None:
         try:
             time.sleep(watch)
-            claimed = _claimed(zookeeper, opened)
             data = report()
         except KeyboardInterrupt:
             return
         clear_screen()
-        emit(data, json, status_render.status)
-    if data["claims"] == "unknown":
-        raise typer.Exit(EXIT_FAILED)
-
-
-def _catalog_status(
-    ctx: typer.Context,
-    table: str | None,
-    flags: CatalogFlags,
-    zookeeper: ZooKeeperFlags,
-    retry: RetryOptions,
-    clock: ClockOptions,
-    storage_option: list[str] | None,
-    watch: float | None,
-    json: bool,
-) -> None:
-    options = parse_pairs(storage_option)
-    found = flags.found([table] if table else [], flags.pools(ctx.params.get("config"), ScheduleOptions()), options)
-    assert found is not None
-    while True:
-        data = catalog_report(found, options, clock=clock, retry=retry, zookeeper=zookeeper.options())
-        emit(data, json, render_catalog)
-        if watch is None:
-            break
-        try:
-            time.sleep(watch)
-        except KeyboardInterrupt:
-            return
-        clear_screen()
-    if data["daemons_problem"]:
+        emit(data, json, render)
+    if data.get("claims_problem") or data.get("daemons_problem"):
         raise typer.Exit(EXIT_FAILED)
 
 

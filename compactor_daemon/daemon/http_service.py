@@ -13,7 +13,6 @@ from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, insta
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
-from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE
 from phantombase.timeline.instants.reserved_times import staged_files
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.report.overview import next_plan
@@ -34,19 +33,6 @@ from .loop import Daemon
 from .served_table import DaemonSettings
 
 _SHOWN = 3
-
-
-def unfinished(table: Table, instant: str) -> list[Row]:
-    """The few unfinished file slices with most log bytes: an attempt without visible progress may work on these."""
-    done = {path.rpartition("/")[2].removesuffix(OK) for path in staged_files(table.storage, instant, (OK,))}
-    plan = table.compaction_plan(instant)
-    left = [
-        ((o.metrics or {}).get(TOTAL_LOG_FILES_SIZE) or 0.0, o)
-        for position, o in enumerate(plan.operations)
-        if str(position) not in done
-    ]
-    largest = sorted(left, key=lambda one: -one[0])[:_SHOWN]
-    return [{"partition": o.partition_path, "file_id": o.file_id, "log_bytes": round(size)} for size, o in largest]
 
 
 _RECENT = 5
@@ -123,11 +109,19 @@ class DaemonFleet:
 
 
 def _unfinished(table: Table, pending: Row) -> list[Row] | None:
-    """See `unfinished`, for a running compaction; None: it has just ended, or cannot be read."""
+    """The few unfinished file slices of a running compaction with most log bytes: an attempt without visible progress
+    may work on these. None: it does not run, has just ended, or cannot be read."""
+    if pending["state"] != "running":
+        return None
     try:
-        return unfinished(table, pending["instant"]) if pending["state"] == "running" else None
+        staged = staged_files(table.storage, pending["instant"], (OK,))
+        operations = table.compaction_plan(pending["instant"]).operations
     except PhantombaseError:
         return None
+    done = {path.rpartition("/")[2].removesuffix(OK) for path in staged}
+    left = [(o.log_bytes or 0.0, o) for position, o in enumerate(operations) if str(position) not in done]
+    largest = sorted(left, key=lambda one: -one[0])[:_SHOWN]
+    return [{"partition": o.partition_path, "file_id": o.file_id, "log_bytes": round(size)} for size, o in largest]
 
 
 def _others(me: str, claims: Iterable[Row]) -> list[Row]:

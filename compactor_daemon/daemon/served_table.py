@@ -24,7 +24,7 @@ from phantombase.timeline.errors import (
     UnsupportedError,
 )
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.compaction_plan import TOTAL_LOG_FILES_SIZE, CompactionPlan
+from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.table_lock import TableLock
@@ -298,7 +298,7 @@ class TableOnStorage:
             plan = self._plans.get(instant) or self._plans.setdefault(instant, table.compaction_plan(instant))
         except (MalformedError, UnsupportedError, MissingFileError):
             return 0
-        return round(sum((o.metrics or {}).get(TOTAL_LOG_FILES_SIZE, 0.0) for o in plan.operations))
+        return round(sum(o.log_bytes or 0.0 for o in plan.operations))
 
 
 class LazyTable:

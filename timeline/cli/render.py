@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from ..terminal.text_table import Column, Row, RowsTable, facts_grid, human_bytes, human_duration, moment, plural
+from ..report.cells import age, count, labelled, plain, readable, size
+from ..terminal.text_table import Column, Row, RowsTable, facts_grid, human_bytes, human_duration, plural
 from .rows import ShownRows
 
 _STATE_STYLES = {"requested": "yellow", "inflight": "cyan", "completed": "green"}
 _HEARTBEAT_STYLES = {"fresh": "green", "stale": "red", "none": "dim"}
-
-
-def _plain(key: str) -> Callable[[Mapping[str, Any]], str | None]:
-    return lambda row: None if row[key] is None else str(row[key])
-
-
-def _bytes(key: str) -> Callable[[Mapping[str, Any]], str | None]:
-    return lambda row: human_bytes(row[key])
 
 
 def _partition(row: Mapping[str, Any]) -> str | None:
@@ -43,7 +36,7 @@ def show(data: Row) -> Iterator[RenderableType]:
         yield Text("Nothing is pending.")
     for row in data["pending"]:
         if row["problem"]:
-            yield Text.assemble(("problem:", "bold red"), f" {row['instant']}: {row['problem']}")
+            yield labelled("problem", "bold red", f"{row['instant']}: {row['problem']}")
 
 
 def _header(facts: Row) -> RenderableType:
@@ -75,11 +68,6 @@ def _to_compact(commits: int) -> str:
     return f"{plural(commits, 'delta commit')} since its last compaction"
 
 
-def _readable(time: str) -> str:
-    when = moment(time)
-    return time if when is None else when.strftime("%Y-%m-%d %H:%M:%S")
-
-
 def _state(row: Mapping[str, Any]) -> Text:
     return Text("archived", "dim") if row["archived"] else Text(row["state"], _STATE_STYLES[row["state"]])
 
@@ -89,16 +77,9 @@ def _completed(row: Mapping[str, Any]) -> str | Text | None:
         return None
     if row["completion_time"] is None:
         return Text("not recorded", "dim")
-    text = _readable(row["completion_time"])
-    same_day = text.startswith(_readable(row["instant"])[:10]) and " " in text
+    text = readable(row["completion_time"])
+    same_day = text.startswith(readable(row["instant"])[:10]) and " " in text
     return text.partition(" ")[2] if same_day else text
-
-
-def _pending_for(row: Mapping[str, Any]) -> str | None:
-    if row["age_s"] is None:
-        return None
-    # Negative: the writer has another clock or another time zone.
-    return "not yet begun" if row["age_s"] < 0 else human_duration(row["age_s"])
 
 
 def _plan(row: Mapping[str, Any]) -> str | Text | None:
@@ -118,16 +99,16 @@ def _heartbeat(row: Mapping[str, Any]) -> Text:
 
 
 _INSTANT_COLUMNS = (
-    Column(title="instant", cell=_plain("instant")),
-    Column(title="requested", cell=lambda row: _readable(row["instant"])),
-    Column(title="action", cell=_plain("action")),
+    Column(title="instant", cell=plain("instant")),
+    Column(title="requested", cell=lambda row: readable(row["instant"])),
+    Column(title="action", cell=plain("action")),
     Column(title="state", cell=_state),
     Column(title="completed", cell=_completed),
 )
 _PENDING_COLUMNS = (
-    Column(title="instant", cell=_plain("instant")),
+    Column(title="instant", cell=plain("instant")),
     Column(title="pending", cell=lambda row: f"{row['action']} {row['state']}"),
-    Column(title="for", cell=_pending_for),
+    Column(title="for", cell=age),
     Column(title="plan", cell=_plan),
     Column(title="heartbeat", cell=_heartbeat),
 )
@@ -162,11 +143,11 @@ def _outcome(row: Mapping[str, Any]) -> Text | None:
 
 _SLICE_COLUMNS = (
     Column(title="partition", cell=_partition),
-    Column(title="file id", cell=_plain("file_id"), shorten=True),
-    Column(title="base instant", cell=_plain("base_instant")),
+    Column(title="file id", cell=plain("file_id"), shorten=True),
+    Column(title="base instant", cell=plain("base_instant")),
     Column(title="base", cell=_base, right=True),
-    Column(title="logs", cell=_plain("log_files"), right=True),
-    Column(title="log size", cell=_bytes("log_bytes"), right=True),
+    Column(title="logs", cell=plain("log_files"), right=True),
+    Column(title="log size", cell=size("log_bytes"), right=True),
     Column(title="outcome", cell=_outcome),
 )
 
@@ -191,12 +172,12 @@ def plan(data: Row) -> Iterator[RenderableType]:
 
 _OPERATION_COLUMNS = (
     Column(title="partition", cell=_partition),
-    Column(title="file id", cell=_plain("file_id"), shorten=True),
-    Column(title="base instant", cell=_plain("base_instant")),
-    Column(title="base", cell=_bytes("base_bytes"), right=True),
+    Column(title="file id", cell=plain("file_id"), shorten=True),
+    Column(title="base instant", cell=plain("base_instant")),
+    Column(title="base", cell=size("base_bytes"), right=True),
     Column(title="logs", cell=lambda row: str(len(row["logs"])), right=True),
-    Column(title="log size", cell=_bytes("log_bytes"), right=True),
-    Column(title="total", cell=_bytes("bytes"), right=True),
+    Column(title="log size", cell=size("log_bytes"), right=True),
+    Column(title="total", cell=size("bytes"), right=True),
 )
 
 
@@ -236,15 +217,15 @@ def audit(data: Row) -> Iterator[RenderableType]:
     yield RowsTable(title=plural(len(data["instants"]), "instant"), columns=_AUDIT_COLUMNS, rows=data["instants"])
     for row in data["instants"]:
         for problem in row["problems"]:
-            yield Text.assemble(("wrong:", "bold red"), f" {row['instant']}: {problem}")
+            yield labelled("wrong", "bold red", f"{row['instant']}: {problem}")
         for leftover in row["leftovers"]:
-            yield Text.assemble(("left over:", "yellow"), f" {leftover}: the next compactor run removes it")
+            yield labelled("left over", "yellow", f"{leftover}: the next compactor run removes it")
 
 
 _AUDIT_COLUMNS = (
-    Column(title="instant", cell=_plain("instant")),
-    Column(title="file groups", cell=lambda r: f"{r['file_groups']:,}", right=True),
-    Column(title="rows", cell=lambda r: f"{r['rows']:,}", right=True),
+    Column(title="instant", cell=plain("instant")),
+    Column(title="file groups", cell=count("file_groups"), right=True),
+    Column(title="rows", cell=count("rows"), right=True),
     Column(title="found", cell=lambda r: ", ".join(f"{n:,} {verdict}" for verdict, n in r["verdicts"].items())),
     Column(title="", cell=lambda r: Text("good", "green") if r["good"] else Text("WRONG", "bold red")),
 )
@@ -265,9 +246,9 @@ def pins(data: Row) -> Iterator[RenderableType]:
 
 
 _PIN_COLUMNS = (
-    Column(title="name", cell=_plain("name")),
-    Column(title="holds the table from", cell=_plain("holds")),
-    Column(title="holder", cell=_plain("holder")),
+    Column(title="name", cell=plain("name")),
+    Column(title="holds the table from", cell=plain("holds")),
+    Column(title="holder", cell=plain("holder")),
     Column(title="ends", cell=lambda r: f"in {r['expires_in_s']:,.0f} s" if r["live"] else Text("expired", "yellow")),
 )
 
@@ -283,20 +264,16 @@ def validate(data: Row) -> Iterator[RenderableType]:
         yield ""
     for row in data["mistimed"]:
         when = f"{row['file']} was modified at {row['modified']}, {row['why']}"
-        yield Text.assemble(("mistimed:", "bold red"), f" {row['instant']}: {when}")
+        yield labelled("mistimed", "bold red", f"{row['instant']}: {when}")
     for row in data["lost"]:
         found = "is not there" if row["found_bytes"] is None else f"has {row['found_bytes']} bytes"
-        yield Text.assemble(
-            ("lost:", "bold red"),
-            f" {row['file']} {found}; the completed write {row['instant']} names it with {row['expected_bytes']} bytes",
-        )
+        named = f"the completed write {row['instant']} names it with {row['expected_bytes']} bytes"
+        yield labelled("lost", "bold red", f"{row['file']} {found}; {named}")
     for time in data["unreadable_commits"]:
         yield Text(f"torn: the completed file of {time} cannot be read: which files it wrote is not known")
     for path in data["unnamed"]:
-        yield Text.assemble(
-            ("unnamed:", "bold red"),
-            f" {path} is of no write that is known, and its rows count, for Hudi too: find out what made it",
-        )
+        why = "is of no write that is known, and its rows count, for Hudi too: find out what made it"
+        yield labelled("unnamed", "bold red", f"{path} {why}")
     for path in data["strays"]:
         yield Text(f"passed over: {path} is no file of the table")
     verdict = Text("good", "green") if data["good"] else Text("WRONG", "bold red")
@@ -320,8 +297,8 @@ def repaired(data: Row) -> Iterator[RenderableType]:
 
 _DIFFERENCE_COLUMNS = (
     Column(title="partition", cell=_partition),
-    Column(title="file", cell=_plain("file")),
-    Column(title="found", cell=_plain("what")),
-    Column(title="on storage", cell=_bytes("storage_bytes"), right=True),
-    Column(title="in the metadata table", cell=_bytes("metadata_bytes"), right=True),
+    Column(title="file", cell=plain("file")),
+    Column(title="found", cell=plain("what")),
+    Column(title="on storage", cell=size("storage_bytes"), right=True),
+    Column(title="in the metadata table", cell=size("metadata_bytes"), right=True),
 )

@@ -84,6 +84,11 @@ class CompactionOperation:
     metrics: Mapping[str, float] | None = None
     bootstrap_file_path: str | None = None
 
+    @property
+    def log_bytes(self) -> float | None:
+        """The bytes of its log files as the plan states them; None: it does not."""
+        return (self.metrics or {}).get(TOTAL_LOG_FILES_SIZE)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionStrategy:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from ..errors import PhantombaseError, UnsupportedError
-from ..format.compaction_plan import TOTAL_LOG_FILES_SIZE, CompactionPlan, decode_plan
+from ..format.compaction_plan import CompactionPlan, decode_plan
 from ..format.instant import MERGES, Instant, State
 from ..format.table_config import TableConfig
 from ..instants.timeline import Timeline
@@ -168,12 +168,11 @@ class PlanSize:
     @staticmethod
     def of(plan: CompactionPlan) -> PlanSize:
         """Of the log files as the plan names them."""
-        sizes = [(o.metrics or {}).get(TOTAL_LOG_FILES_SIZE) for o in plan.operations]
-        known = [int(size) for size in sizes if size is not None]
+        known = [int(o.log_bytes) for o in plan.operations if o.log_bytes is not None]
         return PlanSize(
             file_groups=len(plan.operations),
             log_files=sum(len(o.delta_file_paths) for o in plan.operations),
-            log_bytes=sum(known) if len(known) == len(sizes) else None,
+            log_bytes=sum(known) if len(known) == len(plan.operations) else None,
         )
 
 

@@ -154,7 +154,7 @@ SERVING: tuple[Mutant, ...] = (
     ("timeline/report/health", "if one.action in MERGES and one.age_s", "if one.age_s", "table_states"),
     ("timeline/report/health", "if one.action in MERGES and", 'if one.action == "compaction" and', "report"),
     ("timeline/report/overview", '"fresh" if is_live(beat, now_ms) else "stale"', '"fresh" if now_ms - beat.beat_ms < 120_000 else "stale"', "report"),
-    ("timeline/report/table_report", "pending if one.action in MERGES]", 'pending if one.action == "compaction"]', "report"),
+    ("timeline/dashboard/table_rows", "pending if one.action in MERGES]", 'pending if one.action == "compaction"]', "report"),
     ("timeline/report/health", "        if row[\"state\"] == \"parked\":", "        if False:", "pages"),
     ("timeline/service/quick_http", "        self._body_bytes += len(body)\n", "", "process"),
     (_MARKERS, "\"\".join(f\"{name}\\n\" for name in names)", "\",\".join(names)", "service/markers"),
