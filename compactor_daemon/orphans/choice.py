@@ -165,14 +165,9 @@ def counted_from(timeline: Timeline) -> str:
     return max(timeline.start, min(unsaved, default=timeline.start))
 
 
-def is_settled(item: Item, timeline: Timeline) -> bool:
-    """Whether a data file is none of an instant that may be gone: its write is completed, or counts as such."""
-    return item.kind.is_data and timeline.is_committed(item.instant)
-
-
 def choose(items: Sequence[Item], facts: OrphanFacts, older_s: float, now_ms: int) -> OrphanChoice:
     """The orphans among the items. `now_ms`: by the clock of the storage."""
-    found = {item: _why_kept(item, facts, older_s, now_ms) for item in items if not is_settled(item, facts.timeline)}
+    found = {item: _why_kept(item, facts, older_s, now_ms) for item in items}
     staying: dict[tuple[GroupKey | None, str], str] = {}
     for item, why in found.items():
         if why is not None and item.group is not None:

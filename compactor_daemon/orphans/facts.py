@@ -36,7 +36,7 @@ from phantombase.timeline.table.traces import list_markers
 from phantombase.timeline.view.listing import folders
 
 from ..attempt.outcome import is_revoked, read_outcomes
-from .choice import Item, OrphanFacts, OrphanKind, is_settled, why_blocks, why_by_time, why_pinned, why_young
+from .choice import Item, OrphanFacts, OrphanKind, why_blocks, why_by_time, why_pinned, why_young
 
 _MARKERS = f"{HOODIE}/.temp"
 _PLANNED = frozenset({"compaction", "logcompaction", "clustering", "clean", "rollback", "restore", "indexing"})
@@ -166,13 +166,7 @@ def gather(table: Table, items: Sequence[Item], newest: str, older_s: float, now
 
 def _left(items: Sequence[Item], facts: OrphanFacts, older_s: float, now_ms: int) -> list[Item]:
     """The items that may be orphans by what is known."""
-    return [
-        item
-        for item in items
-        if not is_settled(item, facts.timeline)
-        and why_young(item, older_s, now_ms) is None
-        and why_by_time(item, facts) is None
-    ]
+    return [i for i in items if why_young(i, older_s, now_ms) is None and why_by_time(i, facts) is None]
 
 
 def _processes(

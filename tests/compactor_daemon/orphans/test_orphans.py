@@ -342,7 +342,8 @@ def test_where_no_write_is_active_nothing_is_gone(version: int, tmp_path: Path) 
     at = scene(version, tmp_path)
     for file in at.timeline_folder.glob("2*.deltacommit*"):
         file.unlink()
-    at.put_instant(f"{at.later()}.clean.requested", _clean(at))
+    plan = encode_clean_plan(CleanPlan(policy="KEEP_LATEST_COMMITS", files={}), str(at.path))
+    at.put_instant(f"{at.later()}.clean.requested", plan)
     assert paths(orphans(at)) == set()
 
 

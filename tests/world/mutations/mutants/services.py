@@ -418,7 +418,6 @@ ORPHANS: tuple[Mutant, ...] = (
     (_ORPHAN_CHOICE, "    if not timeline.start:\n", "    if False:\n", "orphans"),
     (_ORPHAN_CHOICE, "    if time < counted_from(timeline):\n", "    if time < timeline.start:\n", "orphans"),
     (_ORPHAN_CHOICE, "    if time > facts.newest:\n", "    if False:\n", "orphans"),
-    (_ORPHAN_CHOICE, "return item.kind.is_data and timeline.is_committed(item.instant)", "return False", "orphans"),
     (_ORPHAN_CHOICE, "            staying[item.group, item.instant] = item.path\n", "            pass\n", "orphans"),
     (_ORPHAN_CHOICE, "    why = why_by_time(item, facts) or why_young(item, older_s, now_ms)\n", "    why = why_by_time(item, facts)\n", "orphans"),
     (_ORPHAN_CHOICE, "    return why or facts.named.get(item.name) or facts.blocks.get(item.path)\n", "    return why or facts.blocks.get(item.path)\n", "orphans"),
