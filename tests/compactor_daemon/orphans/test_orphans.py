@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.attempt.outcome import CommitDecision
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.orphans import remove
 from phantombase.compactor_daemon.orphans.choice import OrphanOptions
@@ -27,7 +28,7 @@ from phantombase.timeline.format.clean import CleanPlan, Savepoint, encode_clean
 from phantombase.timeline.format.commit_metadata import encode
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan, encode_cluster_plan
-from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
+from phantombase.timeline.format.rollback_plan import RevokedSlice, RollbackPlan, encode_rollback_plan
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
 from phantombase.timeline.metadata_table import read
 from phantombase.timeline.metadata_table.read import ListedFiles
@@ -169,6 +170,13 @@ def _rollback(at: Scene, target: str, doomed: tuple[tuple[str, str], ...] = ()) 
     )
 
 
+def _revoking(at: Scene) -> None:
+    logs = {at.log.rpartition("/")[2]: 1}
+    revoked = RevokedSlice(partition="a", file_id=_FILE_ID, base_instant=at.gone, logs=logs)
+    plan = RollbackPlan(target=str(int(at.gone) + 1), action="deltacommit", revoked=(revoked,))
+    _plan(at, "rollback", encode_rollback_plan(plan, str(at.path)))
+
+
 def _savepoint(at: Scene) -> None:
     names = tuple(path.rpartition("/")[2] for path in (at.base, at.log))
     time_ = at.table.load_timeline().latest_completed
@@ -205,6 +213,18 @@ def _attempt(at: Scene, outcome: bytes | None) -> None:
         at.put(f".hoodie/.phantombase/{at.gone}/1/outcome", outcome)
 
 
+def _decision(at: Scene) -> bytes:
+    return CommitDecision(
+        instant=at.gone, attempt=1, nonce="n", table_version=at.version, completion_time=None, completed_path="c",
+        content=b"",
+    ).to_json()  # fmt: skip
+
+
+def _revoked(at: Scene) -> None:
+    _attempt(at, _decision(at))
+    at.put(f".hoodie/.phantombase/{at.gone}/1/revoked", b"{}")
+
+
 def _marker(at: Scene, instant: str, path: str, age_s: float = 4 * DAY_S) -> None:
     at.put(f"{marker_folder(instant)}/{path}.marker.CREATE", age_s=age_s)
 
@@ -233,6 +253,7 @@ SOURCES: dict[str, Callable[[Scene], object]] = {
     "rollback that names it": lambda at: _rollback(
         at, str(int(at.gone) + 1), (("a", at.base.rpartition("/")[2]),)
     ),
+    "rollback that revokes blocks of it": _revoking,
     "savepoint": _savepoint,
     "completed write": _completed_write,
     "heartbeat of Hudi": lambda at: _heartbeat(at, None),
@@ -240,10 +261,12 @@ SOURCES: dict[str, Callable[[Scene], object]] = {
     "heartbeat of a process elsewhere": lambda at: _heartbeat(at, replace(Process.current(), host="other")),
     "pin": _pin,
     "open attempt": lambda at: _attempt(at, None),
+    "decided attempt": lambda at: _attempt(at, _decision(at)),
     "unreadable attempt": lambda at: _attempt(at, b"{"),
     "marker of a pending write": lambda at: _pending_marker(at, listed=False),
     "marker list of a pending write": lambda at: _pending_marker(at, listed=True),
     "young marker": lambda at: _marker(at, at.gone, at.base, 60),
+    "young marker of another file of it": lambda at: _marker(at, at.gone, f"a/y-0_0-7-7_{at.gone}.parquet", 60),
     "young marker of another": lambda at: _marker(at, str(int(at.gone) + 1), at.base, 60),
     "age": lambda at: make_old({at.path / at.base, at.path / at.log}, 2 * DAY_S),
     "age of its log": lambda at: make_old({at.path / at.log}, 2 * DAY_S),
@@ -261,6 +284,49 @@ def test_each_that_names_a_file_keeps_it(source: str, version: int, tmp_path: Pa
     for dry_run in (True, False):
         assert not paths(orphans(at, dry_run=dry_run)) & {at.base, at.log}
     assert data_files(at.path) == before
+
+
+def _completed(at: Scene, action: str, data: bytes) -> None:
+    time_ = at.later()
+    at.put_instant(f"{time_}.{action}.requested", data)
+    at.put_instant(f"{time_}.{action}.inflight")
+    at.put_instant(f"{time_}.{action}" if at.version == 6 else f"{time_}_{int(time_) + 1}.{action}", data)
+
+
+def _newest_pin(at: Scene) -> None:
+    table = at.table
+    timeline = table.load_timeline()
+    newest = timeline.moment_of(timeline.completed_writes[timeline.latest_completed])
+    HeldPin(table.storage, PinOptions(name="stream", for_s=3600), newest)
+
+
+def _expired_pin(at: Scene) -> None:
+    _pin(at)
+    make_old(set((at.path / ".hoodie/.phantombase/pins/reader").iterdir()), 3601)
+
+
+NO_SOURCES: dict[str, Callable[[Scene], object]] = {
+    "heartbeat of a process that has ended": lambda at: _heartbeat(at, replace(Process.current(), started=1)),
+    "old heartbeat": lambda at: make_old({at.put(heartbeat_path(at.gone))}, 4 * DAY_S),
+    "pin of a later state": _newest_pin,
+    "expired pin": _expired_pin,
+    "dead attempt": lambda at: _attempt(at, b'{"outcome": "dead", "nonce": "n", "by": "x"}'),
+    "revoked decision": _revoked,
+    "tombstone": lambda at: at.put(f".hoodie/.phantombase/{at.gone}/reserved-0-{at.gone}"),
+    "old markers": lambda at: _marker(at, at.gone, at.base),
+    "completed clean": lambda at: _completed(at, "clean", _clean(at)),
+    "completed rollback": lambda at: _completed(at, "rollback", _clean(at)),
+}
+
+
+@pytest.mark.parametrize("version", [6, 9])
+@pytest.mark.parametrize("source", NO_SOURCES)
+def test_what_does_not_need_a_file_does_not_keep_it(source: str, version: int, tmp_path: Path) -> None:
+    """Streams put their pins again and again, each for a later state."""
+    at = scene(version, tmp_path)
+    NO_SOURCES[source](at)
+    assert {at.base, at.log} <= paths(orphans(at, dry_run=False))
+    assert not data_files(at.path) & {at.base, at.log}
 
 
 def _without_a_plan(at: Scene) -> None:

@@ -14,6 +14,8 @@ from phantombase.compactor_daemon.cleaning.choice import Policy as Own
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.orphans.choice import OrphanOptions
+from phantombase.compactor_daemon.orphans.remove import remove_orphans
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from tests.world.simulation.operator import Operator
@@ -27,13 +29,26 @@ if TYPE_CHECKING:
     from tests.world.simulation.cast import Cast
 
 CLUSTER = "we cluster"
-MORTAL = frozenset({CLUSTER, "we clean", "we archive"})
+ORPHANS = "we remove orphans"
+MORTAL = frozenset({CLUSTER, ORPHANS, "we clean", "we archive"})
 """The services that others may work beside, and that may die: what they leave shows what they did."""
 SERVICES = MORTAL | {"clean", "versions", "archive", "restore", "replace"}
 """What a plot may have of these. `versions`: a cleaner that keeps the newest slices only. `we`: phantombase's own."""
 
 _CLUSTER = ClusterOptions(target_size=10_000, min_files=2, wait_s=1.0)
 _OWN_ARCHIVE = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
+
+
+class _OfAnyAge(OrphanOptions):
+    """Only the rules that need no time keep a file."""
+
+    def __post_init__(self) -> None:
+        """Any age is right."""
+
+    @property
+    def older_than_s(self) -> int:
+        """None."""
+        return -1
 
 
 class Staff:
@@ -56,6 +71,7 @@ class Staff:
             "we archive": lambda: len(archive_table(self._cast.table(), _OWN_ARCHIVE, self._cast.lock).archived),
             "replace": self._replace,
             CLUSTER: self._we_cluster,
+            ORPHANS: self._we_remove_orphans,
         }
         for _ in range(rounds):
             self._cast.rest()
@@ -107,6 +123,12 @@ class Staff:
         done = cluster_table(self._cast.table(), _CLUSTER, self._cast.lock, output=OutputOptions(), threads=1)
         self._cast.outcomes["clusterings finished"] += len(done.finished)
         return done.done is not None
+
+    def _we_remove_orphans(self) -> int:
+        done = remove_orphans(self._cast.table(), _OfAnyAge(), self._cast.lock)
+        for one in done.orphans:
+            self._cast.outcomes[f"orphans: {one.kind}"] += one.files
+        return done.files
 
     def forget(self) -> None:
         """Deletes the savepoint, if there is one."""

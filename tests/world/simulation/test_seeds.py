@@ -22,7 +22,7 @@ from tests.support.places import ROOT
 from tests.support.selection import ALL, deep
 from tests.world.simulation.played import Stage, simulated
 from tests.world.simulation.searching import played
-from tests.world.simulation.staff import CLUSTER
+from tests.world.simulation.staff import CLUSTER, ORPHANS
 from tests.world.simulation.story import Plot, StorageKind, Story
 
 SEEDS = int(os.environ.get("PHANTOMBASE_SEEDS", "1500"))
@@ -146,6 +146,20 @@ def test_no_row_is_lost_beside_our_services(stage: Stage) -> None:
     ours = {what: count for what, count in outcomes.items() if what.startswith("we ")}
     print(ours)
     assert min(ours.get(f"we {what} done", 0) for what in ("clean", "archive")) > OUR_SERVICES_SEEDS // 10, ours
+
+
+def test_no_row_is_lost_beside_the_removal_of_orphans(stage: Stage) -> None:
+    """Here files of any age go. Writers die, pause and are undone, and tasks write after that."""
+    outcomes: Counter[str] = Counter()
+    for seed in range(OUR_SERVICES_SEEDS):
+        plot = Plot.of(random.Random(seed))
+        if not plot.locked or plot.hudi:
+            continue
+        beside = {ORPHANS, CLUSTER if seed % 3 == 0 else "sleep", *(("we clean", "we archive") if seed % 2 else ())}
+        outcomes += played(seed, stage, plot=replace(plot, services=frozenset(beside), unschedules=False)).outcomes
+    ours = {what: count for what, count in outcomes.items() if "orphans" in what}
+    print(ours)
+    assert ours.get(f"{ORPHANS} done", 0) > OUR_SERVICES_SEEDS // 10, ours
 
 
 def test_no_row_is_lost_beside_clusterings(stage: Stage) -> None:
