@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,11 +14,8 @@ import zipfile
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
-import typer
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from setuptools import find_packages  # type: ignore[import-untyped]
@@ -152,16 +150,7 @@ def test_help_imports_no_command(main: str, words: tuple[str, ...]) -> None:
         return
     assert "Commands" not in done.stdout  # each is below a title
     names = (timeline if main == "timeline" else compactor).COMMANDS
-    assert all(f" {name} " in done.stdout for name in names)
-
-
-@pytest.mark.parametrize("main", [compactor, timeline], ids=["compactor-daemon", "timeline"])
-def test_help_names_commands_by_their_own_words(main: ModuleType) -> None:
-    """The first paragraph of each command's help."""
-    group: Any = typer.main.get_command(main.app)
-    assert {name: one.text for name, one in main.COMMANDS.items()} == {
-        name: command.help.split("\n\n")[0] for name, command in group.commands.items()
-    }
+    assert all(re.search(rf"\n  {name} +\w", done.stdout) for name in names)  # and what it does
 
 
 def test_the_version_is_shown() -> None:

@@ -1,30 +1,37 @@
-# ruff: noqa: E501
 """The `timeline` command line: its commands, and where they are.
 
-This module imports nothing of them: a command is loaded when it is called. A test compares the texts.
+This module imports nothing of them: a command is loaded when it is called.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 from ..terminal.boundary import run, without_pandas
-from ..terminal.command_line import lazy_app, lazy_command
+from ..terminal.command_line import lazy_app, lazy_commands
 
-_of = partial(lazy_command, "phantombase.timeline.cli")
-
-COMMANDS = {
-    "show": _of("show", "show", "Inspection and reads", "What happened to a table, and what has been pending since when."),
-    "slices": _of("show", "slices", "Inspection and reads", "The table's file slices: base file, log files, and the pending plan that contains them."),
-    "plan": _of("show", "plan", "Inspection and reads", "What a compaction will merge, and how many executors are useful."),
-    "read": _of("read", "read", "Inspection and reads", "Read a table: rows to the terminal, or all of them into one file."),
-    "audit": _of("check", "audit", "Check and repair", "Verify completed compactions again from the files that still exist. Exit code 1 when something is wrong."),
-    "validate": _of("check", "validate", "Check and repair", "Compare completed writes, the metadata table, and the times of version 6 with what is on storage."),
-    "repair-times": _of("check", "repair_times", "Check and repair", "Set the modification times of timeline files back to the times in their names."),
-    "serve": _of("serve", "serve", "Service", "Answer for tables over HTTP: Hudi writers use it as their remote file-system view."),
-    "pins": _of("read", "pins", "Readers", "Which readers hold old states of a table, and until when."),
-}  # fmt: skip
+COMMANDS = lazy_commands(
+    "phantombase.timeline.cli",
+    {
+        "Inspection and reads": {
+            "show": "show.show",
+            "slices": "show.slices",
+            "plan": "show.plan",
+            "read": "read.read",
+        },
+        "Check and repair": {
+            "audit": "check.audit",
+            "validate": "check.validate",
+            "repair-times": "check.repair_times",
+        },
+        "Service": {
+            "serve": "serve.serve",
+        },
+        "Readers": {
+            "pins": "read.pins",
+        },
+    },
+)
 
 app = lazy_app(
     COMMANDS,

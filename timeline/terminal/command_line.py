@@ -34,24 +34,24 @@ from .settings import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LazyCommand:
-    """A command: the function or typer app `name` of `module`.
-
-    `text`: the first paragraph of its help. `panel`: the title above it on the main page.
-    """
+    """A command: the function or typer app `name` of `module`. `panel`: the title above it on the main page."""
 
     module: str
     name: str
     panel: str
-    text: str
 
 
 _OTHER_WORDS = {"stitch": "cluster", "clustering": "cluster", "compaction": "compact", "cleaning": "clean"}
 """Words by which users look for a command, and the command's name."""
 
 
-def lazy_command(package: str, module: str, name: str, panel: str, text: str) -> LazyCommand:
-    """A command of a module of a package."""
-    return LazyCommand(module=f"{package}.{module}", name=name, panel=panel, text=text)
+def lazy_commands(package: str, panels: Mapping[str, Mapping[str, str]]) -> dict[str, LazyCommand]:
+    """Commands of a package, by name. `panels`: by title and name of the command, `module.function`."""
+    return {
+        name: LazyCommand(module=f"{package}.{module}", name=function, panel=panel)
+        for panel, commands in panels.items()
+        for name, (module, _, function) in ((n, where.partition(".")) for n, where in commands.items())
+    }
 
 
 def lazy_app(
@@ -93,11 +93,17 @@ class _LazyGroup(TyperGroup):
         super().__init__(**settings)
         self.commands = _Loaded(self.lazy)
 
+    def pages(self) -> dict[str, HelpPage]:
+        """The kept pages; none before they were made."""
+        return read_pages(self.help_file.read_text()) if self.help_file.exists() else {}
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Writes the main page, which describes each command by its `text`, without loading any."""
+        """Writes the main page, which has the first paragraph of each command's page, without loading any."""
+        pages = self.pages()
         groups: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.lazy.items():
-            groups.setdefault(command.panel, []).append((name, command.text.replace("`", "")))
+            text = pages[name].text.split("\n\n")[0] if name in pages else ""
+            groups.setdefault(command.panel, []).append((name, text.replace("`", "")))
         completion = "--install-completion, --show-completion"
         options = [("--version", "show the version and exit"), (completion, "for the shell that runs this")]
         sections = {**groups, "Options": [*options, ("--help", "show this page and exit; each command has one")]}
@@ -107,8 +113,8 @@ class _LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Resolves a command; with `--help` prints its stored page and exits without loading it."""
         words = args[: args.index("--")] if "--" in args else args
-        if "--help" in words and args[0] in self.lazy and self.help_file.exists():
-            pages = read_pages(self.help_file.read_text())
+        if "--help" in words and args[0] in self.lazy:
+            pages = self.pages()
             name = next((n for n in (" ".join(words[:2]), words[0]) if n in pages), None)
             if name is not None:
                 print(pages[name].shown(f"{ctx.command_path} {name}", _width()), end="")
@@ -209,10 +215,7 @@ def fill(ctx: typer.Context, path: str | None) -> str | None:
     if "compact" not in program.commands:  # the program `timeline`, whose settings have a table of their own
         document = document.get("timeline", {})
 
-    def of_others() -> frozenset[str]:
-        return names_in(read_pages(program.help_file.read_text()))
-
-    found = settings_in(document, path, command, known, program.commands, of_others)
+    found = settings_in(document, path, command, known, program.commands, lambda: names_in(program.pages()))
     ctx.default_map = {known[name].name: plain(one.value) for name, one in found.items()}
     ctx.meta[FILE] = {known[name].name: one.where for name, one in found.items()}
     return path
