@@ -17,22 +17,22 @@ from ..metadata_table.validate import Validation
 from ..metadata_table.validate import validate as validate_table
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
-from ..terminal.boundary import EXIT_FAILED
-from ..terminal.console import configure_logging, emit, progress
+from ..terminal.command import CommandResult
+from ..terminal.console import progress
 from ..view.grouping import counted_by_name
 from . import render
-from .parameters import CLOCK, Json, StorageOption, TablePath, Timezone
+from .parameters import CLOCK, StorageOption, TablePath, Timezone, reports
 from .report import audit_report, repair_report, validation_report
 
 
+@reports
 def audit(
     path: TablePath,
     instant: Annotated[
         str | None, typer.Argument(metavar="[INSTANT]", help="Only this compaction; default: all by phantombase.")
     ] = None,
     storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """Verify completed compactions again from the files that still exist. Exit code 1 when something is wrong.
 
     Every compaction by phantombase leaves a [b]ledger[/b]: what went into each file group and what came out, as
@@ -49,7 +49,6 @@ def audit(
       timeline audit /data/trips 20261121091052663
       timeline audit /data/trips --json | jq '.instants[] | select(.good | not)'
     """
-    configure_logging(json)
     table = Table.open(path, parse_pairs(storage_option))
     clustered = clustered_instants(table)
     if instant in clustered:
@@ -62,17 +61,16 @@ def audit(
         for one in instants:
             found.append((audit_clustering if one in clustered else audit_instant)(table, one))
             bar.advance(1)
-    emit(audit_report(found, table.storage.base_path), json, render.audit)
-    if not all(f.good for f in found):
-        raise typer.Exit(EXIT_FAILED)
+    data = audit_report(found, table.storage.base_path)
+    return CommandResult(data, render.audit, failed=not all(f.good for f in found))
 
 
+@reports
 def validate(
     path: TablePath,
     timezone: Timezone = CLOCK.timezone,
     storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """Compare completed writes, the metadata table, and the times of version 6 with what is on storage.
 
     Exit code 1 when they differ. Files that completed writes name, active and archived ones, must be there, with the
@@ -104,11 +102,10 @@ def validate(
     report = validation_report(
         found, commits, wrong, witnessed, table.views.strays(view), counted_by_name(view, witnessed), table
     )
-    emit(report, json, render.validate)
-    if not report["good"]:
-        raise typer.Exit(EXIT_FAILED)
+    return CommandResult(report, render.validate, failed=not report["good"])
 
 
+@reports
 def repair_times(
     path: TablePath,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing: show what would be set.")] = False,
@@ -117,8 +114,7 @@ def repair_times(
     ] = False,
     timezone: Timezone = CLOCK.timezone,
     storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """Set the modification times of timeline files back to the times in their names.
 
     For tables copied without their files' times (cp -r, a restore, a download). On version 6 Hudi 1.x assigns log files
@@ -137,4 +133,4 @@ def repair_times(
         chosen = tuple(Retimed(path=m.path, time=m.instant) for m in wrong)
     if not dry_run:
         set_times(table, chosen)
-    emit(repair_report(chosen, table.storage.base_path, dry_run=dry_run), json, render.repaired)
+    return CommandResult(repair_report(chosen, table.storage.base_path, dry_run=dry_run), render.repaired)

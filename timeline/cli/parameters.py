@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -12,6 +13,7 @@ from ..instants.clock_check import ClockOptions
 from ..option import help_of
 from ..storage.storage_options import Given
 from ..table.table import Table
+from ..terminal.command import command
 
 CLOCK = ClockOptions()
 
@@ -53,3 +55,5 @@ Listing = Annotated[
 ]
 Timezone = Annotated[str, typer.Option(metavar="ZONE", help=help_of(ClockOptions, "timezone"))]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document: sizes in bytes, times in seconds.")]
+reports = partial(command, json=Json)
+"""A command of this program that ends with a report, see `command`."""

@@ -16,27 +16,28 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 
-from ..codec.output_options import parse_bytes
 from ..errors import UsageError
-from ..option import help_of
 from ..read.changes import ChangeScan, plan
 from ..read.export import check_output, export_file, export_stream
 from ..read.held_pins import pinned
 from ..read.pins import PIN_FOR, PinOptions, all_pins
 from ..read.pins import release as release_pins
-from ..read.table_read import Fallback, Query, ReadOptions, Scan
+from ..read.table_read import SHOWN_ROWS, ReadOptions, Scan
 from ..read.windows import Window
 from ..storage.server_clock import storage_ms
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
 from ..terminal.boundary import local_path
+from ..terminal.command import CommandResult, command
 from ..terminal.console import configure_logging, emit, reporting
+from ..terminal.option_group import Only
 from ..terminal.text_table import Row
 from . import render
-from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
+from .parameters import CLOCK, Json, ListedBy, Listing, StorageOption, TablePath, Timezone, reports
 from .rows import plain_rows, shown_columns
 
 
+@reports
 def pins(
     path: TablePath,
     release: Annotated[
@@ -47,8 +48,7 @@ def pins(
         bool, typer.Option("--dry-run", help="With --release: change nothing, only count them.")
     ] = False,
     storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """Which readers hold old states of a table, and until when.
 
     A [b]pin[/b] names the earliest moment whose state its reader needs. Cleaners of phantombase keep that state and all
@@ -63,7 +63,7 @@ def pins(
         raise UsageError("nothing to try: pins are only shown", found="--dry-run", todo="Give --release, too.")
     table = Table.open(path, parse_pairs(storage_option))
     released = None if release is None else release_pins(table.storage, release, dry_run=dry_run)
-    emit(_report(table, released, dry_run), json, render.pins)
+    return CommandResult(_report(table, released, dry_run), render.pins)
 
 
 def _report(table: Table, released: int | None, dry_run: bool) -> Row:
@@ -83,8 +83,6 @@ def _report(table: Table, released: int | None, dry_run: bool) -> Row:
 
 
 STDOUT = Path("-")
-SHOWN_ROWS = 20
-"""Rows that the terminal shows unless a limit is given."""
 
 
 def read_to(
@@ -169,8 +167,25 @@ def _export(open_table: Callable[[], Table], options: ReadOptions, output: Path,
     emit(data, json, render.read)
 
 
+_OFFERED = Only(
+    "query",
+    "as_of",
+    "begin",
+    "end",
+    "fallback",
+    "net",
+    "limit",
+    "partition",
+    "data_skipping",
+    "memory_limit",
+    "spill_dir",
+)
+
+
+@command
 def read(
     path: TablePath,
+    *,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -180,40 +195,13 @@ def read(
             help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
         ),
     ] = None,
-    query: Annotated[Query, typer.Option(help="What to read, see above")] = Query.SNAPSHOT,
-    as_of: Annotated[
-        str | None,
-        typer.Option(metavar="I", help="Read as of an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'."),
-    ] = None,
-    begin: Annotated[
-        str | None, typer.Option(metavar="I", help="Incremental, changes: writes after this time, or `earliest`.")
-    ] = None,
-    end: Annotated[
-        str | None,
-        typer.Option(metavar="I", help="Incremental, changes: writes up to this time; default: the newest."),
-    ] = None,
-    fallback: Annotated[
-        Fallback, typer.Option(help="Incremental, if files of the window were cleaned: refuse, or read what is left.")
-    ] = Fallback.NONE,
-    net: Annotated[bool, typer.Option("--net", help="Changes: one for each key, from begin to end.")] = False,
+    chosen: Annotated[ReadOptions, _OFFERED],
     columns: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these columns, in the table's order.")
     ] = None,
     where: Annotated[
         str | None, typer.Option("--filter", metavar="CONDITION", help="Only rows for which it is true.")
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help=f"At most N rows; default: {SHOWN_ROWS} without --output, else all."),
-    ] = None,
-    partition: Partition = None,
-    data_skipping: Annotated[
-        bool, typer.Option(help="Filters use the metadata table's column statistics, if it has them.")
-    ] = True,
-    memory_limit: Annotated[
-        str | None, typer.Option(metavar="SIZE", show_default="1g", help=help_of(ReadOptions, "memory_limit"))
-    ] = None,
-    spill_dir: Annotated[str | None, typer.Option(metavar="FOLDER", help=help_of(ReadOptions, "spill_dir"))] = None,
     pin: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Hold what is read by a pin of this name."),
@@ -249,23 +237,8 @@ def read(
     """
     configure_logging(json)
     held = PinOptions.asked(pin, pin_for)
-    memory = ReadOptions().memory_limit if memory_limit is None else parse_bytes(memory_limit, "--memory-limit")
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
-    options = ReadOptions(
-        query=query,
-        as_of=as_of,
-        begin=begin,
-        end=end,
-        fallback=fallback,
-        net=net,
-        columns=names,
-        filter=where,
-        limit=limit,
-        partition=partition,
-        data_skipping=data_skipping,
-        memory_limit=memory,
-        spill_dir=spill_dir,
-    )
+    options = replace(chosen, columns=names, filter=where)
     storage_options = parse_pairs(storage_option)
     opened = partial(listing.open, path, timezone, storage_options)
     read_to(

@@ -7,37 +7,28 @@ from typing import Annotated
 
 import typer
 
-from ..codec.output_options import parse_bytes
 from ..dashboard.actions import ActionApp, OrderRunner, installed
 from ..dashboard.orders import CommandSettings
 from ..dashboard.people_app import LoginApp, PeopleApp
 from ..instants.clock_check import ClockOptions
-from ..option import help_of
 from ..service.access import Access
 from ..service.run import HttpService, Pages, ServeOptions, read_token
 from ..service.served_tables import ServedTables
 from ..storage.storage_options import parse_pairs
+from ..terminal.command import command
 from ..terminal.console import configure_logging
 from .parameters import CLOCK, StorageOption, Timezone
 
-DEFAULTS = ServeOptions()
 
-
+@command
 def serve(
     tables: Annotated[
         list[str], typer.Argument(metavar="TABLE...", help="Base paths of the tables to serve, and patterns of them.")
     ],
-    port: Annotated[int, typer.Option(help=help_of(ServeOptions, "port"))] = DEFAULTS.port,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help=help_of(ServeOptions, "host"))] = DEFAULTS.host,
+    options: ServeOptions,
     token_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file with the token that pages, JSON and metrics ask for.")
     ] = None,
-    hudi_clients: Annotated[
-        list[str] | None, typer.Option(metavar="CIDR", help=help_of(ServeOptions, "hudi_clients"))
-    ] = None,
-    name: Annotated[list[str] | None, typer.Option(metavar="NAME", help=help_of(ServeOptions, "name"))] = None,
-    max_memory: Annotated[str, typer.Option(metavar="SIZE", help=help_of(ServeOptions, "max_memory"))] = "1g",
-    markers: Annotated[bool, typer.Option("--markers", help=help_of(ServeOptions, "markers"))] = False,
     slo: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="A compaction pending for longer makes its table late.")
     ] = None,
@@ -85,18 +76,8 @@ def serve(
       timeline serve /data/t --token-file token --lock storage --allow-actions
     """
     configure_logging(log_json, quiet=False)
-    options = ServeOptions(
-        port=port,
-        host=host,
-        name=tuple(name or ()),
-        hudi_clients=tuple(hudi_clients or ()),
-        max_memory=parse_bytes(max_memory, "--max-memory"),
-        markers=markers,
-    )
-    given, settings = (
-        parse_pairs(storage_option),
-        CommandSettings(lock=lock, sole_writer=sole_writer, timezone=timezone),
-    )
+    given = parse_pairs(storage_option)
+    settings = CommandSettings(lock=lock, sole_writer=sole_writer, timezone=timezone)
 
     def pages(served: ServedTables, access: Access) -> Pages:
         actions = ActionApp(access, OrderRunner(installed(), given), settings) if allow_actions else None

@@ -18,21 +18,21 @@ from ..report.overview import overview
 from ..report.values import as_json
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
-from ..terminal.console import emit
+from ..terminal.command import CommandResult
 from ..terminal.text_table import Row
 from . import render
-from .parameters import CLOCK, Json, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone
+from .parameters import CLOCK, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone, reports
 from .report import plan_report, slices_report
 
 
+@reports
 def show(
     path: TablePath,
     archived: Annotated[bool, typer.Option("--archived", help="Also instants in the archive.")] = False,
     pending: Annotated[bool, typer.Option("--pending", help="Only instants that are not completed.")] = False,
     timezone: Timezone = CLOCK.timezone,
     storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """What happened to a table, and what has been pending since when.
 
     A pending compaction shows the size of its plan. A pending write shows its writer's [b]heartbeat[/b]: fresh
@@ -48,17 +48,17 @@ def show(
     data = from_one_snapshot(
         lambda: overview(ListedBy.STORAGE.open(path, timezone, options), archived=archived, pending_only=pending)
     )
-    emit(as_json(data), json, render.show)
+    return CommandResult(as_json(data), render.show)
 
 
+@reports
 def slices(
     path: TablePath,
     partition: Partition = None,
     listing: Listing = ListedBy.STORAGE,
     timezone: Timezone = CLOCK.timezone,
     storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """The table's file slices: base file, log files, and the pending plan that contains them.
 
     base: the base file's size; [b]phantom[/b]: a pending compaction will make it; a dash: log files only.
@@ -72,21 +72,21 @@ def slices(
     """
     options = parse_pairs(storage_option)
     data = from_one_snapshot(lambda: _slices(listing.open(path, timezone, options), partition))
-    emit(data, json, render.slices)
+    return CommandResult(data, render.slices)
 
 
 def _slices(table: Table, partition: str | None) -> Row:
     return slices_report(table.load_view(partition), table.storage.base_path)
 
 
+@reports
 def plan(
     path: TablePath,
     instant: Annotated[
         str, typer.Argument(metavar="INSTANT", help="Requested time of the compaction, as `timeline show` prints it.")
     ],
     storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> CommandResult:
     """What a compaction will merge, and how many executors are useful.
 
     An [b]operation[/b] is one file slice: its base file and the log files that the plan names. Sizes are the current
@@ -99,7 +99,8 @@ def plan(
       timeline plan /data/trips 20261121091052663 --json | jq .recommended_executors
     """
     options = parse_pairs(storage_option)
-    emit(from_one_snapshot(lambda: _plan(Table.open(path, options, reading=True), instant)), json, render.plan)
+    data = from_one_snapshot(lambda: _plan(Table.open(path, options, reading=True), instant))
+    return CommandResult(data, render.plan)
 
 
 def _plan(table: Table, time: str) -> Row:

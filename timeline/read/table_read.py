@@ -31,7 +31,7 @@ from ..metadata_table.column_records import stats_bounds
 from ..metadata_table.read import named_files_of, read_entries
 from ..metadata_table.records.keys import column_stats_key
 from ..metadata_table.records.partitions import COLUMN_STATS
-from ..option import check_least, least_of, same_option
+from ..option import check_least, least_of, option, same_option
 from ..table.schema_finder import WasVisible
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView, is_replaced, latest_base_slice, latest_slice
@@ -102,6 +102,10 @@ class Fallback(Enum):
     FULL_SCAN = "full-scan"
 
 
+SHOWN_ROWS = 20
+"""Rows that a terminal shows unless a limit is given."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """One read. `partition`: at or under this path; `threads`: slices to read in parallel.
@@ -110,33 +114,36 @@ class ReadOptions:
     up to and including end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins
     before all.
     `net`: for a change feed, one change for each key, from the begin to the end of the window.
-    `filter`: only rows for which it is true, a text as in `filter.parse` or a tree. `limit`: at most this many rows.
-    `data_skipping`: a filter uses the column statistics of the metadata table, if the table has them.
+    `filter`: only rows for which it is true, a text as in `filter.parse` or a tree.
     `newest_columns`: a window that ends in the past has the columns of the newest write, as each batch of a stream, not
     those of its end.
     `whole_window`: the window must reach `end`. Otherwise, on version 6, it ends before a pending write below `end`.
     """
 
-    query: Query = Query.SNAPSHOT
-    as_of: str | None = None
-    begin: str | None = None
-    end: str | None = None
-    fallback: Fallback = Fallback.NONE
+    query: Query = option(Query.SNAPSHOT, "What to read, see above")
+    as_of: str | None = option(None, "Read as of an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'.", metavar="I")
+    begin: str | None = option(None, "Incremental, changes: writes after this time, or `earliest`.", metavar="I")
+    end: str | None = option(None, "Incremental, changes: writes up to this time; default: the newest.", metavar="I")
+    fallback: Fallback = option(
+        Fallback.NONE, "Incremental, if files of the window were cleaned: refuse, or read what is left."
+    )
     whole_window: bool = False
     newest_columns: bool = False
-    net: bool = False
+    net: bool = option(False, "Changes: one for each key, from begin to end.")
     columns: tuple[str, ...] | None = None
     filter: Filter | str | None = None
-    limit: int | None = None
-    data_skipping: bool = True
-    partition: str | None = None
+    limit: int | None = option(
+        None, f"At most N rows; default: {SHOWN_ROWS} without --output, else all.", metavar="N", least=0
+    )
+    partition: str | None = option(None, "Only partitions at or under this path, e.g. year=2026.", metavar="P")
+    data_skipping: bool = option(True, "Filters use the metadata table's column statistics, if it has them.")
     threads: int = 2
     batch_rows: int = 65_536
     memory_limit: int = same_option(OutputOptions, "memory_limit")
     spill_dir: str | None = same_option(OutputOptions, "spill_dir")
 
     def __post_init__(self) -> None:
-        check_least(self, {**least_of(ReadOptions), "limit": 0})
+        check_least(self, least_of(ReadOptions))
 
 
 @dataclass(frozen=True)

@@ -84,8 +84,12 @@ class ServeOptions:
     """How the service listens, and what it may use."""
 
     port: int = option(DEFAULT_PORT, "The port; 0: any free one.", least=0)
-    host: str = option("127.0.0.1", "The address to listen on; one beyond this machine needs --token-file.")
-    name: tuple[str, ...] = option((), "A name by which clients call this machine, if it is not its own.")
+    host: str = option(
+        "127.0.0.1", "The address to listen on; one beyond this machine needs --token-file.", metavar="ADDRESS"
+    )
+    name: tuple[str, ...] = option(
+        (), "A name by which clients call this machine, if it is not its own.", metavar="NAME"
+    )
     hudi_clients: tuple[str, ...] = option(
         (), "A network whose Hudi clients are answered, such as 10.0.0.0/8; they can send no token.", metavar="CIDR"
     )

@@ -77,13 +77,13 @@ class OtherNames:
     read: Callable[[Collection[type], Mapping[str, Any]], Merged]
 
 
-def command(function: Callable[..., Any], *, names: OtherNames | None = None) -> Callable[..., Any]:
+def command(function: Callable[..., Any], *, json: Any = JSON, names: OtherNames | None = None) -> Callable[..., Any]:
     """Gives a command an option for each field of the option dataclasses among its parameters.
 
     Their values are the defaults; a parameter without one has that of the dataclass. A command that returns a
     `CommandResult` has `--json`, and its result is shown. UsageError: an option is given twice with different values.
     """
-    own, shared, each, shows = _declared(function)
+    own, shared, each, shows = _declared(function, json)
     groups = {n: g for n, p in own.items() if (g := group_of(p.annotation, p.default)) is not None}
     flags = [flag for group in groups.values() for flag in group.fields]
     assert len(set(flags)) == len(flags), f"two options of {function.__name__} have the same name"
@@ -96,9 +96,9 @@ def command(function: Callable[..., Any], *, names: OtherNames | None = None) ->
 
     @functools.wraps(function)
     def run(**given: Any) -> Any:
-        json = bool(shows and given.pop("json"))
+        as_json = bool(shows and given.pop("json"))
         if shows:
-            configure_logging(json)
+            configure_logging(as_json)
         typed = {name: _typed(group, given) for name, group in groups.items()}
         others = {name: given.pop(name, None) for name in names.params} if names is not None else {}
         merged = names.read(kinds, others) if names is not None else lambda kind, values, words: values
@@ -112,8 +112,8 @@ def command(function: Callable[..., Any], *, names: OtherNames | None = None) ->
         done = function(**given)
         if not isinstance(done, CommandResult):
             return done
-        emit(done.data, json, done.render)
-        if done.error and not json:
+        emit(done.data, as_json, done.render)
+        if done.error and not as_json:
             typer.echo(f"error: {done.error}", err=True)
         if done.failed:
             raise typer.Exit(EXIT_FAILED)
@@ -125,7 +125,7 @@ def command(function: Callable[..., Any], *, names: OtherNames | None = None) ->
 
 
 def _declared(
-    function: Callable[..., Any],
+    function: Callable[..., Any], json: Any
 ) -> tuple[dict[str, inspect.Parameter], dict[str, Any], dict[str, Each], bool]:
     """The parameters of a command, its SharedOptions and its Each by name, and whether its result is shown."""
     hints = get_type_hints(function, include_extras=True)
@@ -150,7 +150,7 @@ def _declared(
             is_argument = any(isinstance(mark, typer.models.ArgumentInfo) for mark in marked(one.annotation))
             (own if is_argument else last)[one.name] = one
     if shows:
-        last["json"] = _parameter("json", JSON, False)
+        last["json"] = _parameter("json", json, False)
     return {**own, **last}, shared, each, shows
 
 
