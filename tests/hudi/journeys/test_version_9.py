@@ -303,7 +303,7 @@ def waits_for_our_section(journey: Journey, zookeeper: ZooKeeper) -> None:
             thread = threading.Thread(target=write)
             thread.start()
             wait_until(lambda: len(seen.get_children(place)) == 2 or bool(errors), 180)
-            time.sleep(3)
+            time.sleep(1)
             assert thread.is_alive(), errors
             assert len(table.open().load_timeline().completed_writes) == before
             (hudis,) = (n for n in seen.get_children(place) if not is_ours(seen, place.rpartition("/")[2], n))

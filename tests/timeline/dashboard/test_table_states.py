@@ -22,6 +22,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener, urlopen
 import pytest
 from typer.testing import CliRunner
 
+from phantombase import schedule
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner
@@ -42,6 +43,7 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import capture_logs
+from tests.support.selection import deep
 from tests.support.servers.s3_server import S3Server
 from tests.support.servers.zookeeper_server import ZooKeeper, free_ports
 from tests.support.service_client import ACCESS, COMMAND, SOLE, TOKEN, Reply, ServiceClient, service
@@ -509,7 +511,7 @@ class _Stay(HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None: ...
 
 
-@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("beside", [deep(False), True])
 def test_buttons_of_a_process(beside: bool, tmp_path: Path) -> None:
     """`timeline serve --allow-actions`: log in, press, look. `beside`: the table's lock is a file."""
     table = unzip_golden("v9_plain", tmp_path)
@@ -536,7 +538,7 @@ def test_a_plan_that_cannot_be_read_is_taken_back_by_a_button(tmp_path: Path) ->
     """The table cannot be read for it; its page shows why, and the button."""
     table = unzip_golden("v9_plain", tmp_path)
     client, me = service(table), cookie()
-    assert order(client, "/api/tables/plain/actions/schedule", BEARER).json()["exit_code"] == 0
+    schedule(table, sole_writer=True)
     (newest,) = pending_of(table)
     plan = next(table.glob(f".hoodie/timeline/{newest}.compaction.requested"))
     plan.write_bytes(b"")

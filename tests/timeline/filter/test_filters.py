@@ -32,7 +32,7 @@ from tests.support.selection import ALL, deep
 
 _USUAL = {"v6_pending", "v6_complex_key", "v9_types", "v9_virtual_keys", "v9_bucket_nonpart", "v9_two_pending"}
 LOCAL = ExecuteOptions(executor=Executor.LOCAL, threads=1)
-_FILTERS = 60 if ALL else 12
+_FILTERS = 60 if ALL else 8
 
 
 @pytest.mark.parametrize("name", [name if name in _USUAL else deep(name) for name in GOLDEN])
@@ -92,7 +92,7 @@ def test_row_groups(logs: bool, tmp_path: Path) -> None:
         "id in ('k000', 'k143', 'k299', 'k310', 'k007')",
     ]
     texts += [f"id = 'k{number:03}' and n < 1000" for number in (0, 11, 13, 143, 286)]
-    for text in [*texts, *(random_filter(random, everything) for _ in range(40))]:
+    for text in [*texts, *(random_filter(random, everything) for _ in range(40 if ALL else 15))]:
         assert_same_rows(read_table(table, ReadOptions(filter=text)), _judged(everything, text))
 
 

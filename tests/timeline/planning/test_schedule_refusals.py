@@ -42,6 +42,7 @@ from tests.support.compare_rows import assert_same_rows
 from tests.support.evolved_tables import NO_COLUMNS, UNKNOWN_INDEX, digest, evolves_on_read, schedule, written_instant
 from tests.support.failing_storage import HookedStorage
 from tests.support.golden_tables import one_of, unzip_golden
+from tests.support.selection import ALL
 
 PARTIAL = "partial-update log blocks are not supported"
 
@@ -307,10 +308,15 @@ def merges(path: Path) -> bool:
 
 @pytest.mark.parametrize("now", TYPES)
 def test_schedule_plans_just_what_can_be_merged(now: str, tmp_path: Path) -> None:
-    """Of every pair of types: base files of the one, logs and table of the other."""
+    """Of every pair of types: base files of the one, logs and table of the other.
+
+    A usual run takes each third pair, and all of decimals, whose values count too.
+    """
     made = table(tmp_path / "made", kind=now)
     kept = base_of(made, "a").read_bytes()
-    for then in TYPES:
+    for number, then in enumerate(TYPES):
+        if not ALL and (number - [*TYPES].index(now)) % 3 and not ("decimal" in now and "decimal" in then):
+            continue
         base_of(made, "a").write_bytes(kept)
         retyped(made, then)
         code, said = command("schedule", str(made), "--dry-run")
@@ -343,7 +349,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {f.__name__: f for f in (cut, four_
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 9, 6)
 def test_a_base_file_that_cannot_be_read(version: int, damage: str, tmp_path: Path) -> None:
     """It is named with the reason; the rest is planned and compacted, and the exit code says it."""
     path = table(tmp_path / "t", version)

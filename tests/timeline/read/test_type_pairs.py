@@ -22,7 +22,7 @@ from phantombase import read, writer
 from phantombase.compactor_daemon.cli.main import app as daemon
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
 from tests.support.compaction_steps import open_table
-from tests.support.selection import deep
+from tests.support.selection import ALL, deep
 
 MILLIS, MICROS = pa.timestamp("ms", tz="UTC"), pa.timestamp("us", tz="UTC")
 MOMENT = datetime(2024, 7, 10, 17, 7, 4, 939000, tzinfo=UTC)
@@ -138,7 +138,9 @@ def test_every_pair(new: str, shape: str, version: int, tmp_path: Path) -> None:
     made = tmp_path / "made"
     table(made, new, shape, version)
     _, wrapped = SHAPES[shape]
-    for old in TYPES:
+    for number, old in enumerate(TYPES):
+        if not ALL and (old, new) not in READ and (number + [*TYPES].index(new)) % 3:
+            continue  # a usual run takes each third of those that are refused
         path = tmp_path / f"from {old}"
         copytree(made, path)
         retyped(path, old, shape)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -24,6 +22,7 @@ import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from phantombase.compactor_daemon.daemon.metrics import Metrics
+from phantombase.timeline.cli.main import app
 from phantombase.timeline.dashboard.metrics import exposition
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.errors import UsageError
@@ -35,6 +34,7 @@ from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.run import collect, collect_from_time_to_time, listening
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal import boundary
 from tests.support.compaction_steps import run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import ServiceClient
@@ -96,20 +96,18 @@ def test_what_is_asked_again_is_answered_alike(tmp_path: Path) -> None:
             assert raw(address, posted, last).count("200 OK") == 2
 
 
-@pytest.mark.parametrize(
-    ("request_", "status"),
-    [
-        (f"GET /{'x' * (70 << 10)} HTTP/1.1\r\nhost: localhost\r\n\r\n", "414"),
-        (f"GET / HTTP/1.1\r\nhost: localhost\r\nx: {'x' * (40 << 10)}\r\n\r\n", "431"),
-        (f"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999\r\n\r\n{'x' * 99999}", "413"),
-        ("GET / HTTP/1.1\r\nhost localhost\r\n\r\n", "400"),
-        ("\x16\x03\x01 no HTTP\r\n\r\n", "400"),
-    ],
-)
-def test_what_is_not_http_or_too_long_is_refused(request_: str, status: str, tmp_path: Path) -> None:
+def test_what_is_not_http_or_too_long_is_refused(tmp_path: Path) -> None:
+    """And the service goes on."""
     with serving(tmp_path / "none") as address:
-        assert raw(address, request_).startswith(f"HTTP/1.1 {status}")
-        assert get(f"{address}/healthz") == (200, b"ok")
+        for request, status in (
+            (f"GET /{'x' * (70 << 10)} HTTP/1.1\r\nhost: localhost\r\n\r\n", "414"),
+            (f"GET / HTTP/1.1\r\nhost: localhost\r\nx: {'x' * (40 << 10)}\r\n\r\n", "431"),
+            (f"POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999\r\n\r\n{'x' * 99999}", "413"),
+            ("GET / HTTP/1.1\r\nhost localhost\r\n\r\n", "400"),
+            ("\x16\x03\x01 no HTTP\r\n\r\n", "400"),
+        ):
+            assert raw(address, request).startswith(f"HTTP/1.1 {status}")
+            assert get(f"{address}/healthz") == (200, b"ok")
 
 
 def test_a_head_that_does_not_come_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,10 +158,11 @@ def served_here() -> Iterator[int]:
         (["t", "--hudi-clients", "all"], "not a network"),
     ],
 )
-def test_wrong_arguments(arguments: list[str], reason: str) -> None:
-    command = [sys.executable, "-m", "phantombase.timeline.cli.main", "serve", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
+def test_wrong_arguments(arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        boundary.run(app, ["serve", *arguments])
+    said = capsys.readouterr().err
+    assert (end.value.code, reason in said) == (2, True), said
 
 
 def test_a_port_that_is_taken_is_refused() -> None:

@@ -33,11 +33,11 @@ from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call
 from tests.support.interleaving import Actor, FleetInfo
 from tests.support.places import SEED
-from tests.support.selection import deep
+from tests.support.selection import ALL, deep
 from tests.support.trips import rows
 from tests.support.written_tables import Rows, as_rows, check_nothing_left, read_rows, seed_note, written_table
 
-CHAOS = int(os.environ.get("PHANTOMBASE_CHAOS", "8"))
+CHAOS = int(os.environ.get("PHANTOMBASE_CHAOS", "8" if ALL else "5"))
 """How many runs for each table version, index and kind of trouble."""
 
 KEYS = 24

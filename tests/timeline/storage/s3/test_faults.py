@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.golden_tables import LOCK, unzip_golden
 from tests.support.places import SEED
 from tests.support.s3_table import PLANNED, Compaction, Write, die_before_change, fares, litter
-from tests.support.selection import deep
+from tests.support.selection import ALL, deep
 from tests.support.servers.fault_proxy import OF_CHANGES, Fault, FaultProxy, Faults, nth, seeded
 from tests.support.servers.s3_server import S3Server
 from tests.support.trips import rows, trips
@@ -44,17 +44,17 @@ from tests.support.written_tables import impatient
 TURNS = [pytest.param(turn, id=f"turn {turn}") for turn in range(len(OF_CHANGES))]
 
 
-def sample(seed: int, faults: Sequence[Fault], requests: int) -> list[tuple[int, Fault]]:
-    """(number of a request, what becomes of it), each fault once."""
-    chance = random.Random(seed)
+def sample(seed: int, requests: int) -> list[tuple[int, Fault]]:
+    """(number of a request, what becomes of it): a usual run has each fault once, in one of three tests; else each."""
+    faults, chance = OF_CHANGES if ALL else OF_CHANGES[seed::3], random.Random(seed)
     return [(chance.randrange(requests), fault) for fault in faults]
 
 
 @pytest.mark.parametrize("version", [deep(6), 9])
 def test_a_compaction_with_a_spoilt_request(version: int, faulty_s3: FaultProxy, s3: S3Server, tmp_path: Path) -> None:
-    """A sample: each second fault here, the others in writes; with all tests each on a version."""
+    """A sample, see there."""
     compaction = Compaction(version, s3, tmp_path)
-    for number, fault in sample(version, OF_CHANGES[version == 6 :: 2], compaction.requests(faulty_s3)):
+    for number, fault in sample(0, compaction.requests(faulty_s3)):
         assert compaction.spoilt(faulty_s3, nth(number, fault)), (number, fault)
 
 
@@ -66,9 +66,9 @@ def test_a_compaction_with_a_spoilt_request(version: int, faulty_s3: FaultProxy,
 def test_a_write_with_a_spoilt_request(
     version: int, new: bool, faulty_s3: FaultProxy, s3: S3Server, tmp_path: Path
 ) -> None:
-    """A sample: each fault once, on one version; with all tests on each version."""
+    """A sample, see there."""
     write = Write(version, new, s3, tmp_path)
-    for number, fault in sample(version, OF_CHANGES[new::2], write.requests(faulty_s3)):
+    for number, fault in sample(1 + new, write.requests(faulty_s3)):
         assert write.spoilt(faulty_s3, nth(number, fault)), (number, fault)
 
 
@@ -171,7 +171,7 @@ def test_a_compaction_dies(version: int, step: int, s3: S3Server, tmp_path: Path
         assert litter(url) == []
 
 
-@each(6)
+@each(9)
 def test_a_write_dies(version: int, step: int, s3: S3Server, tmp_path: Path) -> None:
     """It is visible as a whole or not at all; the next write goes on and removes what it left."""
     path = tmp_path / "t"

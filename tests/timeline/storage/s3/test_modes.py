@@ -27,6 +27,7 @@ from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.instants.reserved_times import COMMITTED, DEAD
 from phantombase.timeline.table.table import Table
 from tests.support.faults import kill_newest
+from tests.support.golden_tables import one_of
 from tests.support.places import ROOT
 from tests.support.selection import deep
 from tests.support.servers.s3_server import Asked, Fault, S3Server
@@ -109,7 +110,7 @@ def test_batches_of_a_stream_count_once(url: str) -> None:
     assert fares(url)["k0002"] == 2.5
 
 
-@pytest.mark.parametrize("version", [9, 6])
+@one_of("version", 9, 6)
 def test_a_dead_writer_is_rolled_back_by_the_next(url: str, version: int) -> None:
     trips(rows((1, 1, 1.0), (2, 1, 2.0)), version).upsert(url)
     trips(rows((1, 2, 9.0), (3, 2, 9.0)), version).upsert(url)

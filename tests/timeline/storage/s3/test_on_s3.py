@@ -19,7 +19,7 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage import object_clients
 from phantombase.timeline.table.table import Table
 from tests.support.compare_rows import assert_same_rows
-from tests.support.golden_tables import GOLDEN, unzip_golden
+from tests.support.golden_tables import GOLDEN, one_of, unzip_golden
 from tests.support.places import ROOT
 from tests.support.s3_table import AnyServer, check_compacted, check_read_and_compacted, fares, on_s3, run
 from tests.support.s3_table import no_local_disk as no_local_disk
@@ -28,7 +28,7 @@ from tests.support.servers.s3_server import S3Server
 from tests.support.trips import rows, trips
 from tests.support.warm_spark import WarmSpark, warm_spark
 
-USUAL = {"v6_pending", "v6_with_metadata_table", "v9_two_pending", "v9_bucket_nonpart", "v9_with_metadata_table"}
+USUAL = {"v6_with_metadata_table", "v9_two_pending", "v9_bucket_nonpart"}
 
 
 @pytest.mark.parametrize("name", [n if n in USUAL else deep(n) for n in GOLDEN])
@@ -36,7 +36,7 @@ def test_golden_tables_are_read_and_compacted(name: str, s3: AnyServer, tmp_path
     check_read_and_compacted(name, s3, tmp_path)
 
 
-@pytest.mark.parametrize("version", [6, 9])
+@one_of("version", 6, 9)
 def test_a_table_is_made_and_written_there(s3: S3Server, version: int) -> None:
     """New table, upserts, deletes, a plan and its compaction; equal to the same steps on disk."""
     url = f"s3://{s3.new_bucket()}/a/b"
