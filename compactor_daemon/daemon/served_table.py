@@ -32,6 +32,7 @@ from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.survey import is_due
+from phantombase.timeline.report.values import Clock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
@@ -56,7 +57,7 @@ from .table_state import Pending
 class SeenTable:
     """What a snapshot found: the pending instants, earliest first, the claimed instants, and whether a plan is due.
 
-    `oldest_s`: age of the oldest pending instant in seconds, None if none is pending.
+    `oldest_s`: age of the oldest pending instant in seconds, see `Clock.oldest`.
     """
 
     pending: tuple[Pending, ...]
@@ -198,7 +199,7 @@ class TableOnStorage:
             pending=tuple(pending),
             claimed=self.claims.names(),
             due=due,
-            oldest_s=table.age_s(instants[0]) if instants else None,
+            oldest_s=Clock.of(table).oldest(instants),
         )
 
     def request(self) -> Scheduled:

@@ -297,7 +297,7 @@ _THREADS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCounts:
-    """The pending compactions of a table; None if they cannot be read. `oldest_s`: the age of the earliest."""
+    """The pending compactions of a table; None if they cannot be read. `oldest_s`: see `Clock.oldest`."""
 
     pending: int | None = None
     oldest_s: float | None = None
@@ -351,7 +351,7 @@ def _pending_counts(table: Table, retry: RetryOptions) -> PendingCounts:
     ready = readiness_of(table.storage, instants, clock_ms(), retry).values()
     return PendingCounts(
         pending=len(instants),
-        oldest_s=Clock.of(table).age(instants[0]) if instants else None,
+        oldest_s=Clock.of(table).oldest(instants),
         backing_off=sum(isinstance(one, Waits) for one in ready),
         parked=sum(isinstance(one, Parked) for one in ready),
     )

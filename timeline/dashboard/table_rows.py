@@ -13,8 +13,8 @@ from typing import Protocol
 
 from ..clocks import clock_ms
 from ..errors import PhantombaseError
-from ..format.instant import MERGES
-from ..instants.timeline import Timeline, since_completed, since_request
+from ..format.instant import MERGES, SERVICES
+from ..instants.timeline import since_completed, since_request
 from ..instants.triggers import TriggerOptions
 from ..locks.section import LockSeen
 from ..locks.table_lock import STORAGE, inspect_lock
@@ -36,9 +36,9 @@ _TRIGGER = TriggerOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What happened on a table. `last_...`: requested times. `oldest_pending_s`: age of the oldest pending compaction.
+    """What happened on a table. Writes are those of writers, not of table services. `last_...`: requested times.
 
-    `utc_offset_s`: of the zone of its instants.
+    `oldest_pending_s`: of the pending compactions, see `Clock.oldest`. `utc_offset_s`: of the zone of its instants.
     """
 
     last_write: str | None
@@ -57,15 +57,17 @@ class Activity:
     pending_instants: int
 
 
-def _activity(timeline: Timeline, pending: Sequence[PendingReport], clock: Clock) -> Activity:
+def _activity(state: ServedState, pending: Sequence[PendingReport], clock: Clock) -> Activity:
+    timeline, kinds = state.timeline, state.kinds
     compactions = [i for i in timeline.completed if timeline.is_compaction(i)]
     done_s = [clock.age(timeline.completed_at(i)) for i in compactions]
-    written_s = [clock.age(i.requested_time) for i in timeline.completed if i.action == "deltacommit"]
+    writes = [i.requested_time for i in timeline.completed if kinds.get(i.identity, i.action) not in SERVICES]
+    written_s = [clock.age(time) for time in writes]
     merges = [one for one in pending if one.action in MERGES]
     asked, done = since_request(timeline), since_completed(timeline)
     return Activity(
-        last_write=timeline.latest_completed or None,
-        seconds_since_write=clock.age(timeline.latest_completed),
+        last_write=writes[-1] if writes else None,
+        seconds_since_write=written_s[-1] if writes else None,
         writes_last_hour=_within_hour(written_s),
         compactions_last_hour=_within_hour(done_s),
         last_compaction=compactions[-1].requested_time if compactions else None,
@@ -73,7 +75,7 @@ def _activity(timeline: Timeline, pending: Sequence[PendingReport], clock: Clock
         delta_commits_since_request=0 if asked is None else asked.commits,
         seconds_since_compaction=done_s[-1] if done_s else None,
         pending_compactions=len(merges),
-        oldest_pending_s=max((one.age_s or 0.0 for one in merges), default=None),
+        oldest_pending_s=clock.oldest(one.instant for one in merges),
         utc_offset_s=round((clock.now - datetime.now(UTC).replace(tzinfo=None)).total_seconds()),
         active_instants=len(timeline.instants),
         timeline_start=timeline.start or None,
@@ -148,7 +150,7 @@ def table_report(
         health=health_of(shown.pending, slo_s, work, refused),
         slo_s=slo_s,
         debt=table_debt(len(state.partitions), (d for files in state.partitions.values() for d in files.debts)),
-        activity=_activity(state.timeline, shown.pending, clock),
+        activity=_activity(state, shown.pending, clock),
     )
     if not whole:
         return replace(report, work=work)

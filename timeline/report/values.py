@@ -6,7 +6,7 @@ means unknown or not applicable. Texts, pages and metrics are drawn from its JSO
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
@@ -75,6 +75,10 @@ class Clock:
         """Seconds since an instant; None if its name is no time."""
         then = moment(instant)
         return None if then is None else round((self.now - then).total_seconds(), 3)
+
+    def oldest(self, instants: Iterable[str]) -> float | None:
+        """The greatest age; None without any, or if no name is a time."""
+        return max((age for one in instants if (age := self.age(one)) is not None), default=None)
 
 
 def is_late(age_s: float | None, slo_s: float | None) -> bool | None:

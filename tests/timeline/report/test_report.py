@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.report.compactions import completed_compactions
 from phantombase.timeline.report.overview import overview
-from phantombase.timeline.report.values import FLAT, OPTIONAL, Known, as_json, is_late
+from phantombase.timeline.report.values import FLAT, OPTIONAL, Clock, Known, as_json, is_late
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import unzip_golden
@@ -109,3 +113,21 @@ def test_a_pending_log_compaction_is_a_pending_compaction(tmp_path: Path) -> Non
     row = of_api(path)
     assert (row["pending_compactions"], row["health"]) == (1, "late")
     assert row["oldest_pending_s"] > 60
+
+
+def test_the_oldest_is_of_those_whose_age_is_known() -> None:
+    """An instant of a made-up time hides no other one."""
+    clock = Clock(0, datetime(2026, 11, 21, 9, 0, 50))
+    assert clock.oldest(["00000000000001", "20261121090020000", "20261121090010000"]) == 40.0
+    assert [clock.oldest(instants) for instants in ((), ("00000000000001",))] == [None, None]
+
+
+def test_a_compaction_is_no_write(tmp_path: Path) -> None:
+    """The last write is one that a writer made."""
+    path = unzip_golden("v9_plain", tmp_path)
+    before = of_api(path)["last_write"]
+    schedule_compaction(open_table(path), ProcessLock(str(path)), PLAN_NOW)
+    run_all(Table.open(str(path)))
+    row = of_api(path)
+    assert (row["last_write"], row["writes_last_hour"]) == (before, 0)
+    assert row["last_compaction"] > before

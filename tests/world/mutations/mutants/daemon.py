@@ -155,6 +155,8 @@ SERVING: tuple[Mutant, ...] = (
     ("timeline/report/health", "if one.action in MERGES and", 'if one.action == "compaction" and', "report"),
     ("timeline/report/overview", '"fresh" if is_live(beat, now_ms) else "stale"', '"fresh" if now_ms - beat.beat_ms < 120_000 else "stale"', "report"),
     ("timeline/dashboard/table_rows", "pending if one.action in MERGES]", 'pending if one.action == "compaction"]', "report"),
+    ("timeline/dashboard/table_rows", "timeline.completed if kinds.get(i.identity, i.action) not in SERVICES]", "timeline.completed]", "report"),
+    ("timeline/report/values", "max((age for one in instants", "min((age for one in instants", "report"),
     ("timeline/report/health", "        if row[\"state\"] == \"parked\":", "        if False:", "pages"),
     ("timeline/service/quick_http", "        self._body_bytes += len(body)\n", "", "process"),
     (_MARKERS, "\"\".join(f\"{name}\\n\" for name in names)", "\",\".join(names)", "service/markers"),
