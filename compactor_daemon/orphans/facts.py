@@ -43,6 +43,7 @@ _PLANNED = frozenset({"compaction", "logcompaction", "clustering", "clean", "rol
 """Actions whose requested file has a plan: an empty one is torn."""
 _OURS = (".hoodie_partition_metadata", "..hoodie_partition_metadata")
 _TOKEN = re.compile(r"\d+-\d+-\d+")
+_TIMED = re.compile(r"\d+")
 _TEMPORARY_NAME = re.compile(r"(clock-|probe-)?[0-9a-f]{32}(\.[a-z]+)?")
 
 
@@ -187,7 +188,10 @@ def _processes(
     pins = [pin for pin in all_pins(storage) if pin.is_live(now_ms)]
     recorded = set(recorded_instants(storage))
     folders_there = {e.name for e in listed_if_there(storage, _MARKERS) or () if e.is_folder}
+    shown = set(_shown(table))
     for time in sorted(times):
+        if time in shown and not timeline.at(time):
+            yield time, "a file of the timeline has its time, of an action that this release does not know"
         if (why := why_pinned(time, pins, moments)) is not None:
             yield time, why
         beat = read_heartbeat(storage, time)
@@ -197,6 +201,14 @@ def _processes(
             yield time, why
         if time in folders_there and _is_young(storage, time, older_s, now_ms):
             yield time, "its markers are younger than --older-than"
+
+
+def _shown(table: Table) -> Iterator[str]:
+    """The times with which names of files in the folders of the timeline begin, whatever their action is."""
+    for folder in {HOODIE, table.config.timeline_folder}:
+        for entry in listed_if_there(table.storage, folder) or ():
+            if not entry.is_folder and (match := _TIMED.match(entry.name)) is not None:
+                yield match[0]
 
 
 def _undecided(storage: Storage, time: str) -> str | None:

@@ -36,10 +36,12 @@ from phantombase.timeline.read.held_pins import HeldPin
 from phantombase.timeline.read.pins import PinOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import WRITES, marker_folder
+from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import archive, clean, compact, data_files, long_table, one_row, overwrite, upsert
 from tests.support.builders import AVRO, INSTANT_TIME, SCHEMA, avro_content, avro_schema, block
 from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import OnObjects
 from tests.support.faults import Faults, make_old
 from tests.support.golden_tables import LOCK, one_of, template, unzip_golden
 from tests.support.written_tables import read_rows
@@ -134,6 +136,27 @@ def test_files_of_an_undone_write_go_and_no_row_changes(version: int, tmp_path: 
     assert before - data_files(at.path) == {at.base, at.log}
     assert read_rows(at.path) == rows
     assert orphans(at, dry_run=False).orphans == ()
+
+
+@one_of("version", 9, 6)
+def test_on_an_object_store(version: int, tmp_path: Path) -> None:
+    """It has no folders of their own, and answers with names of whole keys."""
+    at = scene(version, tmp_path)
+    for name in (f"{WRITES}/{at.gone}/0-abc.log", f"{marker_folder(at.gone)}/a/x.parquet.marker.CREATE"):
+        at.put(name)
+    storage = OnObjects(LocalStorage(str(at.path)), lambda call: call.do())
+    assert {at.base, at.log, f"{WRITES}/{at.gone}", marker_folder(at.gone)} == paths(orphans(at, storage=storage))
+    assert orphans(at, dry_run=False, storage=storage).files == 4
+    assert orphans(at).orphans == ()
+
+
+def test_a_table_without_partitions(tmp_path: Path) -> None:
+    path = unzip_golden("v9_bucket_nonpart", tmp_path)
+    first, *_ = sorted(open_table(path).load_timeline().completed_writes)
+    gone = str(int(first) + 1)
+    at = Scene(path=path, version=9, gone=gone, base=f"x-0_0-7-7_{gone}.parquet", log="")
+    at.put(at.base)
+    assert paths(orphans(at, dry_run=False)) == {at.base}
 
 
 # What names a file: each alone keeps it.
@@ -245,6 +268,7 @@ def _pending_marker(at: Scene, *, listed: bool) -> None:
 SOURCES: dict[str, Callable[[Scene], object]] = {
     "pending write": lambda at: at.put_instant(f"{at.gone}.deltacommit.inflight"),
     "requested write": lambda at: at.put_instant(f"{at.gone}.deltacommit.requested"),
+    "action of a later release": lambda at: at.put_instant(f"{at.gone}.reshaping.inflight"),
     "compaction plan": lambda at: _plan(at, "compaction", _operation(at)),
     "log compaction plan": lambda at: _plan(at, "logcompaction", _operation(at)),
     "clean plan": lambda at: _plan(at, "clean", _clean(at)),
