@@ -159,7 +159,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     """With several workers (`-n 2`): a file is one worker's; the containers have one engine, so they are one's too.
 
     The tests with real Hudi go by its version: each worker then keeps one JVM running from file to file. So do those
-    of the Spark source.
+    of Spark.
     """
     config.option.loadscopereorder = False
     return _ByFile(config, log)
@@ -174,7 +174,8 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
             return "Hudi 1.2, second half" if ALL and path.rpartition("/")[2] >= _HALF else "Hudi 1.2"
         if "hdfs" in path:
             return "hdfs"  # one cluster
-        if place(path).startswith("pyspark_phantombase/") or path.endswith("/test_writer_spark.py"):
+        of_spark = path.endswith("/test_writer_spark.py") or test.startswith(("test_spark_gives", "test_spark_jobs"))
+        if of_spark or place(path).startswith("pyspark_phantombase/"):
             return "Spark"  # one JVM
         return "containers" if place(path).startswith("outside/containers/") else path
 
