@@ -30,7 +30,6 @@ from ..table.table import Table, from_one_snapshot
 from ..terminal.boundary import local_path
 from ..terminal.command import CommandResult, command
 from ..terminal.console import configure_logging, emit, reporting
-from ..terminal.option_group import Only
 from ..terminal.text_table import Row
 from . import render
 from .parameters import CLOCK, Json, ListedBy, Listing, StorageOption, TablePath, Timezone, reports
@@ -167,21 +166,6 @@ def _export(open_table: Callable[[], Table], options: ReadOptions, output: Path,
     emit(data, json, render.read)
 
 
-_OFFERED = Only(
-    "query",
-    "as_of",
-    "begin",
-    "end",
-    "fallback",
-    "net",
-    "limit",
-    "partition",
-    "data_skipping",
-    "memory_limit",
-    "spill_dir",
-)
-
-
 @command
 def read(
     path: TablePath,
@@ -195,7 +179,7 @@ def read(
             help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
         ),
     ] = None,
-    chosen: Annotated[ReadOptions, _OFFERED],
+    chosen: ReadOptions,
     columns: Annotated[
         str | None, typer.Option(metavar="A,B", help="Only these columns, in the table's order.")
     ] = None,

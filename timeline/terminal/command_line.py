@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib import import_module
@@ -91,7 +91,7 @@ class _LazyGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _Loaded(self.lazy)
+        self.commands: Any = _Loaded(self.lazy)
 
     def pages(self) -> dict[str, HelpPage]:
         """The kept pages; none before they were made."""
@@ -128,7 +128,7 @@ class _LazyGroup(TyperGroup):
         return list(self.lazy)
 
 
-class _Loaded(MutableMapping[str, Any]):
+class _Loaded(Mapping[str, Any]):
     """The commands by name, each loaded at its first use."""
 
     def __init__(self, lazy: Mapping[str, LazyCommand]) -> None:
@@ -142,12 +142,6 @@ class _Loaded(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._lazy)
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        raise TypeError("commands are added where the command line is defined")
-
-    def __delitem__(self, name: str) -> None:
-        raise TypeError("commands are removed where the command line is defined")
 
 
 @cache
@@ -228,38 +222,35 @@ def add_variables(command: str, params: list[Any]) -> None:
             param.envvar = variable(name)
 
 
-CONFIG = typer.Option(
-    "--config",
-    metavar="FILE",
-    envvar=FILE,
-    show_envvar=False,
-    is_eager=True,
-    callback=fill,
-    help="a TOML file with settings, see `compactor-daemon config show --help`",
-)
-
-
-_OPTIONS = {
-    "log_level": (
+def _added(
+    *,
+    log_level: Annotated[
         LogLevel | None,
         typer.Option(
             "--log-level", help="log lines of this level and worse: debug, info, warning, error", metavar="LEVEL"
         ),
-    ),
-    "verbose": (bool, typer.Option("--verbose", "-v", help="the same as --log-level debug")),
-    "config": (str | None, CONFIG),
-}
-_KEYWORD = inspect.Parameter.KEYWORD_ONLY
-_DEFAULTS: dict[str, Any] = {"log_level": None, "verbose": False, "config": None}
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="the same as --log-level debug")] = False,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            envvar=FILE,
+            show_envvar=False,
+            is_eager=True,
+            callback=fill,
+            help="a TOML file with settings, see `compactor-daemon config show --help`",
+        ),
+    ] = None,
+) -> None:
+    """The options that every command has."""
 
 
 def with_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with `--log-level` and `-v`, which `configure_logging` obeys, and with `--config`."""
-    own = list(inspect.signature(command, eval_str=True).parameters.values())
-    added = [
-        inspect.Parameter(name, _KEYWORD, default=_DEFAULTS[name], annotation=Annotated[kind, mark])
-        for name, (kind, mark) in _OPTIONS.items()
-    ]
+    both = [p for one in (command, _added) for p in inspect.signature(one, eval_str=True).parameters.values()]
+    params = [param.replace(kind=inspect.Parameter.KEYWORD_ONLY) for param in both]
 
     @wraps(command)
     def run(*, log_level: LogLevel | None = None, verbose: bool = False, **given: Any) -> Any:
@@ -270,7 +261,6 @@ def with_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             CHOSEN.reset(token)
 
-    params = [*(p.replace(kind=_KEYWORD) for p in own), *added]
     run.__signature__ = inspect.Signature(params)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in params}
     return run

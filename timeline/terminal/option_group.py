@@ -5,7 +5,7 @@ The command line (`command`) and the configuration file (`settings`) fill the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from inspect import Parameter, get_annotations
@@ -95,7 +95,7 @@ def group_of(hint: Any, default: Any = Parameter.empty) -> OptionGroup | None:
     chosen: Any = kind() if default is Parameter.empty else default  # type: ignore[operator]
     only = next((mark.names for mark in marks if isinstance(mark, Only)), None)
     prefix = next((f"{mark.word}_" for mark in marks if isinstance(mark, Prefix)), "")
-    offered = [f for f in fields(kind) if f.name in only] if only is not None else fields(kind)
+    offered = [f for f in _options(kind) if only is None or f.name in only]
     return OptionGroup(default=chosen, fields={f"{prefix}{_name(f)}": f for f in offered})
 
 
@@ -117,7 +117,12 @@ def title_of(kind: type, field: Field[Any]) -> str | None:
 
 def names_of(kind: type) -> tuple[str, ...]:
     """The names of a dataclass's options, with underscores."""
-    return tuple(_name(f) for f in fields(kind))
+    return tuple(_name(f) for f in _options(kind))
+
+
+def _options(kind: Any) -> Iterator[Field[Any]]:
+    """The fields that `option` has made; others are those of Python alone."""
+    return (field for field in fields(kind) if field.metadata)
 
 
 def _name(field: Field[Any]) -> str:
@@ -130,7 +135,7 @@ def from_settings(default: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str
 
     UsageError: not a value of an option.
     """
-    named = {_name(f).replace("_", "-"): f for f in fields(default)}
+    named = {_name(f).replace("_", "-"): f for f in _options(default)}
     known = {name: value for name, value in given.items() if name.replace("_", "-") in named}
     made = {(f := named[name.replace("_", "-")]).name: value_of(type(default), f, v, name) for name, v in known.items()}
     return replace(default, **made), {name: value for name, value in given.items() if name not in known}

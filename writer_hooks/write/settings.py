@@ -22,30 +22,12 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.option import option
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
-from phantombase.timeline.terminal.option_group import Only, OptionGroup, Prefix, groups_of
+from phantombase.timeline.terminal.option_group import OptionGroup, Prefix, groups_of
 from phantombase.timeline.terminal.settings import WRITES, read_settings
 
 from ..options import AFTER_A_WRITE, BackPressure, CompactionOptions, Mode, WriteOptions
 
 _SERVICES = ", ".join(service.value for service in AFTER_A_WRITE)
-_OF_WRITE = Only(
-    "buckets",
-    "bucket_fields",
-    "moved_keys",
-    "combine",
-    "combine_upserts",
-    "combine_inserts",
-    "null_for_missing",
-    "log_format",
-    "file_bytes",
-    "small_file_bytes",
-    "slots",
-    "batch_bytes",
-    "retries",
-    "heartbeat_s",
-    "heartbeat_expiry_s",
-    "lazy_rollback",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +41,8 @@ class _OwnSettings:
 
 SETTINGS: Mapping[str, OptionGroup] = groups_of(
     {
-        "options": Annotated[WriteOptions, _OF_WRITE],
-        "compaction": Annotated[CompactionOptions, Only("mode", "limit_s")],
+        "options": WriteOptions,
+        "compaction": CompactionOptions,
         "requests": ScheduleOptions,
         "pressure": BackPressure,
         "own": _OwnSettings,
