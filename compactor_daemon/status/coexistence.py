@@ -91,7 +91,7 @@ def find_hudi_signs(table: Table, timeline: Timeline) -> HudiSigns:
     storage, config = table.storage, table.config
     pending = [i.requested_time for i in timeline.pending_delta_commits]
     silent = [i for i in pending if read_heartbeat(storage, i) is None]
-    traces = {i.requested_time: foreign_trace(table, i.requested_time, ()) for i in timeline.pending_merges}
+    traces = {i.requested_time: _trace(table, i.requested_time) for i in timeline.pending_merges}
     compactions: dict[str, bool | None] = {}
     for instant in sorted(table.files.completed_commits()):
         try:
@@ -116,6 +116,15 @@ def find_hudi_signs(table: Table, timeline: Timeline) -> HudiSigns:
         in_utc=config.utc_timezone,
         one_record_index=has_one_record_index(table),
     )
+
+
+def _trace(table: Table, instant: str) -> ForeignTrace:
+    """With the files that the plan writes, as in `InstantSnapshot`; without them if it cannot be read."""
+    try:
+        partitions = {o.partition_path for o in table.compaction_plan(instant).operations}
+    except PhantombaseError:
+        partitions = set()
+    return foreign_trace(table, instant, partitions)
 
 
 def in_the_future(table: Table, timeline: Timeline) -> tuple[Finding, ...]:

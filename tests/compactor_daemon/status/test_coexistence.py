@@ -17,6 +17,7 @@ from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.status.coexistence import Finding, Severity, coexistence, find_hudi_signs
+from phantombase.compactor_daemon.status.status import table_status
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.clock_evidence import Zone, ZoneVerdict
 from phantombase.timeline.locks.table_lock import ProcessLock
@@ -187,6 +188,11 @@ def test_an_executor_of_hudi_live_then_dead(version: int, tmp_path: Path) -> Non
     os.utime(path / inflight_path(table, instant), (long_ago, long_ago))
     assert findings(path)["hudi-left-off"].severity is Severity.INFO
     assert "hudi-at-work" in findings(path, AttemptOptions(foreign_grace_s=10_000))
+    partition = table.compaction_plan(instant).operations[0].partition_path
+    (path / partition / f"some-file-0_0-1-2_{instant}.parquet").touch()
+    assert "hudi-at-work" in findings(path), "it writes files, as the row of the compaction shows"
+    (row,) = table_status(open_table(path)).pending
+    assert row.state == "foreign"
 
 
 # `status` as the page one opens: backlog, the next plan, the last compaction, what a clean could remove.

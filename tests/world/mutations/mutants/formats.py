@@ -372,6 +372,7 @@ EDGES: tuple[Mutant, ...] = (
     (_BESIDE, "for i in silent if i in still),", "for i in silent),", "coexistence"),
     (_BESIDE, "refused = seen.zone.zone is Zone.BEHIND or seen.version == 6", "refused = seen.zone.zone is Zone.BEHIND", "coexistence"),
     (_BESIDE, "whose[ours[-1] + 1 :]", "whose", "coexistence"),
+    (_BESIDE, "return foreign_trace(table, instant, partitions)", "return foreign_trace(table, instant, ())", "coexistence"),
     ("compactor_daemon/status/snapshot", "        if entry is None:\n", "        if False:\n", "status"),
     ("timeline/report/compactions", "            if metadata.compacted:", "            if True:", "status"),
     ("timeline/report/debt", "for g in view.groups if not is_replaced(g, view.facts)]", "for g in view.groups]", "coexistence"),
