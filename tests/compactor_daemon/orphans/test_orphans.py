@@ -18,6 +18,7 @@ from phantombase.compactor_daemon.orphans.choice import OrphanOptions
 from phantombase.compactor_daemon.orphans.remove import OrphanResult, remove_orphans
 from phantombase.timeline.errors import (
     ConflictError,
+    LockError,
     MalformedError,
     MissingFileError,
     PhantombaseError,
@@ -42,8 +43,8 @@ from tests.support.archived_tables import archive, clean, compact, data_files, l
 from tests.support.builders import AVRO, INSTANT_TIME, SCHEMA, avro_content, avro_schema, block
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import OnObjects
-from tests.support.faults import Faults, make_old
-from tests.support.golden_tables import LOCK, one_of, template, unzip_golden
+from tests.support.faults import Faults, LockLostAt, make_old
+from tests.support.golden_tables import LOCK, NEWEST_AND_OLDEST, one_of, template, unzip_golden
 from tests.support.written_tables import read_rows
 
 DAY_S = 86_400
@@ -590,6 +591,19 @@ def test_a_data_file_outside_of_partitions_is_found(tmp_path: Path) -> None:
     assert lone in paths(orphans(at))
 
 
+@pytest.mark.parametrize("name", NEWEST_AND_OLDEST)
+def test_tables_of_hudi_have_none(name: str, tmp_path: Path) -> None:
+    """Pending, rolled back, archived, replaced, savepointed, upgraded: all files are named, however old they are."""
+    path = unzip_golden(name, tmp_path)
+    before = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()}
+    make_old({p for p in path.rglob("*") if p.is_file()}, 30 * DAY_S)
+    found = remove_orphans(open_table(path), OrphanOptions(), LOCK)
+    assert {one.kind for one in found.orphans} <= {"heartbeat", "markers"}
+    after = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()}
+    assert {file for file in before - after if ".hoodie" not in file} == set()
+    assert found.foreign == ()
+
+
 # Processes that die, and others that are at work meanwhile.
 
 
@@ -633,6 +647,20 @@ def test_what_names_a_file_between_listing_and_removal_keeps_it(
     done = remove_orphans(at.table, OrphanOptions(), Lock())
     assert paths(done) == set()
     assert {at.base, at.log} <= data_files(at.path)
+
+
+def test_without_the_lock_nothing_is_removed(tmp_path: Path) -> None:
+    at = scene(9, tmp_path)
+    at.put(f"{WRITES}/{at.gone}/0-abc.log")
+    before = data_files(at.path)
+    with pytest.raises(LockError):
+        remove_orphans(at.table, OrphanOptions(), LockLostAt(0))
+    assert data_files(at.path) == before
+    with pytest.raises(LockError):  # lost behind the data files
+        remove_orphans(at.table, OrphanOptions(), LockLostAt(1))
+    assert (at.path / WRITES / at.gone).exists()
+    assert len(orphans(at, dry_run=False).orphans) > 0
+    assert orphans(at).orphans == ()
 
 
 def test_batches_hold_the_lock_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
