@@ -208,7 +208,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_compaction_outlasts_a_storm(after: int, faulty_s3: FaultProxy, s3: S3Server, tmp_path: Path) -> None:
     """At its first try."""
     compaction = Compaction(9, s3, tmp_path)
-    assert compaction.spoilt(faulty_s3, storm(after, 4))
+    assert compaction.spoilt(faulty_s3, storm(after, 6))
     assert compaction.ended_well
 
 
@@ -216,7 +216,7 @@ def test_a_compaction_outlasts_a_storm(after: int, faulty_s3: FaultProxy, s3: S3
 def test_a_write_outlasts_a_storm(after: int, faulty_s3: FaultProxy, s3: S3Server, tmp_path: Path) -> None:
     """At its first try."""
     write = Write(9, False, s3, tmp_path)
-    assert write.spoilt(faulty_s3, storm(after, 4))
+    assert write.spoilt(faulty_s3, storm(after, 6))
     assert write.ended_well
 
 
