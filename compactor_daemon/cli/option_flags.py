@@ -146,13 +146,19 @@ _PROPS = Annotated[
 ]
 
 
-def _conf_of(kinds: Collection[type], given: Mapping[str, Any]) -> Merged:
-    conf = command_conf(kinds, given["conf"] or [], given["props"] or [])
+_LOCK = "lock"
+"""The parameter of a command that has the table lock."""
+
+
+def _conf_of(
+    kinds: Collection[type], given: Mapping[str, Any], others: Mapping[str, Any]
+) -> tuple[Merged, Mapping[str, Any]]:
+    conf = command_conf(kinds, given["conf"] or [], given["props"] or [], locks=_LOCK in others, lock=others.get(_LOCK))
 
     def merged(kind: type, typed: Mapping[str, Any], words: Mapping[str, str]) -> Mapping[str, Any]:
-        return merge_options(words, typed, conf_fields(kind, conf[kind], typed)) if kind in KINDS else typed
+        return merge_options(words, typed, conf_fields(kind, conf.pairs[kind], typed)) if kind in KINDS else typed
 
-    return merged
+    return merged, {_LOCK: conf.lock} if _LOCK in others else {}
 
 
 offers = partial(command, names=OtherNames(kinds=KINDS, params={"conf": _CONF, "props": _PROPS}, read=_conf_of))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ from ..cleaning.choice import CleanOptions, Policy
 from ..clustering.options import ClusterOptions, SortOrder
 from ..hudi_names import NameKind, contradiction, hudi_names, is_of_a_family, nearest, put_once
 from ..metadata_services.due import MetadataOptions
+from .hudi_lock import CONCURRENCY, LOCK, is_concurrent, is_tuning, lock_of
 
 _log = get_logger()
 
@@ -102,11 +103,24 @@ KINDS = frozenset(_OF_COMMANDS)
 
 _DONE_BY_COMMANDS = frozenset(("hoodie.clean.automatic", "hoodie.archive.automatic"))
 """They set what runs after a write; a command runs, whatever their values."""
+_LAZY = frozenset(("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes"))
+"""Commands roll back only what has no heartbeat, as Hudi does with the value LAZY."""
+_LOCKS, _DEATHS = "which lock is held", "when another writer counts as dead"
 _OWN_OPTION = {
-    "which lock is held": "the lock of a command is --lock",
-    "when another writer counts as dead": "a command has Hudi's defaults",
+    _LOCKS: "this command holds no lock",
+    _DEATHS: "a command has Hudi's defaults",
 }
 _DROPS = "hoodie.metadata.enable"
+_FEW = 6
+"""An error lists at most this number of names: more are no help in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandConf:
+    """What Hudi's names set for a command. `pairs`: `name=value` by option dataclass; `lock`: as `--lock` names it."""
+
+    pairs: Mapping[type, list[str]]
+    lock: str | None
 
 
 def parse_hudi_conf(pairs: Iterable[str]) -> dict[str, Any]:
@@ -137,8 +151,11 @@ def clean_of(options: CleanOptions, given: Mapping[str, Any], *, infers: bool) -
     return replace(options, policy=policy, retain=retain)
 
 
-def command_conf(kinds: Collection[type], pairs: Iterable[str], files: Iterable[Path]) -> dict[type, list[str]]:
-    """The `name=value` pairs that options of these kinds take, by kind; a pair may be one of several.
+def command_conf(
+    kinds: Collection[type], pairs: Iterable[str], files: Iterable[Path], *, locks: bool, lock: str | None = None
+) -> CommandConf:
+    """What a command takes from Hudi's names: options of these kinds, of which several may take the same name, and,
+    with `locks`, the table lock. `lock`: the lock that was typed.
 
     `pairs`: typed; each must be taken, or set what is done anyway. `files`: properties files of Hudi's jobs, whose
     other names are one warning. A typed pair overrides a pair of a file.
@@ -147,6 +164,7 @@ def command_conf(kinds: Collection[type], pairs: Iterable[str], files: Iterable[
     typed = [_pair(pair) for pair in pairs]
     given = {name: value for file in files for name, value in properties(file).items()}
     own = {name for kind in kinds for name in _OF_COMMANDS.get(kind, {})}
+    own |= {name for name, one in hudi_names().items() if locks and one.why == _LOCKS}
     for name, value in typed:
         _check(name, value, own, is_typed=True)
     left = sorted(name for name, value in given.items() if not _check(name, value, own, is_typed=False))
@@ -155,11 +173,22 @@ def command_conf(kinds: Collection[type], pairs: Iterable[str], files: Iterable[
     settings = {hudi_names()[name].name for name, _ in typed if name in hudi_names()}
     of_files = [(n, v) for n, v in given.items() if n not in hudi_names() or hudi_names()[n].name not in settings]
     all_ = [*of_files, *typed]
-    return {
+    by_kind = {
         kind: [f"{name}={value}" for name, value in all_ if name in _OF_COMMANDS[kind]]
         for kind in kinds
         if kind in KINDS
     }
+    return CommandConf(by_kind, _lock({name: value for name, value in all_ if name in own}, lock) if locks else None)
+
+
+def _lock(conf: Mapping[str, str], typed: str | None) -> str | None:
+    named = {name.removeprefix(LOCK): value.strip() for name, value in conf.items() if name.startswith(LOCK)}
+    found = None if is_tuning(named) else lock_of(named, "{name}")  # without a key, Hudi's is the table's name
+    if found is not None and typed not in (None, found):
+        raise contradiction("--lock", str(typed), f"{LOCK}*", found)
+    if CONCURRENCY in conf:
+        is_concurrent(conf[CONCURRENCY], has_lock=found is not None or typed is not None)
+    return found or typed
 
 
 def conf_fields(kind: type, pairs: Collection[str], typed: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,6 +228,8 @@ def _check(name: str, value: str, own: Collection[str], *, is_typed: bool) -> bo
     one = hudi_names().get(name)
     if name in own or (one is not None and (one.agrees(value) or name in _DONE_BY_COMMANDS)):
         return True
+    if name in _LAZY and value.strip().upper() == "LAZY":
+        return True
     if one is not None and one.kind is NameKind.ONLY:
         raise UnsupportedError(
             f"{name} asks for what is not done here: {one.why}", expected=" or ".join(one.agreeing) or None, found=value
@@ -209,8 +240,8 @@ def _check(name: str, value: str, own: Collection[str], *, is_typed: bool) -> bo
 
 
 def _decides(name: str, why: str) -> bool:
-    """Whether a name sets which lock is held, which writers are rolled back, or the drop of the metadata table."""
-    return why in _OWN_OPTION or name == _DROPS
+    """Whether a name sets which writers are rolled back, or the drop of the metadata table."""
+    return why == _DEATHS or name == _DROPS
 
 
 def _parsed(pairs: Iterable[str], known: Known) -> dict[str, Any]:
@@ -247,5 +278,5 @@ def _not_taken(name: str, value: str, known: Collection[str]) -> PhantombaseErro
         todo = f"Leave it out here: {_OWN_OPTION.get(one.why, 'writes take it, and commands have options')}."
     else:
         todo = f"Leave it out: {one.why}."
-    expected = ", ".join(sorted(known)) or None
+    expected = ", ".join(sorted(known)) if 0 < len(known) <= _FEW else None
     return UsageError("not a known Hudi configuration", expected=expected, found=f"{name}={value}", todo=todo)

@@ -69,12 +69,13 @@ Merged: TypeAlias = Callable[[type, Mapping[str, Any], Mapping[str, str]], Mappi
 class OtherNames:
     """Other names for the options of some dataclasses, which all come by the same parameters, such as `--conf`.
 
-    `read`: from a command's dataclasses and the arguments of these parameters.
+    `read`: from a command's dataclasses, the arguments of these parameters and the command's other arguments, to the
+    values of the dataclasses, and those of the other arguments that they set.
     """
 
     kinds: frozenset[type]
     params: Mapping[str, Any]
-    read: Callable[[Collection[type], Mapping[str, Any]], Merged]
+    read: Callable[[Collection[type], Mapping[str, Any], Mapping[str, Any]], tuple[Merged, Mapping[str, Any]]]
 
 
 def command(function: Callable[..., Any], *, json: Any = JSON, names: OtherNames | None = None) -> Callable[..., Any]:
@@ -100,8 +101,10 @@ def command(function: Callable[..., Any], *, json: Any = JSON, names: OtherNames
         if shows:
             configure_logging(as_json)
         typed = {name: _typed(group, given) for name, group in groups.items()}
-        others = {name: given.pop(name, None) for name in names.params} if names is not None else {}
-        merged = names.read(kinds, others) if names is not None else lambda kind, values, words: values
+        merged: Merged = lambda kind, values, words: values  # noqa: E731
+        if names is not None:
+            merged, plain = names.read(kinds, {name: given.pop(name, None) for name in names.params}, given)
+            given |= plain
         for name, group in groups.items():
             words = {f.name: _option_name(flag) for flag, f in group.fields.items()}
             given[name] = group.built(merged(group.kind, typed[name], words), typed[name], words)

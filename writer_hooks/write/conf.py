@@ -24,6 +24,7 @@ from phantombase.compactor_daemon.services.hudi_conf import (
     parse_hudi_conf,
     parse_schedule_conf,
 )
+from phantombase.compactor_daemon.services.hudi_lock import CONCURRENCY, LOCK, OPTIMISTIC, is_tuning, lock_of
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.log_encode import LogFormat
@@ -31,7 +32,7 @@ from phantombase.timeline.locks.heartbeat import BEAT_S
 
 from ..commit.stream_batches import checked_stream
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, WriteOptions
-from .ignored_conf import CONCURRENCY, LOCK, OPTIMISTIC, has_effect_elsewhere, is_tuning, lock_of, refused, unknown
+from .ignored_conf import has_effect_elsewhere, refused, unknown
 from .table_conf import TABLE_NAMES, is_table_conf, parse_table_conf, table_field
 
 SERVICES = "hoodie.table.services.enabled"

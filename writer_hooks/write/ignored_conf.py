@@ -2,7 +2,6 @@
 
 A configuration agrees with what phantombase does, or has no effect here (how Hudi's client works, or services other
 than the write), or contradicts phantombase: then it is refused, since the job would not get what it asks for.
-`hoodie.write.lock.*` names the table lock.
 """
 
 from __future__ import annotations
@@ -11,92 +10,11 @@ from collections.abc import Collection, Iterator, Mapping
 
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, is_of_a_family, nearest
 from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, SCHEDULE_CONF
+from phantombase.compactor_daemon.services.hudi_lock import CONCURRENCY, LOCK, is_concurrent, used_by_the_lock
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.instants.triggers import TriggerStrategy
-from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, STORAGE
 
 from ..options import Mode, Operation, Write
-
-LOCK = "hoodie.write.lock."
-_ZOOKEEPER = "org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider"
-_STORAGE = "org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
-_PORT = "2181"
-
-
-_INSTEAD = {
-    "InProcess": "A lock within one process, such as InProcessLockProvider, keeps no other process away: leave the "
-    "lock out if no other process writes.",
-    "DynamoDB": "Give all writers of the table, Hudi's too, one of the expected providers: a lock in DynamoDB is not "
-    "taken, and another lock would not keep them away.",
-}
-"""What to do, by a part of a provider's name."""
-
-_OF_A_NODE = ("zookeeper.url", "zookeeper.base_path", "zookeeper.lock_key")
-
-
-def is_tuning(conf: Mapping[str, str]) -> bool:
-    """Whether the options name no lock: waits and retries, or Hudi's default provider without a place."""
-    provider = conf.get("provider", _ZOOKEEPER)
-    return provider == _ZOOKEEPER and not any(name in conf for name in _OF_A_NODE)
-
-
-_IMPLICIT = "org.apache.hudi.client.transaction.lock.ZookeeperBasedImplicitBasePathLockProvider"
-
-
-def lock_of(conf: Mapping[str, str], table: str | None = None) -> str:
-    """The lock, as `--lock` names it. `conf`: the options without their common prefix.
-
-    `table`: the name of the table, if it is given: Hudi takes it for a ZooKeeper lock without a key.
-    """
-    provider = conf.get("provider", _ZOOKEEPER)  # Hudi's default
-    if provider == _STORAGE:
-        return STORAGE
-    if provider == _IMPLICIT:
-        return f"zookeeper:{_address(conf)}/tmp/{BASE_PATH_HASH}/lock_key"
-    if provider != _ZOOKEEPER:
-        raise UnsupportedError(
-            "this lock provider is not supported",
-            expected=f"{_ZOOKEEPER}, {_IMPLICIT} or {_STORAGE}",
-            found=str(provider),
-            todo=next((todo for part, todo in _INSTEAD.items() if part in str(provider)), None),
-        )
-    base, key = conf.get("zookeeper.base_path"), conf.get("zookeeper.lock_key", table)
-    address = _address(conf)
-    for part, value in (("base_path", base), ("lock_key", key)):
-        if value is None:
-            raise UsageError("an incomplete ZooKeeper lock", expected=f"{LOCK}zookeeper.{part}")
-    return f"zookeeper:{address}{str(base).rstrip('/')}/{key}"
-
-
-def _address(conf: Mapping[str, str]) -> str:
-    if "zookeeper.url" not in conf:
-        raise UsageError("an incomplete ZooKeeper lock", expected=f"{LOCK}zookeeper.url")
-    return _with_ports(conf["zookeeper.url"], conf.get("zookeeper.port"))
-
-
-def _with_ports(url: str, port: str | None) -> str:
-    """ZooKeeper's client takes 2181 for hosts without a port; Hudi does not read `hoodie.write.lock.zookeeper.port`."""
-    hosts, slash, within = url.partition("/")
-    bare = [host for host in hosts.split(",") if ":" not in host.rpartition("]")[2]]
-    if bare and port not in (None, _PORT):
-        raise UsageError(
-            "Hudi does not read this port and connects to 2181: writers would hold different locks",
-            expected=f"{LOCK}zookeeper.url with the port, as {bare[0]}:{port}",
-            found=f"{LOCK}zookeeper.port={port}",
-        )
-    return ",".join(f"{host}:{_PORT}" if host in bare else host for host in hosts.split(",")) + slash + within
-
-
-def used_by_the_lock(name: str, conf: Mapping[str, str]) -> bool:
-    """Whether the lock that `conf` names uses this option of ZooKeeper. All names are complete."""
-    provider, part = conf.get(f"{LOCK}provider", _ZOOKEEPER), name.removeprefix(LOCK)
-    if provider == _IMPLICIT:
-        return part in ("zookeeper.url", "zookeeper.port")
-    return provider == _ZOOKEEPER and any(f"{LOCK}{of}" in conf for of in _OF_A_NODE)
-
-
-CONCURRENCY = "hoodie.write.concurrency.mode"
-_SINGLE, OPTIMISTIC = "SINGLE_WRITER", "OPTIMISTIC_CONCURRENCY_CONTROL"
 
 _ORDERING = (
     "hoodie.datasource.write.precombine.field",
@@ -114,15 +32,8 @@ def has_effect_elsewhere(name: str, value: str, conf: Mapping[str, str], *, has_
     """
     text = value.strip()
     if name == CONCURRENCY:
-        if text.upper() == _SINGLE or (text.upper() == OPTIMISTIC and has_lock):
-            return False
-        todo = "Give the lock of all writers: hoodie.write.lock.*." if text.upper() == OPTIMISTIC else None
-        raise UnsupportedError(
-            f"this {name} is not supported{'' if has_lock else ' without a lock'}",
-            expected=f"{_SINGLE}, or {OPTIMISTIC} with a lock",
-            found=value,
-            todo=todo,
-        )
+        is_concurrent(text, has_lock=has_lock)
+        return False
     if name == _SAME_AS_ORDERING and text in {conf[one].strip() for one in _ORDERING if one in conf}:
         return False
     one = hudi_names().get(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from phantombase.compactor_daemon.hudi_names import HudiName, NameKind, hudi_nam
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.services.hudi_conf import KINDS, command_conf, conf_fields
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.errors import LockError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.planning.options import ScheduleOptions
 from tests.project.every_command import every_command, offers
 from tests.support.places import capture_logs
@@ -38,7 +38,7 @@ def values(one: HudiName) -> Iterator[Any]:
 
 def built(kind: type, pairs: list[str], files: list[Path] | None = None, **typed: Any) -> Any:
     """The options of a command."""
-    fields = conf_fields(kind, command_conf({kind}, pairs, files or [])[kind], typed)
+    fields = conf_fields(kind, command_conf({kind}, pairs, files or [], locks=False).pairs[kind], typed)
     return replace(kind(), **fields, **{name: value for name, value in typed.items() if name not in fields})
 
 
@@ -62,7 +62,7 @@ def test_every_value_of_every_name_at_every_entry() -> None:
                     built(kind, [f"{name}={value}"])
                 except PhantombaseError:
                     continue
-                taken = name in str(command_conf({kind}, [f"{name}={value}"], []))
+                taken = name in str(command_conf({kind}, [f"{name}={value}"], [], locks=False).pairs)
                 assert taken or one.agrees(text) or name.endswith(".automatic"), (kind, name, value)
 
 
@@ -174,9 +174,8 @@ def test_a_daemon_takes_the_names_of_what_it_runs(
     ("line", "error", "match"),
     [
         ("hoodie.metadata.enable=false", UsageError, "--drop-metadata-table"),
-        ("hoodie.write.lock.zookeeper.url=zk", UsageError, "the lock of a command is --lock"),
-        ("hoodie.write.concurrency.mode=OPTIMISTIC_CONCURRENCY_CONTROL", UsageError, "--lock"),
-        ("hoodie.clean.failed.writes.policy=LAZY", UsageError, "a command has Hudi's defaults"),
+        ("hoodie.clean.failed.writes.policy=NEVER", UsageError, "a command has Hudi's defaults"),
+        ("hoodie.client.heartbeat.tolerable.misses=9", UsageError, "a command has Hudi's defaults"),
         ("hoodie.archive.beyond.savepoint=true", UnsupportedError, "no instant is archived behind a savepoint"),
         ("hoodie.clean.commit.retained=3", UsageError, r"Did you mean hoodie\.clean\.commits\.retained\?"),
         ("hoodie.clean.commits.retained=few", UsageError, r"not a value of hoodie\.clean\.commits\.retained"),
@@ -189,6 +188,66 @@ def test_what_a_file_may_not_say(line: str, error: type[Exception], match: str, 
     file.write_text(f"{line}\n")
     with pytest.raises(error, match=match):
         built(CleanOptions, [], [file])
+
+
+_LOCK = "hoodie.write.lock."
+_MODE = "hoodie.write.concurrency.mode="
+_CONCURRENT = (f"{_MODE}optimistic_concurrency_control", "hoodie.cleaner.policy.failed.writes=LAZY")
+_ZOOKEEPER = (
+    f"{_LOCK}provider=org.apache.hudi.client.transaction.lock.ZookeeperBasedLockProvider",
+    f"{_LOCK}zookeeper.url=zk1:2181,zk2",
+    f"{_LOCK}zookeeper.base_path=/hudi",
+    f"{_LOCK}wait_time_ms=100",
+)
+
+
+def lock(pairs: Sequence[str], file: Path, typed: str | None = None) -> str | None:
+    """The lock of a command that gets the pairs, once typed and once in a file."""
+    file.write_text("\n".join(pairs))
+    found = command_conf({CleanOptions}, [p for p in pairs if "wait" not in p], [], locks=True, lock=typed).lock
+    assert command_conf({CleanOptions}, [], [file], locks=True, lock=typed).lock == found
+    return found
+
+
+def test_the_lock_of_a_job_is_that_of_the_command(tmp_path: Path) -> None:
+    file = tmp_path / "job.properties"
+    shared = "zookeeper:zk1:2181,zk2:2181/hudi/"
+    assert lock([*_CONCURRENT, *_ZOOKEEPER, f"{_LOCK}zookeeper.lock_key=orders"], file) == f"{shared}orders"
+    assert lock([*_CONCURRENT, *_ZOOKEEPER], file) == shared + "{name}"
+    assert lock([*_CONCURRENT, *_ZOOKEEPER], file, shared + "{name}") == shared + "{name}"
+    in_storage = f"{_LOCK}provider=org.apache.hudi.client.transaction.lock.StorageBasedLockProvider"
+    assert lock([*_CONCURRENT, in_storage], file) == "storage"
+    assert lock([*_CONCURRENT], file, "file:/locks/orders") == "file:/locks/orders"
+    assert lock([f"{_MODE}SINGLE_WRITER"], file) is None
+
+
+@pytest.mark.parametrize(
+    ("pairs", "typed", "match"),
+    [
+        (_CONCURRENT, None, "without a lock"),
+        ((f"{_MODE}NON_BLOCKING_CONCURRENCY_CONTROL",), "storage", "not supported"),
+        (_ZOOKEEPER, "storage", "--lock"),
+        (_ZOOKEEPER[:1] + _ZOOKEEPER[1:2], None, "base_path"),
+        ((f"{_LOCK}provider=org.apache.hudi.aws.transaction.lock.DynamoDBBasedLockProvider",), None, "DynamoDB"),
+    ],
+)
+def test_a_lock_that_others_would_not_hold_is_refused(
+    pairs: Sequence[str], typed: str | None, match: str, tmp_path: Path
+) -> None:
+    with pytest.raises((UsageError, UnsupportedError), match=match):
+        lock(pairs, tmp_path / "job.properties", typed)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_holds_the_lock_of_a_job(command: str, tmp_path: Path) -> None:
+    """The servers that a properties file names are asked, and no longer only those of --lock."""
+    path, file = str(tmp_path / "t"), tmp_path / "job.properties"
+    writer(pa.table({"id": ["a"]})).table("t").key("id").upsert(path)
+    file.write_text("\n".join((*_CONCURRENT, *_ZOOKEEPER)).replace("zk1:2181,zk2", "127.0.0.1:1"))
+    once = ["--once"] if command == "run" else []
+    done = CliRunner().invoke(app, [command, path, *once, "--props", str(file)])
+    assert isinstance(done.exception, LockError), done.output
+    assert "127.0.0.1:1" in str(done.exception)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

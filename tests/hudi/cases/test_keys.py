@@ -45,7 +45,7 @@ def numbers(snapshot: pa.Table) -> list[str]:
 
 @versions(9, 6, deep=[8])
 @pytest.mark.parametrize("maker", ["hudi", "phantombase"])
-@pytest.mark.parametrize("kind", ["simple", *map(deep, KINDS.keys() - {"simple"})])
+@pytest.mark.parametrize("kind", ["simple", *(deep(kind) for kind in KINDS if kind != "simple")])
 def test_virtual_keys(judge: Judge, version: int, maker: str, kind: str, tmp_path: Path) -> None:
     """Rows of both in the same file groups are updated and deleted by the other, around plans of both."""
     table = SharedTable(
