@@ -33,7 +33,6 @@ from phantombase.timeline.terminal.console import configure_logging, emit
 from phantombase.timeline.terminal.option_group import Only, names_of
 from phantombase.timeline.terminal.text_table import plural
 
-from ..archiving.choice import ArchiveOptions
 from ..attempt.failures import RetryOptions
 from ..daemon.assemble import open_daemon
 from ..daemon.dispatch import Rules, Stop
@@ -44,7 +43,7 @@ from ..daemon.served_table import DaemonSettings
 from ..daemon.work import Summary
 from ..options import AttemptOptions, ExecuteOptions
 from ..service_run import ServiceMeans
-from ..services.hudi_conf import SCHEDULE_CONF
+from ..services.hudi_conf import conf_names
 from ..services.options import Service, ServiceOptions, parse_services
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, ZooKeeperFlags
 from .option_flags import (
@@ -61,10 +60,8 @@ from .option_flags import (
 )
 
 _RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
-_ARCHIVE = ArchiveOptions()
 _SERVE = ServeOptions()
 _KILLED = 128
-_COUNTED = "hoodie.compact.inline.max.delta.commits"
 
 _log = get_logger()
 
@@ -162,8 +159,7 @@ def run_daemon(
     """
     configure_logging(json, quiet=False)
     chosen = parse_services(services) if services is not None else frozenset[Service]()
-    if not schedule and requests != _SCHEDULE and (typed_options(ctx, names_of(ScheduleOptions)) or _asks(ctx, chosen)):
-        raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
+    _check_idle(ctx, chosen, of_services, requests, schedule=schedule)
     serve_options = ("serve_host", "serve_token_file", "serve_hudi_clients")
     for needed, given, names in (
         ("--services NAMES", services, ("services_interval",)),
@@ -183,8 +179,6 @@ def run_daemon(
         raise UsageError("--serve-allow-actions is given without --serve", todo="Add --serve PORT.")
     lock = zookeeper.on_lock(lock)
     check_reachable(lock)
-    if not typed_options(ctx, (f"archive_{flag}" for flag in names_of(ArchiveOptions))):
-        of_services["archive"] = _of_others(of_services["archive"], chosen, schedule=schedule)
     named, options = tables or [], parse_pairs(storage_option)
     pools = catalog.pools(ctx.params.get("config"), requests)
     found = catalog.found(named, pools, options)
@@ -196,7 +190,7 @@ def run_daemon(
         order=rules.order,
         schedule=requests if schedule else None,
         services=ServiceOptions(
-            chosen=_chosen(chosen, of_services),
+            chosen={service: of_services[service.value] for service in chosen},
             counted_commits=requests.max_delta_commits if schedule else 0,
             means=ServiceMeans(output=output, threads=execute.threads),
         ),
@@ -254,29 +248,34 @@ def run_daemon(
         raise typer.Exit(EXIT_FAILED)
 
 
-def _asks(ctx: typer.Context, chosen: frozenset[Service]) -> bool:
-    """Whether one of Hudi's names says when or what to request, and no service that runs reads it, too."""
+def _check_idle(
+    ctx: typer.Context,
+    chosen: frozenset[Service],
+    given: Mapping[str, Any],
+    requests: ScheduleOptions,
+    *,
+    schedule: bool,
+) -> None:
+    """Options of what does not run: UsageError if they were typed; those of a file are for other commands, too."""
     names = {str(pair).partition("=")[0].strip() for pair in ctx.params.get("conf") or []}
-    return bool(names & SCHEDULE_CONF.keys() - ({_COUNTED} if Service.ARCHIVE in chosen else set()))
+    running = {service.kind for service in chosen} | ({ScheduleOptions} if schedule else set())
+    names -= {name for kind in running for name in conf_names(kind)}
 
+    def is_typed(kind: type, prefix: str = "") -> bool:
+        flags = typed_options(ctx, (f"{prefix}{name}" for name in names_of(kind)))
+        return bool(flags or names & conf_names(kind))
 
-def _of_others(archive: ArchiveOptions, chosen: frozenset[Service], *, schedule: bool) -> ArchiveOptions:
-    """The options of an archiver that does not run, without those that one of Hudi's names says of another service."""
-    if Service.ARCHIVE in chosen:
-        return archive
-    if Service.CLEAN in chosen:
-        archive = replace(archive, commits_retained=_ARCHIVE.commits_retained)
-    return replace(archive, compaction_commits=_ARCHIVE.compaction_commits) if schedule else archive
-
-
-def _chosen(chosen: frozenset[Service], given: Mapping[str, Any]) -> dict[Service, Any]:
-    """The options of the services that run. UsageError: an option of one that does not run."""
-    if idle := [s.value for s in Service if s not in chosen and given[s.value] != s.kind()]:
+    requested = not schedule and requests != _SCHEDULE
+    if requested and is_typed(ScheduleOptions):
+        raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
+    idle = [s for s in Service if s not in chosen and given[s.value] != s.kind()]
+    if typed := [s for s in idle if is_typed(s.kind, f"{s.value}_")]:
         raise UsageError(
-            f"options of a service are given that does not run: {', '.join(idle)}",
-            todo=f"Add it: --services {','.join(s.value for s in Service if s in chosen or s.value in idle)}.",
+            f"options of a service are given that does not run: {', '.join(s.value for s in typed)}",
+            todo=f"Add it: --services {','.join(s.value for s in Service if s in chosen or s in typed)}.",
         )
-    return {service: given[service.value] for service in chosen}
+    if idle or requested:
+        _log.warning("options_without_effect", of=" ".join([s.value for s in idle] + ["schedule"] * requested))
 
 
 def _health(daemon: Daemon) -> DaemonHealth:

@@ -123,6 +123,11 @@ class CommandConf:
     lock: str | None
 
 
+def conf_names(kind: type) -> frozenset[str]:
+    """Hudi's names for the options of a dataclass."""
+    return frozenset(_OF_COMMANDS.get(kind, ()))
+
+
 def parse_hudi_conf(pairs: Iterable[str]) -> dict[str, Any]:
     """`name=value` pairs as fields of OutputOptions; UsageError for other names that are not at a default."""
     return _parsed(pairs, _KNOWN)

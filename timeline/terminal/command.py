@@ -101,7 +101,7 @@ def command(function: Callable[..., Any], *, json: Any = JSON, names: OtherNames
         if shows:
             configure_logging(as_json)
         typed = {name: _typed(group, given) for name, group in groups.items()}
-        merged: Merged = lambda kind, values, words: values  # noqa: E731
+        merged: Merged = _as_typed
         if names is not None:
             merged, plain = names.read(kinds, {name: given.pop(name, None) for name in names.params}, given)
             given |= plain
@@ -167,6 +167,10 @@ def _fields_of(kind: Any, marks: Collection[Any]) -> Iterator[inspect.Parameter]
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _as_typed(kind: type, typed: Mapping[str, Any], words: Mapping[str, str]) -> Mapping[str, Any]:
+    return typed
 
 
 def _typed(group: OptionGroup, given: dict[str, Any]) -> dict[str, Any]:

@@ -170,6 +170,19 @@ def test_a_daemon_takes_the_names_of_what_it_runs(
     assert match is None or match in str(done.exception)
 
 
+def test_a_daemon_warns_of_what_a_file_says_of_services_that_it_does_not_run(tmp_path: Path) -> None:
+    """The file is that of a whole job: what it says of other services is no mistake."""
+    path, file = str(tmp_path / "t"), tmp_path / "job.properties"
+    writer(pa.table({"id": ["a"]})).table("t").key("id").upsert(path)
+    file.write_text(
+        "hoodie.clean.commits.retained=3\nhoodie.keep.max.commits=50\nhoodie.compact.inline.max.delta.commits=2"
+    )
+    with capture_logs() as logs:
+        done = CliRunner().invoke(app, ["run", path, "--once", "--executor", "local", "--props", str(file)])
+    assert done.exit_code == 0, done.exception
+    assert [log["of"] for log in logs if log["event"] == "options_without_effect"] == ["clean archive schedule"]
+
+
 @pytest.mark.parametrize(
     ("line", "error", "match"),
     [

@@ -27,6 +27,7 @@ class Judges:
     def __call__(self, version: str) -> Judge:
         """The running judge of this Hudi version."""
         judge = self._alive.pop(version, None)
+        judge = judge if judge is not None and judge.session.is_open else None
         while len(self._alive) >= self.alive_max:
             self._alive.popitem(last=False)[1].close()
         self._alive[version] = judge or self.start(version)

@@ -65,7 +65,10 @@ class Session:
             raise
 
     def ask(self, op: str, *, options: Mapping[str, object], **fields: str | None) -> Any:
-        """Send one request and wait for its result. Spark takes options as text only."""
+        """Send one request and wait for its result. Spark takes options as text only.
+
+        Whoever ends the wait, such as a test's time limit, ends the session: the next request would get this answer.
+        """
         if self._server.returncode is not None:
             raise JudgeError(f"Hudi {self.version} is closed")
         texts = {
@@ -76,7 +79,18 @@ class Session:
         with contextlib.suppress(BrokenPipeError):  # It ended: no answer comes, and that says why.
             self._server.stdin.write(json.dumps({"op": op, "options": texts, **fields}) + "\n")
             self._server.stdin.flush()
-        return self._answer()
+        try:
+            return self._answer()
+        except JudgeError:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are answered; not after the end of its process, or of a wait for an answer."""
+        return self._server.returncode is None
 
     def close(self) -> None:
         """End the server and its JVM by their process group, whose number its unreaped leader still holds."""
