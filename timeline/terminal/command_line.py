@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from ..errors import UsageError
 from .help_page import HelpPage, help_of, page, read_pages
 from .settings import (
     CHOSEN,
@@ -208,8 +209,11 @@ def fill(ctx: typer.Context, path: str | None) -> str | None:
     document = read_file(path)
     if "compact" not in program.commands:  # the program `timeline`, whose settings have a table of their own
         document = document.get("timeline", {})
+        if not isinstance(document, dict):
+            raise UsageError("not a setting on top", path=path, found="timeline", todo="[timeline] is a table.")
 
-    found = settings_in(document, path, command, known, program.commands, lambda: names_in(program.pages()))
+    pages = program.pages()
+    found = settings_in(document, path, command, known, {**pages, **program.lazy}, lambda: names_in(pages))
     ctx.default_map = {known[name].name: plain(one.value) for name, one in found.items()}
     ctx.meta[FILE] = {known[name].name: one.where for name, one in found.items()}
     return path

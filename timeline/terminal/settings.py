@@ -110,12 +110,18 @@ def settings_in(
     `of_others`: the settings of all commands; called only for a name that this command lacks, at the top or in another
     command's table. UsageError: a name that is not a setting, with the closest one.
     """
-    known, tables = frozenset(names), frozenset(commands) | {_ELSEWHERE, POOLS, WRITES}
+    known, named = frozenset(names), frozenset(commands)
+    tables = frozenset(name.split()[0] for name in named) | {_ELSEWHERE, POOLS, WRITES}
     found: dict[str, ShownSetting] = {}
     top = {name: value for name, value in document.items() if not isinstance(value, dict) and name != POOLS}
     if any(_dashed(name) not in known for name in top):
         _check(top, known | of_others(), path, "on top", also=tables)
     _check({n: v for n, v in document.items() if isinstance(v, dict)}, tables, path, "as a table", also=known)
+    inner = (
+        f"{t} {n}" for t, one in document.items() if isinstance(one, dict) for n in one if isinstance(one[n], dict)
+    )
+    if wrong := next((name for name in inner if name not in named and not name.startswith(f"{_ELSEWHERE} ")), None):
+        raise UsageError("not the table of a command", path=path, found=f"[{wrong.replace(' ', '.')}]")
     for table in (None, *_BESIDE.get(command, ()), command):
         values = top if table is None else _table(document, table)
         where = path if table is None else f"{path} [{table}]"
@@ -152,7 +158,11 @@ def _check(
             f"not a setting {where}",
             path=path,
             found=name,
-            todo=f"Did you mean {near[0]}?" if near else "`compactor-daemon config show COMMAND` lists the settings.",
+            todo=f"[{name}] is a table."
+            if name in near
+            else f"Did you mean {near[0]}?"
+            if near
+            else "`compactor-daemon config show COMMAND` lists the settings.",
         )
 
 
@@ -181,8 +191,7 @@ def read_settings(groups: Mapping[str, OptionGroup], command: str, path: str | N
     found: dict[str, ShownSetting] = {}
     if path := path or os.environ.get(FILE):
         help_of = read_pages(pages.read_text())
-        commands = {name.split()[0] for name in help_of}
-        found = settings_in(read_file(path), path, command, known, commands, lambda: names_in(help_of))
+        found = settings_in(read_file(path), path, command, known, help_of, lambda: names_in(help_of))
     for name, (kind, field) in known.items():
         if text := os.environ.get(variable(name)):
             value = text.split() if type_of(kind, field)[1] else text

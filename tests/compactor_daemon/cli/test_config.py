@@ -95,6 +95,8 @@ def test_what_says_what_to_do_now_is_no_setting() -> None:
         ("[compact]\nmemory_limt = '1g'", "Did you mean memory-limit"),
         ("[compact]\nmemory-limit = '1g'\nmemory_limit = '2g'", "given twice"),
         ("[compact]\nschedule = true", "not a setting of compact"),
+        ("[compact.memory]\nlimit = '1g'", r"not the table of a command.*\[compact.memory\]"),
+        ("compact = 3", r"\[compact\] is a table"),
         ("threads = ", "unreadable configuration file"),
     ],
 )
@@ -105,6 +107,14 @@ def test_what_is_no_setting_is_refused(text: str, what: str, tmp_path: Path) -> 
     with pytest.raises(UsageError, match=what) as refused:
         CliRunner().invoke(app, ["compact", str(tmp_path), "--config", str(path)], catch_exceptions=False)
     assert str(path) in str(refused.value)
+
+
+def test_the_table_of_the_other_program_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text("timeline = 3")
+    for program, command in ((app, "status"), (timeline, "show")):
+        with pytest.raises(UsageError, match=r"\[timeline\] is a table"):
+            CliRunner().invoke(program, [command, "T", "--config", str(path)], catch_exceptions=False)
 
 
 def test_a_setting_of_other_commands_may_stand_on_top(file: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from dataclasses import fields
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from phantombase import writer
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.codec.output_options import Codec
-from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import FileLock, table_lock
@@ -32,7 +33,7 @@ from phantombase.writer_hooks.options import (
     Operation,
     WriteOptions,
 )
-from phantombase.writer_hooks.write.settings import SETTINGS
+from phantombase.writer_hooks.write.settings import SETTINGS, write_settings
 from tests.support.places import ROOT, capture_logs
 
 _FILE = """
@@ -117,6 +118,8 @@ def test_back_pressure_counts_where_a_setting_of_it_is_given(tmp_path: Path) -> 
     [
         ("[write]\nbukets = 4", "Did you mean buckets"),
         ("[wirte]\nbuckets = 4", "Did you mean write"),
+        ("[write.clean]\nretain = 4", r"not the table of a command.*\[write.clean\]"),
+        ("[[write]]\nbuckets = 4", r"\[write\] is a table"),
         ("[schedule]\nmax-delta-comits = 4", "Did you mean max-delta-commits"),
         ("bukets = 4", "not a setting on top"),
         ("[write]\nbuckets = 'many'", "buckets"),
@@ -188,6 +191,22 @@ def test_a_setting_below_its_least_value_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=name) as refused:
             writer().config(str(path))
         assert f"{path} [write]" in str(refused.value), name
+
+
+@pytest.mark.usefixtures("_no_variables")
+def test_any_value_of_any_setting_is_taken_or_refused_by_name(tmp_path: Path) -> None:
+    """Nothing else is raised; those of services, locks and stores are texts, whose own errors say what is wrong."""
+    path = tmp_path / "odd.toml"
+    odd = ("true", "0", "-1", "1.5", "nan", "1e400", "''", "'x=y'", "[]", "[1]", "2026-01-01")
+    for kind, group in SETTINGS.items():
+        for name, value in product((flag.replace("_", "-") for flag in group.fields), odd):
+            path.write_text(f"[write]\n{name} = {value}\n")
+            refused = ""
+            try:
+                write_settings(str(path))
+            except PhantombaseError as error:
+                refused = str(error)
+            assert not refused or kind in ("own", "zookeeper") or name in refused, (name, value, refused)
 
 
 @pytest.mark.usefixtures("_no_variables")

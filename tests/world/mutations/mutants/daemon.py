@@ -187,6 +187,7 @@ FRONT_DOOR: tuple[Mutant, ...] = (
     ("timeline/locks/table_lock", "_named(storage, given) if NAME in given else given", "given", "locks/table_lock"),
     ("timeline/locks/table_lock", 'name in ("", ".", "..") or "/" in name', "not name", "locks/table_lock"),
     (_SETTINGS, "        if len(given) < len(values):", "        if False:", "config"),
+    (_SETTINGS, "name not in named and not name.startswith", "False and not name.startswith", "settings"),
     (_SETTINGS, "        if text := os.environ.get(variable(name)):", "        if text := None:", "settings"),
     (_SETTINGS, "names = [match[1] for text, _ in rows if (match", "names = [match[1] for text, _ in rows[:0] if (match", "settings"),
     ("compactor_daemon/cli/config", 'if name == "storage-option" and value:', "if False:", "config"),
