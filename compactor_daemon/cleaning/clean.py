@@ -32,7 +32,7 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, regardless
-from phantombase.timeline.table.in_progress import refuse_pending_restore, rollback_in_progress
+from phantombase.timeline.table.in_progress import rollback_in_progress
 from phantombase.timeline.table.table import Table, put_requested
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import TableView
@@ -52,9 +52,8 @@ _PARTITION_FILES = (".hoodie_partition_metadata", "..hoodie_partition_metadata.c
 
 def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
     """Finishes the pending cleans, except those whose plan is removed (see `begin`) or torn."""
-    found, timeline = [], table.load_timeline()
-    refuse_pending_restore(table, timeline)
-    for instant in timeline.pending("clean"):
+    found = []
+    for instant in table.load_timeline().pending("clean"):
         plan = _readable_plan(table, instant, lock)
         if plan is None:
             continue

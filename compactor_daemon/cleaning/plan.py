@@ -22,7 +22,6 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.exclusive import refuse_in_progress
 from phantombase.timeline.table.in_progress import (
     clustered_file_groups,
-    refuse_pending_restore,
 )
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import TableView
@@ -109,9 +108,9 @@ def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanRe
     from phantombase.timeline.metadata_table.update import check_keepable  # late: it takes pyarrow
 
     check_keepable(table, moves_rows=False)
+    refuse_in_progress(table, view.timeline)
     finishing = to_finish(table)
     gone = {join(part, name) for plan in finishing.values() for part, names in plan.files.items() for name in names}
-    refuse_in_progress(table, view.timeline)
     choice = choice_of(table, without(view, gone) if gone else view, options, dry_run=True)
     if choice.gone:
         table.times.check_zone(view.timeline)
@@ -154,7 +153,6 @@ class Finished:
 def to_finish(table: Table) -> dict[str, CleanPlan]:
     """The plans of pending cleans that `finish_pending` would finish, by instant. Its errors; nothing is changed."""
     found, timeline = {}, table.load_timeline()
-    refuse_pending_restore(table, timeline)
     for instant in timeline.pending("clean"):
         path = table.instant_path(instant.at(State.REQUESTED))
         try:

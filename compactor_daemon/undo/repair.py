@@ -59,8 +59,8 @@ from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
-from phantombase.timeline.table.in_progress import pending_rollbacks, refuse_half_upgraded, refuse_pending_restore
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
+from phantombase.timeline.table.in_progress import pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileSlice, GroupKey
 
@@ -198,6 +198,7 @@ def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = F
     writing it, or a restore or a rollback is pending. MissingFileError, LedgerError: its content cannot be verified.
     """
     table = table.reload()
+    refuse_in_progress(table, table.load_timeline(), _BY_NAME)
     torn, plan = _torn(table, instant)
     schema = table.newest_schema(
         table.load_timeline().with_pending_merge(table.files.requested_merge(instant)), before=instant
@@ -240,9 +241,6 @@ def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = F
 
 def _torn(table: Table, instant: str) -> tuple[StateFile, CompactionPlan]:
     """The completed file, which cannot be read, and the plan. Errors: see `write_anew`."""
-    refuse_half_upgraded(table)
-    timeline = table.load_timeline()
-    refuse_pending_restore(table, timeline)
     files = load_state_files(table.storage, table.config).of.get((instant, "commit"), ())
     found = [one for one in files if one.instant.completed]
     if len(found) != 1:

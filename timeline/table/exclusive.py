@@ -13,7 +13,7 @@ A guard that does not apply to a section is named where the section is opened, w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -76,7 +76,7 @@ def exclusive(
         try:
             if Guard.SETTINGS not in allow:
                 check_version(held.table, table.config.version)
-            _ask(held, allow)
+            _refuse(held.table, lambda: held.timeline, allow)
             yield held
         finally:
             is_open = False
@@ -84,18 +84,16 @@ def exclusive(
 
 def refuse_in_progress(table: Table, timeline: Timeline, allow: Allowed = NONE) -> None:
     """The guards of a section without a section, as in a dry run. ConflictError: one of them refuses."""
-    held = OpenSection(table)
-    held.__dict__["timeline"] = timeline
-    _ask(held, allow)
+    _refuse(table, lambda: timeline, allow)
 
 
-def _ask(held: OpenSection, allow: Allowed) -> None:
+def _refuse(table: Table, timeline: Callable[[], Timeline], allow: Allowed) -> None:
     if Guard.UPGRADE not in allow:
-        refuse_half_upgraded(held.table)
+        refuse_half_upgraded(table)
     if Guard.RESTORE not in allow:
-        refuse_pending_restore(held.table, held.timeline)
+        refuse_pending_restore(table, timeline())
     if Guard.ROLLBACK not in allow:
-        refuse_half_rolled_back(held.table, held.timeline)
+        refuse_half_rolled_back(table, timeline())
 
 
 def check_version(table: Table, version: int, instant: str | None = None, todo: str | None = None) -> None:

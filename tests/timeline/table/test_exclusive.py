@@ -197,9 +197,7 @@ ASKED = {
     "begin a batch of a stream": "SETTINGS UPGRADE",
     "begin a {opening.action}": "UPGRADE RESTORE ROLLBACK",
     "complete a clean": "SETTINGS UPGRADE",
-    "complete a clustering": "SETTINGS UPGRADE RESTORE ROLLBACK",
     "complete a compaction": "",
-    "complete a {self.action}": "SETTINGS UPGRADE RESTORE ROLLBACK",
     "complete the rollback of {plan.target}": "SETTINGS UPGRADE",
     "decide a compaction": "",
     "delete a savepoint": "UPGRADE",
@@ -231,7 +229,7 @@ ASKED = {
     "withdraw a stale clustering": "UPGRADE",
     "write a completed file again": "SETTINGS UPGRADE RESTORE",
 }
-"""The guards of each section. Those of a decision ask `validity`, which also knows what to do with its files."""
+"""The guards of each section that leaves one out. Sections of a decision ask `validity` for them."""
 
 
 def test_every_section_names_what_it_leaves_out_and_why() -> None:
@@ -244,7 +242,7 @@ def test_every_section_names_what_it_leaves_out_and_why() -> None:
         purpose = ast.unparse(call.args[2]).lstrip("f").strip("'")
         asked = " ".join(guard.name for guard in Guard if guard not in reasons)
         assert found.setdefault(purpose, asked) == asked
-    assert found == ASKED
+    assert {purpose: asked for purpose, asked in found.items() if len(asked.split()) < len(Guard)} == ASKED
 
 
 def test_no_section_is_opened_or_asked_in_another_way() -> None:

@@ -13,7 +13,13 @@ from typing import Any
 
 import pytest
 
+from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
+from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.undo.repair import cancel_unreadable_attempt
@@ -21,6 +27,7 @@ from phantombase.compactor_daemon.undo.restore import restore_table, to_undo
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint
 from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.compactor_daemon.undo.unschedule import unschedule
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     ConflictError,
     MalformedError,
@@ -620,3 +627,20 @@ def test_nothing_is_removed_by_half_of_a_timeline(what: str, tmp_path: Path) -> 
     with pytest.raises(ConflictError, match="is being upgraded or downgraded"):
         do(open_table(path))
     assert files_of(path) == before
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda table: archive_table(table, ArchiveOptions(), LOCK, dry_run=True),
+        lambda table: clean_table(table, CleanOptions(), LOCK, dry_run=True),
+        lambda table: cluster_table(table, ClusterOptions(), LOCK, output=OutputOptions(), threads=1, dry_run=True),
+        lambda table: restore_table(table, LOCK, min(table.load_timeline().completed_writes), dry_run=True),
+    ],
+    ids=["archive", "clean", "cluster", "restore"],
+)
+def test_a_dry_run_is_refused_as_its_run(do: Callable[[Table], object], tmp_path: Path) -> None:
+    path = unzip_golden("v9_plain", tmp_path)
+    _half(path)
+    with pytest.raises(ConflictError, match="is being upgraded or downgraded"):
+        do(open_table(path))
