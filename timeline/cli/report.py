@@ -158,7 +158,7 @@ def validation_report(
     unnamed: Sequence[str],
     table: Table,
 ) -> Row:
-    """The results of `timeline validate`. `metadata_commits`: see `table_facts`; None if there is no metadata table.
+    """The results of `timeline validate`. `metadata_commits`: see `TableSettings`; None if there is no metadata table.
     `view`: with archived writes. `strays`: of the view of now. `unnamed`: see `counted_by_name`."""
     flaws = [f for g in view.groups if not is_replaced(g, view.facts) for f in g.flaws]
     return {

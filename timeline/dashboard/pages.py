@@ -13,6 +13,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..report.health import Word
+from ..report.values import is_late
 from ..terminal.text_table import Row, human_bytes, human_duration
 from .orders import CommandSettings
 from .page_parts import advice, bars, curve, held_back, more_orders, pools
@@ -20,7 +21,7 @@ from .page_parts import advice, bars, curve, held_back, more_orders, pools
 _SETTINGS = CommandSettings()
 _FOLDER = Path(__file__).parent
 _MARKS = {"broken": "✖", "stuck": "■", "late": "▲", "ok": "●"}
-_SOON, _OVER = 0.8, 1.0
+_SOON = 0.8
 
 
 def login_page(*, wrong: bool = False) -> str:
@@ -98,7 +99,7 @@ def _slo(row: Row) -> Row | None:
     if not goal or age is None:
         return None
     part = age / goal
-    word = "late" if part >= _OVER else "soon" if part >= _SOON else "ok"
+    word = "late" if is_late(age, goal) else "soon" if part >= _SOON else "ok"
     return {"width": round(min(1.0, part) * 1000), "word": word, "percent": round(part * 100)}
 
 
