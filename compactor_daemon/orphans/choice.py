@@ -10,7 +10,8 @@ their order; the first that holds keeps the file:
     newer       the instant is later than all that the table had used when its files were listed
     process     a rollback, heartbeat, attempt, pin or young marker folder shows that a process may need the files
     young       it changed less than `older_than` ago, by the clock of the storage
-    named       a plan, a pending or completed write, a savepoint, a marker or the metadata table names the file
+    named       a plan, a pending or completed write, a savepoint, a marker or the metadata table names the file; or one
+                of the first three its instant: it was built upon it, so that the instant was completed, and was lost
     blocks      a log file has a block of another instant, or one of which the instant is unknown
     group       another file of the same file group and instant stays
 """
@@ -97,7 +98,7 @@ class OrphanFacts:
 
     `timeline`: loaded after the items were listed, with its archive. `archived`: times in the archive, of any action.
     `newest`: the greatest time in use before the items were listed. `processes`: by instant, why a process may need its
-    files. `named`: by file name, what names it. `blocks`: by path of a log file, why its blocks keep it.
+    files. `named`: by file name, or instant, what names it. `blocks`: by path of a log file, why its blocks keep it.
     """
 
     timeline: Timeline
@@ -186,7 +187,7 @@ def choose(items: Sequence[Item], facts: OrphanFacts, older_s: float, now_ms: in
 
 def _why_kept(item: Item, facts: OrphanFacts, older_s: float, now_ms: int) -> str | None:
     why = why_by_time(item, facts) or why_young(item, older_s, now_ms)
-    return why or facts.named.get(item.name) or facts.blocks.get(item.path)
+    return why or facts.named.get(item.name) or facts.named.get(item.instant) or facts.blocks.get(item.path)
 
 
 def why_young(item: Item, older_s: float, now_ms: int) -> str | None:

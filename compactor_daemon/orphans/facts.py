@@ -160,8 +160,9 @@ def gather(table: Table, items: Sequence[Item], newest: str, older_s: float, now
     facts = replace(facts, processes=dict(_processes(table, timeline, times, older_s, now_ms)))
     if not (left := [i for i in _left(items, facts, older_s, now_ms) if i.kind.is_data]):
         return facts
-    named = dict(_named(table, timeline, {item.name for item in left}, older_s, now_ms))
-    blocks = dict(_blocks(table, facts, [item for item in left if item.name not in named]))
+    wanted = {item.name for item in left} | {item.instant for item in left}
+    named = dict(_named(table, timeline, wanted, older_s, now_ms))
+    blocks = dict(_blocks(table, facts, [i for i in left if i.name not in named and i.instant not in named]))
     return replace(facts, named=named, blocks=blocks)
 
 
@@ -231,7 +232,7 @@ def _is_young(storage: Storage, time: str, older_s: float, now_ms: int) -> bool:
 
 
 def _named(table: Table, timeline: Timeline, names: Set[str], older_s: float, now_ms: int) -> Iterator[tuple[str, str]]:
-    """(file name, what names it), of these names."""
+    """(file name or instant, what names it), of these."""
     for file, found in prefetched(_naming(table, timeline), lambda file: (file, _names_in(table.storage, file))):
         yield from ((name, f"{file.path} names it") for name in found & names)
     for entry in listed_if_there(table.storage, _MARKERS) or ():

@@ -133,9 +133,10 @@ def _is_over(table: Table, newest: str, options: OrphanOptions, now_ms: int, pat
 
 
 def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """About `_AT_ONCE` items each; those of one file group are in one batch."""
+    """About `_AT_ONCE` items each, data files first; those of one file group are in one batch."""
     batch: list[Item] = []
-    for _, group in groupby(sorted(items, key=lambda i: (i.group or ("", ""), i.path)), key=lambda i: i.group):
+    ordered = sorted(items, key=lambda i: (i.group is None, i.group or ("", ""), i.path))
+    for _, group in groupby(ordered, key=lambda i: i.group or i.path):
         batch += group
         if len(batch) >= _AT_ONCE:
             yield batch

@@ -222,6 +222,17 @@ def _completed_write(at: Scene) -> None:
     file.write_bytes(encode(changed, table.layout.encoding))
 
 
+def _built_upon(at: Scene) -> None:
+    """Its timeline files were lost, all of them."""
+    table = at.table
+    timeline = table.load_timeline()
+    newest = timeline.completed_writes[timeline.latest_completed]
+    metadata = table.commit_metadata(newest)
+    ((partition, (stat, *_)),) = metadata.partition_to_write_stats.items()
+    changed = replace(metadata, partition_to_write_stats={partition: (replace(stat, prev_commit=at.gone),)})
+    (at.path / table.instant_path(newest)).write_bytes(encode(changed, table.layout.encoding))
+
+
 def _heartbeat(at: Scene, process: Process | None) -> None:
     data = b"" if process is None else b"phantombase\n" + json.dumps(asdict(process)).encode()
     at.put(heartbeat_path(at.gone), data, age_s=30)
@@ -281,6 +292,7 @@ SOURCES: dict[str, Callable[[Scene], object]] = {
     "rollback that revokes blocks of it": _revoking,
     "savepoint": _savepoint,
     "completed write": _completed_write,
+    "write that was built upon it": _built_upon,
     "heartbeat of Hudi": lambda at: _heartbeat(at, None),
     "heartbeat of a process here": lambda at: _heartbeat(at, Process.current()),
     "heartbeat of a process elsewhere": lambda at: _heartbeat(at, replace(Process.current(), host="other")),
