@@ -17,7 +17,7 @@ from phantombase import writer
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
-from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.cli.main import COMMANDS, app
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.execution.runners import LocalRunner
@@ -144,6 +144,10 @@ def test_a_service_may_be_due_less_often_than_the_others() -> None:
     assert due(both, ran, 3600, 2 * hour_ms) == (Service.CLEAN,)
     assert due(both, ran, 3600, 23 * hour_ms) == both
     assert due(both, ran, 0, 2 * hour_ms) == both
+
+
+def test_each_service_is_a_command() -> None:
+    assert {service.value for service in Service} <= COMMANDS.keys()
 
 
 def test_each_service_runs_with_its_defaults(tmp_path: Path) -> None:
