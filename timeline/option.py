@@ -20,13 +20,14 @@ def option(
     size: bool = False,
     metavar: str | None = None,
     least: float | None = None,
+    most: float | None = None,
 ) -> Any:
     """A dataclass field with the help that commands show.
 
     `flag`: the option's name in commands, if it differs. `size`: bytes, which users may write like `64m`. `metavar`:
-    what its value stands for. `least`: the least value that commands accept.
+    what its value stands for. `least`, `most`: the range that commands accept.
     """
-    metadata = {"help": help_text, "flag": flag, "size": size, "metavar": metavar, "least": least}
+    metadata = {"help": help_text, "flag": flag, "size": size, "metavar": metavar, "least": least, "most": most}
     return field(default=default, metadata=metadata)
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -23,13 +23,11 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import process_name
-from phantombase.timeline.option import help_of
+from phantombase.timeline.option import help_of, option
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.storage.storage_options import parse_pairs
-from phantombase.timeline.terminal.boundary import EXIT_FAILED
-from phantombase.timeline.terminal.command import Each
-from phantombase.timeline.terminal.console import configure_logging, emit
+from phantombase.timeline.terminal.command import CommandResult, Each
 from phantombase.timeline.terminal.option_group import Only, names_of
 from phantombase.timeline.terminal.text_table import plural
 
@@ -45,12 +43,8 @@ from ..options import AttemptOptions, ExecuteOptions
 from ..service_run import ServiceMeans
 from ..services.hudi_conf import conf_names
 from ..services.options import Service, ServiceOptions, parse_services
-from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, ZooKeeperFlags
+from .fleet_flags import CatalogFlags, ZooKeeperFlags
 from .option_flags import (
-    ATTEMPT,
-    CLOCK,
-    EXECUTE,
-    OUTPUT,
     Lock,
     StorageOption,
     check_reachable,
@@ -59,27 +53,62 @@ from .option_flags import (
     typed_options,
 )
 
-_RULES, _RETRY, _SCHEDULE = Rules(), RetryOptions(), ScheduleOptions()
-_SERVE = ServeOptions()
 _KILLED = 128
 
 _log = get_logger()
 
 
-@offers
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Http:
+    """What a daemon answers over HTTP: its metrics, and as a timeline service."""
+
+    metrics_port: int | None = option(
+        None, "port for /metrics (Prometheus), /healthz and /readyz", metavar="PORT", least=0, most=65535
+    )
+    metrics_host: str = option(
+        "", "where --metrics-port listens, without a token [default: everywhere]", metavar="ADDRESS"
+    )
+    serve_port: int | None = option(
+        None,
+        "also run the timeline service, with its pages, on this port",
+        flag="serve",
+        metavar="PORT",
+        least=0,
+        most=65535,
+    )
+    serve_host: str = option(
+        ServeOptions().host, "where --serve listens; beyond this machine it needs a token", metavar="ADDRESS"
+    )
+    serve_token_file: Path | None = option(
+        None, "a file with the token that the pages of --serve ask for", metavar="FILE"
+    )
+    serve_hudi_clients: tuple[str, ...] = option(
+        (), "networks whose Hudi clients --serve answers; they can send no token", metavar="CIDR"
+    )
+    serve_allow_actions: bool = option(False, "buttons on the pages of --serve; needs a token and a lock")
+
+
+@partial(
+    offers,
+    json=Annotated[
+        bool, typer.Option("--json", help="log lines as JSON on stderr; at the end one JSON document on stdout")
+    ],
+    quiet=False,
+)
 def run_daemon(
     ctx: typer.Context,
     of_services: Annotated[dict[str, Any], Each({service.value: service.kind for service in Service})],
+    *,
     tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="base paths of the tables")] = None,
-    catalog: CatalogFlags = CATALOG,
-    zookeeper: ZooKeeperFlags = ZOOKEEPER,
+    catalog: CatalogFlags,
+    zookeeper: ZooKeeperFlags,
     once: Annotated[bool, typer.Option("--once", help=help_of(Rules, "once"))] = False,
-    rules: Annotated[Rules, Only("max_concurrent", "order", "poll_s", "services_s")] = _RULES,
+    rules: Annotated[Rules, Only("max_concurrent", "order", "poll_s", "services_s")],
     on_term: Annotated[
         Stop,
         typer.Option(help="on SIGTERM or SIGINT: finish the instants at work, or leave them to other daemons"),
     ] = Stop.FINISH,
-    retry: Annotated[RetryOptions, Only("retries", "backoff_s")] = _RETRY,
+    retry: Annotated[RetryOptions, Only("retries", "backoff_s")],
     schedule: Annotated[
         bool, typer.Option("--schedule", help="also request compactions that are due; needs --lock or --sole-writer")
     ] = False,
@@ -87,7 +116,7 @@ def run_daemon(
         bool,
         typer.Option(help="with --schedule or --services: only phantombase's own processes write to the tables"),
     ] = False,
-    requests: ScheduleOptions = _SCHEDULE,
+    requests: ScheduleOptions,
     services: Annotated[
         str | None,
         typer.Option(
@@ -96,45 +125,13 @@ def run_daemon(
         ),
     ] = None,
     lock: Lock = None,
-    execute: ExecuteOptions = EXECUTE,
-    output: OutputOptions = OUTPUT,
-    attempt: Annotated[AttemptOptions, Only("foreign_grace_s", "barrier_s")] = ATTEMPT,
-    clock: ClockOptions = CLOCK,
+    execute: ExecuteOptions,
+    output: OutputOptions,
+    attempt: Annotated[AttemptOptions, Only("foreign_grace_s", "barrier_s")],
+    clock: ClockOptions,
     storage_option: StorageOption = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65535, metavar="PORT", help="port for /metrics (Prometheus), /healthz and /readyz"),
-    ] = None,
-    metrics_host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="where --metrics-port listens, without a token [default: everywhere]")
-    ] = "",
-    serve_port: Annotated[
-        int | None,
-        typer.Option(
-            "--serve",
-            min=0,
-            max=65535,
-            metavar="PORT",
-            help="also run the timeline service, with its pages, on this port",
-        ),
-    ] = None,
-    serve_host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="where --serve listens; beyond this machine it needs a token")
-    ] = _SERVE.host,
-    serve_token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="a file with the token that the pages of --serve ask for")
-    ] = None,
-    serve_hudi_clients: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CIDR", help="networks whose Hudi clients --serve answers; they can send no token"),
-    ] = None,
-    serve_allow_actions: Annotated[
-        bool, typer.Option("--serve-allow-actions", help="buttons on the pages of --serve; needs a token and a lock")
-    ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="log lines as JSON on stderr; at the end one JSON document on stdout")
-    ] = False,
-) -> None:
+    http: _Http,
+) -> CommandResult:
     """Serve tables: execute their compactions as they are requested, until stopped.
 
     The daemon works alone, or with `--zookeeper` as one of many daemons on machines that share the tables' file system.
@@ -157,13 +154,12 @@ def run_daemon(
     Examples: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`,
     `compactor-daemon run --root s3://bucket/warehouse --include orders --schedule --lock storage`
     """
-    configure_logging(json, quiet=False)
     chosen = parse_services(services) if services is not None else frozenset[Service]()
     _check_idle(ctx, chosen, of_services, requests, schedule=schedule)
     serve_options = ("serve_host", "serve_token_file", "serve_hudi_clients")
     for needed, given, names in (
         ("--services NAMES", services, ("services_interval",)),
-        ("--serve PORT", serve_port, serve_options),
+        ("--serve PORT", http.serve_port, serve_options),
         ("--zookeeper HOSTS", zookeeper.hosts, ("zookeeper_session",)),
     ):
         if given is None and (idle := typed_options(ctx, names)):
@@ -175,7 +171,7 @@ def run_daemon(
             f"{'--schedule' if schedule else '--services'} needs to know which other processes write to the tables",
             "A plan made while an unknown write is running would lose that write's rows.",
         )
-    if serve_allow_actions and serve_port is None:
+    if http.serve_allow_actions and http.serve_port is None:
         raise UsageError("--serve-allow-actions is given without --serve", todo="Add --serve PORT.")
     lock = zookeeper.on_lock(lock)
     check_reachable(lock)
@@ -214,19 +210,19 @@ def run_daemon(
                 observer=metrics,
             )
         )
-        if metrics_port is not None:
-            stack.enter_context(serve(metrics_port, metrics, lambda: _health(daemon), host=metrics_host))
-        if serve_port is not None:
+        if http.metrics_port is not None:
+            stack.enter_context(serve(http.metrics_port, metrics, lambda: _health(daemon), host=http.metrics_host))
+        if http.serve_port is not None:
             address = stack.enter_context(
                 service_of(
                     daemon,
                     settings,
-                    ServeOptions(port=serve_port, host=serve_host, hudi_clients=tuple(serve_hudi_clients or ())),
-                    token=None if serve_token_file is None else read_token(serve_token_file),
+                    ServeOptions(port=http.serve_port, host=http.serve_host, hudi_clients=http.serve_hudi_clients),
+                    token=None if http.serve_token_file is None else read_token(http.serve_token_file),
                     zookeeper=servers,
                     registry=metrics.registry,
                     commands=CommandSettings(lock=lock, sole_writer=sole_writer, timezone=clock.timezone),
-                    allow_actions=serve_allow_actions,
+                    allow_actions=http.serve_allow_actions,
                 )
             )
             _log.info("timeline service", address=address)
@@ -240,12 +236,11 @@ def run_daemon(
             requests=schedule,
             services=services,
             fleet=servers is not None,
-            metrics_port=metrics_port,
+            metrics_port=http.metrics_port,
         )
         summary = daemon.run()
-    emit(_data(summary), json, partial(_render, requests=schedule))
-    if summary.failed or summary.problems or any(done.failed for _, done in summary.services):
-        raise typer.Exit(EXIT_FAILED)
+    failed = bool(summary.failed or summary.problems or any(done.failed for _, done in summary.services))
+    return CommandResult(_data(summary), partial(_render, requests=schedule), failed)
 
 
 def _check_idle(
@@ -265,7 +260,7 @@ def _check_idle(
         flags = typed_options(ctx, (f"{prefix}{name}" for name in names_of(kind)))
         return bool(flags or names & conf_names(kind))
 
-    requested = not schedule and requests != _SCHEDULE
+    requested = not schedule and requests != ScheduleOptions()
     if requested and is_typed(ScheduleOptions):
         raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
     idle = [s for s in Service if s not in chosen and given[s.value] != s.kind()]

@@ -78,11 +78,20 @@ class OtherNames:
     read: Callable[[Collection[type], Mapping[str, Any], Mapping[str, Any]], tuple[Merged, Mapping[str, Any]]]
 
 
-def command(function: Callable[..., Any], *, json: Any = JSON, names: OtherNames | None = None) -> Callable[..., Any]:
+def command(
+    function: Callable[..., Any],
+    *,
+    json: Any = JSON,
+    names: OtherNames | None = None,
+    quiet: bool = True,
+) -> Callable[..., Any]:
     """Gives a command an option for each field of the option dataclasses among its parameters.
 
     Their values are the defaults; a parameter without one has that of the dataclass. A command that returns a
-    `CommandResult` has `--json`, and its result is shown. UsageError: an option is given twice with different values.
+    `CommandResult` has `--json`, and its result is shown.
+
+    `json`: its annotation; `names`: other names of the options; `quiet`: see `configure_logging`. UsageError: an option
+    is given twice with different values.
     """
     own, shared, each, shows = _declared(function, json)
     groups = {n: g for n, p in own.items() if (g := group_of(p.annotation, p.default)) is not None}
@@ -99,7 +108,7 @@ def command(function: Callable[..., Any], *, json: Any = JSON, names: OtherNames
     def run(**given: Any) -> Any:
         as_json = bool(shows and given.pop("json"))
         if shows:
-            configure_logging(as_json)
+            configure_logging(as_json, quiet=quiet)
         typed = {name: _typed(group, given) for name, group in groups.items()}
         merged: Merged = _as_typed
         if names is not None:
@@ -207,6 +216,7 @@ def _annotation(kind: type, field: Field[Any], default: Any) -> Any:
         metavar=field.metadata["metavar"] or unit,
         show_default=shown(field, default) or False,
         min=None if text else field.metadata["least"],
+        max=field.metadata["most"],
         rich_help_panel=title_of(kind, field),
     )
     python = str if text else of
