@@ -28,9 +28,8 @@ from phantombase.timeline.terminal.text_table import Column, Row, RowsTable, plu
 from ..attempt.failures import RetryOptions
 from ..cleaning.choice import CleanOptions
 from ..fleet.catalog import Catalog, fleet_of, members_in
-from ..fleet.claims import Claim, find_table_id
-from ..fleet.zookeeper_claims import ZooKeeperClaims
-from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
+from ..fleet.zookeeper_claims import held_claims
+from ..fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from ..options import AttemptOptions
 from ..status.coexistence import Finding, coexistence, find_hudi_signs, in_the_future
 from ..status.pending import Claimed, StatusOptions
@@ -135,7 +134,6 @@ _USE_COLUMNS = (
 
 _RECENT = 5
 _TABLE = "base path of the table: the folder that holds .hoodie"
-_READER = "status"
 _OPTIONS = StatusOptions()
 RETRY = RetryOptions()
 TRIGGER = TriggerOptions()
@@ -250,7 +248,7 @@ def claims(
         rows = [row for table in opened for row in work_rows(_status(table))]
     else:
         with zookeeper_session(options) as session:
-            found = [(table, _claims_in(session, table)) for table in opened]
+            found = [(table, held_claims(session, table)) for table in opened]
         rows = [row for table, held in found for row in claim_rows(table.storage.base_path, held, Clock.of(table))]
     emit({"claims": as_json(rows)}, json, status_render.claims)
 
@@ -270,14 +268,8 @@ def _claimed(zookeeper: ZooKeeperFlags, table: Table) -> Claimed:
         if options is None:
             return None
         with zookeeper_session(options) as session:
-            return _claims_in(session, table)
+            return held_claims(session, table)
     except UsageError:
         raise
     except PhantombaseError as error:
         return error
-
-
-def _claims_in(session: ZooKeeperSession, table: Table) -> Mapping[str, Claim]:
-    """The claims on a table; none if no fleet has served it yet: then the table has no name in ZooKeeper."""
-    name = find_table_id(table.storage)
-    return ZooKeeperClaims(session, name, _READER).all() if name is not None else {}

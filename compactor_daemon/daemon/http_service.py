@@ -24,8 +24,8 @@ from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 
 from ..attempt.outcome import OK
-from ..fleet.claims import Claim, find_table_id
-from ..fleet.zookeeper_claims import ZooKeeperClaims
+from ..fleet.claims import Claim
+from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..status.pending import Claimed, StatusOptions
 from ..status.status import claim_rows, table_status
@@ -104,8 +104,7 @@ class DaemonFleet:
         assert self._session is not None
         if not self._session.connected:
             raise UnknownStateError("ZooKeeper does not answer", path=self._session.options.servers)
-        name = find_table_id(table.storage)
-        return ZooKeeperClaims(self._session, name, "service").all() if name is not None else {}
+        return held_claims(self._session, table)
 
 
 def _unfinished(table: Table, pending: Row) -> list[Row] | None:

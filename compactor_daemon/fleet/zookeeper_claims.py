@@ -241,6 +241,12 @@ def claims_of(options: ZooKeeperOptions, table: str) -> Iterator[ZooKeeperClaims
         yield ZooKeeperClaims(session, table, holder="")
 
 
+def held_claims(session: ZooKeeperSession, table: Table) -> Mapping[str, Claim]:
+    """The claims on a table; none if no fleet has served it yet: then the table has no name in ZooKeeper."""
+    name = find_table_id(table.storage)
+    return ZooKeeperClaims(session, name, holder="").all() if name is not None else {}
+
+
 _CONNECT_S = 3.0
 """A writer waits no longer than this to reach ZooKeeper: daemons find its plan at their next poll anyway."""
 
