@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import re
@@ -130,6 +131,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]
     items.sort(key=lambda item: _LONG.index(_folder(item.nodeid)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end: collections of garbage need not go through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _same_in_all(item: pytest.Item) -> bool:
