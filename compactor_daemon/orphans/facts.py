@@ -33,6 +33,7 @@ from phantombase.timeline.table.exclusive import refuse_in_progress
 from phantombase.timeline.table.in_progress import UnreadableRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import list_markers
+from phantombase.timeline.view.facts import is_consistently_hashed
 from phantombase.timeline.view.listing import folders
 
 from ..attempt.outcome import is_revoked, read_outcomes
@@ -308,10 +309,11 @@ def _texts(value: Any) -> Iterator[str]:
 def _blocks(table: Table, facts: OrphanFacts, items: Sequence[Item]) -> Iterator[tuple[str, str]]:
     """(path of a log file, why its blocks keep it). Where names show the writer of a log file no block is read.
 
-    On version 6 several writes append to one log file, so it stays while any write is pending.
+    On version 6 several writes append to one log file, so it stays while any write is pending. Log files of buckets
+    that a resize makes are named after the resize, and hold blocks of the writes that go on meanwhile.
     """
     by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
-    if not by_base and not table.config.may_have_upgraded_logs:
+    if not by_base and not table.config.may_have_upgraded_logs and not is_consistently_hashed(table.storage):
         return
     writing = next(iter(facts.timeline.pending_writes), None) if by_base else None
     for item in (i for i in items if i.kind is OrphanKind.LOG):

@@ -39,6 +39,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import WRITES, marker_folder
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.facts import HASHING_METADATA
 from tests.support.archived_tables import archive, clean, compact, data_files, long_table, one_row, overwrite, upsert
 from tests.support.builders import AVRO, INSTANT_TIME, SCHEMA, avro_content, avro_schema, block
 from tests.support.compaction_steps import open_table
@@ -543,13 +544,13 @@ LOGS: dict[str, tuple[Callable[[Scene], bytes], bool]] = {
 
 
 @pytest.mark.parametrize("blocks", LOGS)
-def test_a_log_file_stays_if_a_block_of_it_may_count(blocks: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_log_file_stays_if_a_block_of_it_may_count(version: int, blocks: str, tmp_path: Path) -> None:
     """Its base file stays too. From version 8 on the name of a log file is of the only write in it."""
-    for version in (6, 9):
-        at = scene(version, tmp_path / str(version))
-        make, is_orphan = LOGS[blocks]
-        at.put(at.log, make(at))
-        assert paths(orphans(at)) == ({at.base, at.log} if is_orphan or version == 9 else set())
+    at = scene(version, tmp_path)
+    make, is_orphan = LOGS[blocks]
+    at.put(at.log, make(at))
+    assert paths(orphans(at)) == ({at.base, at.log} if is_orphan or version == 9 else set())
 
 
 def test_a_log_file_of_an_upgraded_table_is_one_of_version_6(tmp_path: Path) -> None:
@@ -559,6 +560,16 @@ def test_a_log_file_of_an_upgraded_table_is_one_of_version_6(tmp_path: Path) -> 
     lines = properties.read_text().splitlines(keepends=True)
     properties.write_text("".join(line for line in lines if "initial.version" not in line))
     assert paths(orphans(at)) == set()
+
+
+def test_a_log_file_of_an_undone_resize_has_rows_of_other_writes(tmp_path: Path) -> None:
+    """While buckets are resized, Hudi's writers write into the new ones too, whose log files have the resize's name."""
+    at = scene(9, tmp_path)
+    at.put(at.log, log_of(_after(at)))
+    at.put(f"{HASHING_METADATA}/a/00000000000000.hashing_meta", b"{}")
+    assert paths(orphans(at)) == set()
+    at.put(at.log, log_of(at.gone))
+    assert paths(orphans(at)) == {at.base, at.log}
 
 
 def test_on_version_6_log_files_stay_while_a_write_is_pending(tmp_path: Path) -> None:
