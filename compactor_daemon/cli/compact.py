@@ -28,13 +28,14 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
+from phantombase.timeline.report.cells import count, duration, plain, size
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import EXIT_FAILED, local_path
 from phantombase.timeline.terminal.command import JSON, CommandResult, Tries
 from phantombase.timeline.terminal.console import configure_logging, emit, steps_of
 from phantombase.timeline.terminal.option_group import Only
-from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, human_duration, plural
+from phantombase.timeline.terminal.text_table import Column, RowsTable, plural
 
 from ..attempt.compact_or_resume import pending_instants, preflight
 from ..execution.run_compactions import run_compactions
@@ -156,11 +157,11 @@ def render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text(_nothing(data))
         return
     columns = (
-        Column(title="instant", cell=lambda r: r["instant"]),
-        Column(title="file groups", cell=lambda r: f"{r['file_groups']:,}", right=True),
-        Column(title="rows", cell=lambda r: f"{r['rows']:,}", right=True),
-        Column(title="written", cell=lambda r: human_bytes(r["bytes_written"]), right=True),
-        Column(title="time", cell=lambda r: human_duration(r["seconds"]), right=True),
+        Column(title="instant", cell=plain("instant")),
+        Column(title="file groups", cell=count("file_groups"), right=True),
+        Column(title="rows", cell=count("rows"), right=True),
+        Column(title="written", cell=size("bytes_written"), right=True),
+        Column(title="time", cell=duration("seconds"), right=True),
         Column(title="", cell=lambda r: "finished an earlier run" if r["resumed"] else ""),
     )
     yield RowsTable(title="compacted", columns=columns, rows=data["compacted"])
@@ -196,9 +197,9 @@ def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:
             yield Text(_nothing(data))
         return
     columns = (
-        Column(title="instant", cell=lambda r: r["instant"]),
-        Column(title="file groups", cell=lambda r: f"{r['file_groups']:,}", right=True),
-        Column(title="refused", cell=lambda r: r["refused"]),
+        Column(title="instant", cell=plain("instant")),
+        Column(title="file groups", cell=count("file_groups"), right=True),
+        Column(title="refused", cell=plain("refused")),
     )
     yield RowsTable(title="would be executed", columns=columns, rows=data["pending"])
 

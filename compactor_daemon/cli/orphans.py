@@ -10,8 +10,9 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from phantombase.timeline.report.cells import duration, plain, size
 from phantombase.timeline.terminal.command import CommandResult, Tries
-from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, human_duration, plural
+from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
 
 from ..orphans.choice import OrphanOptions
 from ..orphans.remove import remove_orphans
@@ -58,11 +59,11 @@ def _render_orphans(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield RowsTable(
             title=("orphan files" if data["dry_run"] else "removed") + shown,
             columns=(
-                Column(title="path", cell=lambda r: r["path"]),
-                Column(title="", cell=lambda r: r["kind"]),
-                Column(title="why", cell=lambda r: r["why"]),
-                Column(title="bytes", cell=lambda r: human_bytes(r["bytes"]), right=True),
-                Column(title="age", cell=lambda r: human_duration(r["age_s"]), right=True),
+                Column(title="path", cell=plain("path")),
+                Column(title="", cell=plain("kind")),
+                Column(title="why", cell=plain("why")),
+                Column(title="bytes", cell=size("bytes"), right=True),
+                Column(title="age", cell=duration("age_s"), right=True),
             ),
             rows=rows[:_SHOWN],
         )

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.report.cells import count, plain, size
 from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.console import steps_of
 from phantombase.timeline.terminal.option_group import Only, names_of
@@ -67,20 +68,20 @@ def _render_served(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if not data["cleans"]:
         yield Text(f"nothing to clean: {data['why_clean']}")
     archived = data["archived"]
-    if count := len(archived["instants"]):
+    if number := len(archived["instants"]):
         did = "would archive" if data["dry_run"] else "archived"
-        yield Text(f"{did} {plural(count, 'instant')}, then stopped: {archived['why']}")
+        yield Text(f"{did} {plural(number, 'instant')}, then stopped: {archived['why']}")
     else:
         yield Text(f"nothing to archive: {archived['why']}")
     if not data["compactions"]:
         yield Text(f"nothing to compact: {data['why']}")
         return
     columns = (
-        Column(title="instant", cell=lambda r: r["instant"]),
-        Column(title="base files", cell=lambda r: f"{r['files']:,}", right=True),
-        Column(title="log files", cell=lambda r: f"{r['log_files']:,}", right=True),
-        Column(title="of", cell=lambda r: human_bytes(r["log_bytes"]), right=True),
-        Column(title="written", cell=lambda r: human_bytes(r["bytes_written"]), right=True),
+        Column(title="instant", cell=plain("instant")),
+        Column(title="base files", cell=count("files"), right=True),
+        Column(title="log files", cell=count("log_files"), right=True),
+        Column(title="of", cell=size("log_bytes"), right=True),
+        Column(title="written", cell=size("bytes_written"), right=True),
         Column(title="", cell=lambda r: "left by an earlier run" if r["finished"] else ""),
     )
     title = "compactions of the metadata table that are due" if data["dry_run"] else "compacted the metadata table"
@@ -158,7 +159,7 @@ def _render_taken_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text(f"cancelled: {instant}")
 
 
-_COPIED = Column(title="copied", cell=lambda r: f"{r['copied']:,}", right=True)
+_COPIED = Column(title="copied", cell=count("copied"), right=True)
 
 
 def _tried(row: Mapping[str, Any]) -> bool:
@@ -178,18 +179,18 @@ def _render_clustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
             title="would be clustered" if data["dry_run"] else "clustered",
             columns=(
                 Column(title="instant", cell=lambda r: r["instant"] or "(none yet)"),
-                Column(title="files", cell=lambda r: f"{r['files']:,}", right=True),
-                Column(title="of", cell=lambda r: human_bytes(r["bytes"]), right=True),
-                Column(title="become", cell=lambda r: f"{r['made']:,}", right=True),
+                Column(title="files", cell=count("files"), right=True),
+                Column(title="of", cell=size("bytes"), right=True),
+                Column(title="become", cell=count("made"), right=True),
                 Column(title="of", cell=lambda r: human_bytes(r["bytes_made"]) if r["bytes_made"] else "", right=True),
                 Column(title="rows", cell=lambda r: f"{r['rows']:,}" if r["bytes_made"] else "", right=True),
                 *([_COPIED] if any(map(_tried, rows)) else []),
-                Column(title="", cell=lambda r: r["what"]),
+                Column(title="", cell=plain("what")),
             ),
             rows=rows,
         )
-    for why, count in sorted(sum((Counter(r["encoded"]) for r in rows), Counter[str]()).items()):
-        yield Text(f"{plural(count, 'new file')} not copied as bytes: {why}")
+    for why, number in sorted(sum((Counter(r["encoded"]) for r in rows), Counter[str]()).items()):
+        yield Text(f"{plural(number, 'new file')} not copied as bytes: {why}")
     if repeated := sum(r["repeated_keys"] for r in rows):
         yield Text(
             f"{plural(repeated, 'row')} with the record key of another row of the same new file: on versions 8 and 9 "
@@ -198,8 +199,8 @@ def _render_clustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if data["why"]:
         small = f"; {plural(data['small'], 'small file')}" if data["small"] else ""
         yield Text(f"nothing to cluster: {data['why']}{small}")
-    for why, count in sorted(data["kept"].items()):
-        yield Text(f"{plural(count, 'file group')} cannot be clustered now: {why}")
+    for why, number in sorted(data["kept"].items()):
+        yield Text(f"{plural(number, 'file group')} cannot be clustered now: {why}")
     if data["left"]:
         yield Text(f"{plural(data['left'], 'new file')} more: left to the next run by --max-bytes")
 
@@ -245,17 +246,17 @@ def _render_cleaned(data: Mapping[str, Any]) -> Iterable[RenderableType]:
             title=("would be removed" if data["dry_run"] else "removed") + shown,
             columns=(
                 Column(title="partition", cell=lambda r: r["partition"] or "(none)"),
-                Column(title="old slices", cell=lambda r: f"{r['old']:,}", right=True),
-                Column(title="of replaced groups", cell=lambda r: f"{r['replaced']:,}", right=True),
-                Column(title="files", cell=lambda r: f"{r['files']:,}", right=True),
-                Column(title="bytes", cell=lambda r: human_bytes(r["bytes"]), right=True),
+                Column(title="old slices", cell=count("old"), right=True),
+                Column(title="of replaced groups", cell=count("replaced"), right=True),
+                Column(title="files", cell=count("files"), right=True),
+                Column(title="bytes", cell=size("bytes"), right=True),
             ),
             rows=rows[:_SHOWN],
         )
         since = f"states from {data['retained']} on stay: {data['why']}" if data["retained"] else data["why"]
         yield Text(f"{plural(data['files'], 'file')}, {human_bytes(data['bytes'])}; {since}")
-    for why, count in sorted(data["kept"].items()):
-        yield Text(f"{plural(count, 'old slice')} stay: {why}")
+    for why, number in sorted(data["kept"].items()):
+        yield Text(f"{plural(number, 'old slice')} stay: {why}")
     if data["left"]:
         yield Text(f"{plural(data['left'], 'file')} more: left to the next clean by --max-files or --max-partitions")
 
@@ -302,9 +303,9 @@ def archive_command(
 
 def _render_archived(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if data["finished"]:
-        count = plural(len(data["finished"]), "archived instant")
+        instants = plural(len(data["finished"]), "archived instant")
         did = "an earlier run would be finished" if data["dry_run"] else "finished an earlier run"
-        yield Text(f"{did}: {count} removed")
+        yield Text(f"{did}: {instants} removed")
     if not data["archived"]:
         yield Text(f"nothing to archive: {data['why']}")
     else:
@@ -312,10 +313,10 @@ def _render_archived(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield RowsTable(
             title=_archive_title(verb, data["archived"]),
             columns=(
-                Column(title="instant", cell=lambda r: r["instant"]),
-                Column(title="action", cell=lambda r: r["action"]),
-                Column(title="files", cell=lambda r: str(r["files"]), right=True),
-                Column(title="bytes", cell=lambda r: human_bytes(r["bytes"]), right=True),
+                Column(title="instant", cell=plain("instant")),
+                Column(title="action", cell=plain("action")),
+                Column(title="files", cell=plain("files"), right=True),
+                Column(title="bytes", cell=size("bytes"), right=True),
             ),
             rows=data["archived"][:_SHOWN],
         )
@@ -324,9 +325,9 @@ def _render_archived(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield RowsTable(
             title=_archive_title("would stay", data["kept"]),
             columns=(
-                Column(title="instant", cell=lambda r: r["instant"]),
-                Column(title="action", cell=lambda r: r["action"]),
-                Column(title="why", cell=lambda r: r["why"]),
+                Column(title="instant", cell=plain("instant")),
+                Column(title="action", cell=plain("action")),
+                Column(title="why", cell=plain("why")),
             ),
             rows=data["kept"][:_SHOWN],
         )

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.report.cells import count, plain
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Tries
@@ -123,10 +124,10 @@ def _render_savepoints(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text("no savepoints")
         return
     columns = (
-        Column(title="savepoint", cell=lambda r: r["instant"]),
-        Column(title="by", cell=lambda r: r["user"]),
-        Column(title="files", cell=lambda r: f"{r['files']:,}", right=True),
-        Column(title="comment", cell=lambda r: r["comment"]),
+        Column(title="savepoint", cell=plain("instant")),
+        Column(title="by", cell=plain("user")),
+        Column(title="files", cell=count("files"), right=True),
+        Column(title="comment", cell=plain("comment")),
     )
     yield RowsTable(title="savepoints", columns=columns, rows=data["savepoints"])
 
@@ -223,8 +224,8 @@ def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         return
     shown = f", {_SHOWN} of {len(rows)} shown (--json has all)" if len(rows) > _SHOWN else ""
     columns = (
-        Column(title="instant", cell=lambda r: r["instant"]),
-        Column(title="action", cell=lambda r: r["action"]),
+        Column(title="instant", cell=plain("instant")),
+        Column(title="action", cell=plain("action")),
     )
     title = "would be undone" if data["dry_run"] else "undone"
     yield RowsTable(title=f"{title}{shown}", columns=columns, rows=rows[:_SHOWN])
