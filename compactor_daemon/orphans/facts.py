@@ -17,7 +17,7 @@ from typing import Any
 from phantombase.timeline.codec.avro_container import MAGIC, any_record
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
-from phantombase.timeline.format.instant import State, is_time
+from phantombase.timeline.format.instant import SERVICES, State, is_time
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks
 from phantombase.timeline.instants.instant_files import StateFile, load_state_files
@@ -40,7 +40,7 @@ from ..attempt.outcome import is_revoked, read_outcomes
 from .choice import Item, OrphanFacts, OrphanKind, why_blocks, why_by_time, why_pinned, why_young
 
 _MARKERS = f"{HOODIE}/.temp"
-_PLANNED = frozenset({"compaction", "logcompaction", "clustering", "clean", "rollback", "restore", "indexing"})
+_PLANNED = frozenset((*SERVICES, "replacecommit", "clean", "rollback", "restore", "indexing"))
 """Actions whose requested file has a plan: an empty one is torn."""
 _OURS = (".hoodie_partition_metadata", "..hoodie_partition_metadata")
 _TOKEN = re.compile(r"\d+-\d+-\d+")
@@ -282,7 +282,8 @@ def _names_in(storage: Storage, file: StateFile) -> frozenset[str]:
         if not data and not (instant.action == "savepoint" or (instant.action in _PLANNED and is_plan)):
             return frozenset()
         record = any_record(data, file.path) if data.startswith(MAGIC) else json.loads(data)
-    except (ValueError, MalformedError) as error:
+        return frozenset(text.rpartition("/")[2] for text in _texts(record))
+    except (ValueError, RecursionError, MalformedError) as error:
         raise MalformedError(
             f"a file of a {instant.action} cannot be read: it may name any file",
             path=file.path,
@@ -291,7 +292,6 @@ def _names_in(storage: Storage, file: StateFile) -> frozenset[str]:
             todo="Its process may still be writing it. Otherwise restore it from a copy, or undo the action: "
             "`timeline validate TABLE` shows what is wrong with the table.",
         ) from error
-    return frozenset(text.rpartition("/")[2] for text in _texts(record))
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -45,7 +45,7 @@ from tests.support.builders import AVRO, INSTANT_TIME, SCHEMA, avro_content, avr
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import OnObjects
 from tests.support.faults import Faults, LockLostAt, make_old
-from tests.support.golden_tables import LOCK, NEWEST_AND_OLDEST, one_of, template, unzip_golden
+from tests.support.golden_tables import DAMAGES, LOCK, NEWEST_AND_OLDEST, one_of, template, unzip_golden
 from tests.support.written_tables import read_rows
 
 DAY_S = 86_400
@@ -399,6 +399,37 @@ def test_what_cannot_be_read_is_an_error(record: str, version: int, tmp_path: Pa
             orphans(at, dry_run=dry_run)
         assert caught.value.todo
     assert data_files(at.path) == before
+
+
+PLANS = ("compaction plan", "log compaction plan", "clean plan", "clustering plan", "rollback of it", "savepoint")
+
+
+@one_of("version", 9, 6)
+@pytest.mark.parametrize("source", [*PLANS, "completed write"])
+def test_a_damaged_file_of_the_timeline_removes_nothing(source: str, version: int, tmp_path: Path) -> None:
+    """An empty completed write is one of an old Flink job: its files are known by their names."""
+    at = scene(version, tmp_path)
+    before = {p: p.read_bytes() for p in at.timeline_folder.iterdir() if p.is_file()}
+    SOURCES[source](at)
+    (file,) = (p for p in at.timeline_folder.iterdir() if p.is_file() and before.get(p) != p.read_bytes())
+    data = file.read_bytes()
+    deep = b"[" * 100_000
+    damages: dict[str, Callable[[bytes], bytes | None]] = {
+        **DAMAGES,
+        "deep": lambda _: deep,
+        "no UTF-8": lambda _: b"{\xff}",
+    }
+    for name, damage in damages.items():
+        damaged = damage(data)
+        if damaged is None or (name == "empty" and source == "completed write"):
+            continue
+        file.write_bytes(damaged)
+        try:
+            found = paths(orphans(at, dry_run=False))
+        except PhantombaseError:
+            found = set()
+        assert not found & {at.base, at.log}, name
+    assert {at.base, at.log} <= data_files(at.path)
 
 
 @one_of("version", 6, 9)
