@@ -8,15 +8,21 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.report.cells import age, count, duration, labelled, plain, readable, size
 from phantombase.timeline.terminal.text_table import (
     Column,
     Row,
     RowsTable,
+    age,
+    count,
+    duration,
     facts_grid,
     human_bytes,
     human_duration,
+    labelled,
+    plain,
     plural,
+    readable,
+    size,
 )
 
 _NAMED = 2

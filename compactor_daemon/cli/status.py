@@ -16,14 +16,13 @@ from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.report.cells import count, duration, labelled, plain
 from phantombase.timeline.report.values import Clock, as_json
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.boundary import EXIT_FAILED
 from phantombase.timeline.terminal.console import clear_screen, configure_logging, emit
 from phantombase.timeline.terminal.option_group import Only
-from phantombase.timeline.terminal.text_table import Column, Row, RowsTable, plural
+from phantombase.timeline.terminal.text_table import Column, Row, RowsTable, count, duration, labelled, plain, plural
 
 from ..attempt.failures import RetryOptions
 from ..cleaning.choice import CleanOptions

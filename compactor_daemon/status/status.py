@@ -21,8 +21,7 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
-from phantombase.timeline.report.compactions import completed_compactions
-from phantombase.timeline.report.debt import Backlog, view_backlog
+from phantombase.timeline.report.compactions import Backlog, completed_compactions, view_backlog
 from phantombase.timeline.report.overview import NextPlan, next_plan
 from phantombase.timeline.report.values import FLAT, Clock, Known, is_late
 from phantombase.timeline.storage.storage_options import StorageOptions

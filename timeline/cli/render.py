@@ -8,8 +8,21 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from ..report.cells import age, count, labelled, plain, readable, size
-from ..terminal.text_table import Column, Row, RowsTable, facts_grid, human_bytes, human_duration, plural
+from ..terminal.text_table import (
+    Column,
+    Row,
+    RowsTable,
+    age,
+    count,
+    facts_grid,
+    human_bytes,
+    human_duration,
+    labelled,
+    plain,
+    plural,
+    readable,
+    size,
+)
 from .rows import ShownRows
 
 _STATE_STYLES = {"requested": "yellow", "inflight": "cyan", "completed": "green"}

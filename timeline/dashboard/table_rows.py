@@ -18,8 +18,7 @@ from ..instants.timeline import since_completed, since_request
 from ..instants.triggers import TriggerOptions
 from ..locks.section import LockSeen
 from ..locks.table_lock import STORAGE, inspect_lock
-from ..report.compactions import CompletedCompaction, completed_compactions
-from ..report.debt import Debt, table_debt
+from ..report.compactions import CompletedCompaction, Debt, completed_compactions, table_debt
 from ..report.health import Health, Word, health_of
 from ..report.overview import NextPlan, Overview, PendingReport, next_plan, overview
 from ..report.values import FLAT, OPTIONAL, Clock, Known, as_json

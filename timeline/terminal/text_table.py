@@ -180,6 +180,45 @@ def _widths(shown: Sequence[_Shown], width: int) -> list[int]:
     return widths
 
 
+Cell = Callable[[Mapping[str, Any]], str | None]
+
+
+def plain(key: str) -> Cell:
+    """A value as it is."""
+    return lambda row: None if row[key] is None else str(row[key])
+
+
+def count(key: str) -> Cell:
+    """A number, its digits in groups of three."""
+    return lambda row: None if row[key] is None else f"{row[key]:,}"
+
+
+def size(key: str) -> Cell:
+    """A number of bytes."""
+    return lambda row: human_bytes(row[key])
+
+
+def duration(key: str) -> Cell:
+    """A number of seconds."""
+    return lambda row: None if row[key] is None else human_duration(row[key])
+
+
+def age(row: Mapping[str, Any]) -> str | None:
+    """How long an instant has been pending; a negative age: the writer has another clock or time zone."""
+    return "not yet begun" if (row["age_s"] or 0.0) < 0 else duration("age_s")(row)
+
+
+def readable(time: str) -> str:
+    """An instant as date and time; one that is no time as it is."""
+    when = moment(time)
+    return time if when is None else when.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def labelled(label: str, style: str, text: str) -> Text:
+    """A line after a label."""
+    return Text.assemble((f"{label}:", style), f" {text}")
+
+
 def facts_grid(facts: Mapping[str, str]) -> Table:
     """Names and values, one pair per line."""
     grid = Table.grid(padding=(0, 2))

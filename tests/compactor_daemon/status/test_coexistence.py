@@ -21,7 +21,7 @@ from phantombase.compactor_daemon.status.status import table_status
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.clock_evidence import Zone, ZoneVerdict
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.report.debt import view_backlog
+from phantombase.timeline.report.compactions import view_backlog
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced, latest_slice
 from phantombase.writer_hooks.commit.transaction import transaction

@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.daemon.metrics import Metrics
 from phantombase.compactor_daemon.services.last_run import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.timeline.cli.main import app as timeline_app
-from phantombase.timeline.dashboard.metrics import exposition
+from phantombase.timeline.dashboard.people_app import exposition
 from phantombase.timeline.service.served_tables import ServedTable
 from tests.outside.containers.compose import compose_command
 from tests.outside.containers.engine import NoContainersError

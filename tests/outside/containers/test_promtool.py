@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from phantombase.compactor_daemon.daemon.metrics import Metrics
-from phantombase.timeline.dashboard.metrics import exposition
+from phantombase.timeline.dashboard.people_app import exposition
 from phantombase.timeline.service.served_tables import ServedTables
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT

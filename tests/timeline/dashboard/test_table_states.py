@@ -27,7 +27,7 @@ from phantombase.timeline.cli.main import app
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner
 from phantombase.timeline.dashboard.orders import CommandSettings, Order, OrderName
-from phantombase.timeline.dashboard.page_parts import bars
+from phantombase.timeline.dashboard.pages import bars
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.errors import MalformedError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions

@@ -191,7 +191,7 @@ FRONT_DOOR: tuple[Mutant, ...] = (
     (_SETTINGS, "        if text := os.environ.get(variable(name)):", "        if text := None:", "settings"),
     (_SETTINGS, "names = [match[1] for text, _ in rows if (match", "names = [match[1] for text, _ in rows[:0] if (match", "settings"),
     ("compactor_daemon/cli/config", 'if name == "storage-option" and value:', "if False:", "config"),
-    ("timeline/report/debt", "if d.log_files and d.pending_compaction is None]", "if d.log_files]", "coexistence"),
+    ("timeline/report/compactions", "if d.log_files and d.pending_compaction is None]", "if d.log_files]", "coexistence"),
 )  # fmt: skip
 # Clocks and zones: an instant is not chosen before they agree with the table.
 

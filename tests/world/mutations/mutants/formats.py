@@ -375,13 +375,13 @@ EDGES: tuple[Mutant, ...] = (
     (_BESIDE, "return foreign_trace(table, instant, partitions)", "return foreign_trace(table, instant, ())", "coexistence"),
     ("compactor_daemon/status/snapshot", "        if entry is None:\n", "        if False:\n", "status"),
     ("timeline/report/compactions", "            if metadata.compacted:", "            if True:", "status"),
-    ("timeline/report/debt", "for g in view.groups if not is_replaced(g, view.facts)]", "for g in view.groups]", "coexistence"),
+    ("timeline/report/compactions", "for g in view.groups if not is_replaced(g, view.facts)]", "for g in view.groups]", "coexistence"),
     # Pages and metrics.
     ("timeline/report/health", "if is_late(age_s, slo_s):", "if False:", "pages"),
     ("timeline/report/health", 'if row["state"] == "parked":', "if False:", "pages"),
-    ("timeline/dashboard/page_parts", "end or edge), ((end or max(today, begun)) - begun)", "end or edge), ((end or edge) - begun)", "table_states"),
-    ("timeline/dashboard/metrics", "for metric in _families(tables, list(rows)) if metric.name not in named]", "for metric in _families(tables, list(rows))]", "process"),
-    ("timeline/dashboard/metrics", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "process"),
+    ("timeline/dashboard/pages", "end or edge), ((end or max(today, begun)) - begun)", "end or edge), ((end or edge) - begun)", "table_states"),
+    ("timeline/dashboard/people_app", "for metric in _families(tables, list(rows)) if metric.name not in named]", "for metric in _families(tables, list(rows))]", "process"),
+    ("timeline/dashboard/people_app", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "process"),
     # Commands.
     ("timeline/cli/check", "failed=not all(f.good for f in found)", "failed=False", "audit project/commands"),
     ("timeline/cli/report", "not found.differences and not wrong and not flaws", "not found.differences and not flaws", "clock_check"),
