@@ -28,14 +28,13 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
-from phantombase.timeline.report.cells import count, duration, plain, size
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import EXIT_FAILED, local_path
 from phantombase.timeline.terminal.command import JSON, CommandResult, Tries
 from phantombase.timeline.terminal.console import configure_logging, emit, steps_of
 from phantombase.timeline.terminal.option_group import Only
-from phantombase.timeline.terminal.text_table import Column, RowsTable, plural
+from phantombase.timeline.terminal.text_table import Column, RowsTable, count, duration, plain, plural, size
 
 from ..attempt.compact_or_resume import pending_instants, preflight
 from ..execution.run_compactions import run_compactions

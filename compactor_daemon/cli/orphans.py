@@ -10,9 +10,8 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.report.cells import duration, plain, size
 from phantombase.timeline.terminal.command import CommandResult, Tries
-from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
+from phantombase.timeline.terminal.text_table import Column, RowsTable, duration, human_bytes, plain, plural, size
 
 from ..orphans.choice import OrphanOptions
 from ..orphans.remove import remove_orphans

@@ -13,11 +13,10 @@ from rich.text import Text
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.report.cells import count, plain, size
 from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.console import steps_of
 from phantombase.timeline.terminal.option_group import Only, names_of
-from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
+from phantombase.timeline.terminal.text_table import Column, RowsTable, count, human_bytes, plain, plural, size
 
 from ..archiving.archive import archive_table
 from ..archiving.choice import ArchiveOptions

@@ -13,11 +13,10 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.report.cells import count, plain
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Tries
-from phantombase.timeline.terminal.text_table import Column, RowsTable, plural
+from phantombase.timeline.terminal.text_table import Column, RowsTable, count, plain, plural
 
 from ..attempt.compact_or_resume import pending_instants
 from ..attempt.failures import release_failures
