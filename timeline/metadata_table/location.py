@@ -16,7 +16,7 @@ from ..format.table_config import load_table_config
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
 from ..storage.folders import HOODIE
-from ..storage.guarded import ForwardingStorage
+from ..storage.forwarding import PrefixStorage
 from ..storage.snapshot import without_snapshot
 from ..table.table import Table
 
@@ -30,24 +30,6 @@ BUILD_AGAIN = (
 """What to do about an unusable metadata table."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixStorage(ForwardingStorage):
-    """A folder of a storage as a separate storage, with the same guarantees."""
-
-    folder: str
-
-    @property
-    def base_path(self) -> str:
-        return f"{self.storage.base_path}/{self.folder}"
-
-    @property
-    def location(self) -> str:
-        return f"{self.storage.location}/{self.folder}"
-
-    def _full(self, path: str) -> str:
-        return f"{self.folder}/{path}" if path else self.folder
-
-
 def open_metadata_table(table: Table) -> Table:
     """The metadata table of a data table; `config.metadata_partitions` of the data table shows whether it has one.
 
@@ -59,7 +41,7 @@ def open_metadata_table(table: Table) -> Table:
     try:
         return Table(storage, load_table_config(storage), clock=table.clock)
     except NotATableError as error:
-        table.check_unchanged()
+        table.views.check_unchanged()
         raise error.advising(BUILD_AGAIN) from error
     except MalformedError as error:
         raise error.below(storage.base_path).advising(BUILD_AGAIN) from error

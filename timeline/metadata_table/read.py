@@ -46,7 +46,7 @@ def load_metadata_view(metadata: Table, partitions: Collection[str]) -> TableVie
         for slice_ in (s for group in found for s in group.slices):
             slice_.check_whole()
         groups += found
-    metadata.check_unchanged()
+    metadata.views.check_unchanged()
     return TableView(timeline=timeline, facts=facts, groups=tuple(groups))
 
 

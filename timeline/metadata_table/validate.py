@@ -66,13 +66,13 @@ def validate(table: Table) -> Validation:
         try:
             found = _compare(table, before)
         except MissingFileError:
-            table.check_unchanged()
+            table.views.check_unchanged()
             if table.load_timeline() == before:
                 raise
             continue
         if not found.differences:
             return found
-        table.check_unchanged()
+        table.views.check_unchanged()
         if table.load_timeline() == before:
             return found
     raise TableChangedError(

@@ -177,7 +177,7 @@ def schedule_compaction(
         )
         planned = _planned(survey, situation, options)
         _warn(table, planned.notes)
-        table.check_unchanged()
+        table.views.check_unchanged()
         if not planned.plans:
             if not dry_run:
                 _ask_writers_to_wait(table, planned, options)

@@ -151,7 +151,7 @@ def _made(
     facts = _facts(table, timeline, records)
     made = {p: partition_files(p, entries, timeline, facts.of(p), table.storage) for p, entries in listed.items()}
     made = {p: files for p, files in made.items() if files.groups or is_partition(list(listed[p]), table.config)}
-    table.check_unchanged()
+    table.views.check_unchanged()
     table.views.check_not_undone(timeline)
     table.views.check_not_cleaned(timeline, listed.values(), several=bool(table.config.partition_fields))
     return timeline, made

@@ -11,19 +11,20 @@ from __future__ import annotations
 import builtins
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from hashlib import md5
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-from ..errors import LockError, MissingFileError
-from .contract import Entry, OwnLock, Storage, list_at_once
+from ..errors import MissingFileError
+from .contract import Entry, Storage, list_at_once
 from .folders import AFTER_INSTANTS, RECORDS
+from .forwarding import ForwardingStorage
 
 if TYPE_CHECKING:  # what `show` does not need to start
-    import pyarrow as pa
+    pass
 
 _THREADS = 8
 _MD5_DIGITS = 32
@@ -59,11 +60,11 @@ class ContentCache:
                 self._bytes -= len(self._contents.popitem(last=False)[1])
 
 
-class SnapshotStorage:
+class SnapshotStorage(ForwardingStorage):
     """See the module. `whole`: folders that are listed even to find one name."""
 
     def __init__(self, origin: Storage, whole: Iterable[str], kept: ContentCache) -> None:
-        self.origin = without_snapshot(origin)
+        self.storage = without_snapshot(origin)
         self._whole, self._kept = frozenset(whole), kept
         self._lists: dict[str, builtins.list[Entry] | None] = {}
         self._named: dict[str, tuple[builtins.list[Entry], dict[str, Entry]]] = {}
@@ -74,27 +75,7 @@ class SnapshotStorage:
 
     def __reduce__(self) -> tuple[Callable[[Storage], Storage], tuple[Storage]]:
         """Another process receives the storage itself."""
-        return without_snapshot, (self.origin,)
-
-    @property
-    def base_path(self) -> str:
-        return self.origin.base_path
-
-    @property
-    def is_file_system(self) -> bool:
-        return self.origin.is_file_system
-
-    @property
-    def own_lock(self) -> OwnLock:
-        return self.origin.own_lock
-
-    @property
-    def names_at_once(self) -> int | None:
-        return self.origin.names_at_once
-
-    @property
-    def location(self) -> str:
-        return self.origin.location
+        return without_snapshot, (self.storage,)
 
     # --- reading
 
@@ -118,7 +99,7 @@ class SnapshotStorage:
             else:
                 try:
                     self._lists[folder] = (
-                        list_at_once(self.origin, folder) if folder in self._whole else self.origin.list(folder)
+                        list_at_once(self.storage, folder) if folder in self._whole else self.storage.list(folder)
                     )
                 except MissingFileError:
                     self._lists[folder] = None
@@ -127,7 +108,7 @@ class SnapshotStorage:
     def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
         if (folder, before) == (RECORDS, AFTER_INSTANTS):
             return self._all_records()
-        return self.origin.list_below(folder, before)
+        return self.storage.list_below(folder, before)
 
     def find(self, path: str) -> Entry | None:
         folder, _, name = path.rpartition("/")
@@ -138,7 +119,7 @@ class SnapshotStorage:
             if folder not in self._lists:
                 self._listed(folder)
             return self._entry(folder, name)
-        return None if self._is_known_absent(path) else self.origin.find(path)
+        return None if self._is_known_absent(path) else self.storage.find(path)
 
     def _entry(self, folder: str, name: str) -> Entry | None:
         """The entry that a folder's listing shows; names are indexed, since a timeline may have thousands."""
@@ -158,7 +139,7 @@ class SnapshotStorage:
             tag = entry.tag if entry is not None else ""
             content = self._kept.find(path, tag) if tag else None
             if content is None:
-                content = self.origin.read(path)
+                content = self.storage.read(path)
                 if _is_of(tag, content):
                     self._kept.keep(path, tag, content)
             self._read[path] = content
@@ -170,7 +151,7 @@ class SnapshotStorage:
             if path.rpartition("/")[0] in self._lists:
                 self.read(path)
             else:
-                self._read[path] = self.origin.read(path)
+                self._read[path] = self.storage.read(path)
 
     def _keep_read(self, path: str) -> None:
         """Caches a content that was read before the listing showed its tag, if its sum shows that it is not older."""
@@ -178,16 +159,13 @@ class SnapshotStorage:
         if entry is not None and path in self._read and _sum(self._read[path]) == entry.tag:
             self._kept.keep(path, entry.tag, self._read[path])
 
-    def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
-        return self.origin.open_input(path, whole=whole)
-
     def _is_record(self, path: str) -> bool:
         """Whether the listing of all records of instants shows it: not on a file system, which has empty folders."""
         return not self.is_file_system and _is_of_instant(path)
 
     def _all_records(self) -> Sequence[tuple[str, Entry]]:
         if self._records is None:
-            self._records = self.origin.list_below(RECORDS, AFTER_INSTANTS)
+            self._records = self.storage.list_below(RECORDS, AFTER_INSTANTS)
             self._records_in = _by_folder(self._records)
         return self._records
 
@@ -219,62 +197,29 @@ class SnapshotStorage:
                 if entry is None or not entry.is_folder:
                     self._changed[folder].add(name)
 
-    def open_output(self, path: str) -> IO[bytes]:
-        self._forget(path)
-        return self.origin.open_output(path)
-
-    def close_output(self, file: IO[bytes]) -> None:
-        self.origin.close_output(file)
-
-    def abort_output(self, file: IO[bytes]) -> None:
-        self.origin.abort_output(file)
+    def _changing(self, *paths: str, adds: bool = False) -> None:
+        for path in paths:
+            self._forget(path, adds=adds)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         self._forget(path, adds=True)
-        is_put = self.origin.put_if_absent(path, data)
+        is_put = self.storage.put_if_absent(path, data)
         if is_put:  # where tags are sums of the content, a listing with this tag shows that it is there
             self._kept.keep(path, _sum(data), data)
         return is_put
-
-    def make_folder(self, folder: str) -> None:
-        self._forget(folder)
-        self.origin.make_folder(folder)
 
     def place(self, source: str, target: str) -> bool:
         if self.is_file_system:  # elsewhere the source is not removed
             self._forget(source)
         self._forget(target, adds=True)
-        return self.origin.place(source, target)
-
-    def overwrite(self, path: str, data: bytes) -> None:
-        self._forget(path, adds=True)
-        self.origin.overwrite(path, data)
-
-    def delete(self, path: str) -> None:
-        self._forget(path)
-        self.origin.delete(path)
-
-    def delete_all(self, paths: Collection[str]) -> None:
-        for path in paths:
-            self._forget(path)
-        self.origin.delete_all(paths)
+        return self.storage.place(source, target)
 
     def delete_folder(self, folder: str) -> None:
         self._lists.clear()
         self._changed.clear()
         self._read.clear()
         self._records = None
-        self.origin.delete_folder(folder)
-
-    def set_modified(self, path: str, modified_ms: int) -> None:
-        self._forget(path)
-        self.origin.set_modified(path, modified_ms)
-
-    def verify(self) -> None:
-        self.origin.verify()
-
-    def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
-        return self.origin.hold(path, timeout_s, busy)
+        self.storage.delete_folder(folder)
 
 
 def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = False, reads: Iterable[str] = ()) -> None:
@@ -307,7 +252,7 @@ def _sum(content: bytes) -> str:
 
 def without_snapshot(storage: Storage) -> Storage:
     """The storage below a snapshot: each request sees its current state."""
-    return storage.origin if isinstance(storage, SnapshotStorage) else storage
+    return storage.storage if isinstance(storage, SnapshotStorage) else storage
 
 
 def _is_of_instant(path: str) -> bool:

@@ -253,10 +253,6 @@ class Table:
         """`load_view` of the partitions of the plans that still exist: some may have been removed since then."""
         return self.load_view(exactly=self.views.planned_partitions(plans), pending=pending, prevails=prevails)
 
-    def check_unchanged(self) -> None:
-        """See `ViewLoader.check_unchanged`."""
-        self.views.check_unchanged()
-
     def load_facts(self, timeline: Timeline, prevails: str | None = None) -> ViewFacts:
         """See `FactLoader.load`."""
         return self.facts.load(timeline, prevails)

@@ -35,7 +35,6 @@ from phantombase.timeline.metadata_table.create import drop_metadata_table, make
 from phantombase.timeline.metadata_table.index_logs import FileKeys, LogBounds, RecordedKeys
 from phantombase.timeline.metadata_table.location import (
     METADATA_FOLDER,
-    PrefixStorage,
     open_metadata_table,
     open_slices,
 )
@@ -48,6 +47,7 @@ from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.forwarding import PrefixStorage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import revoke, traces_of

@@ -202,7 +202,7 @@ def test_others_get_the_storage_itself(counted: Counted) -> None:
     snapshot = SnapshotStorage(counted.inner, (), ContentCache())
     assert pickle.loads(pickle.dumps(snapshot)) == counted.inner
     assert without_snapshot(snapshot) is counted.inner
-    assert SnapshotStorage(snapshot, (), ContentCache()).origin is counted.inner
+    assert SnapshotStorage(snapshot, (), ContentCache()).storage is counted.inner
     list_ahead(counted.inner, ["a"])
 
 
@@ -266,7 +266,7 @@ def test_names_of_a_long_listing_are_looked_up(counted: Counted, monkeypatch: py
     """A timeline of 10,000 pending plans is asked for some names of each."""
     listed = _Names(Entry(name=f"{number}", is_folder=False) for number in range(1000))
     snapshot = counted.snapshot("a")
-    monkeypatch.setattr(snapshot.origin, "list", lambda _folder: listed)
+    monkeypatch.setattr(snapshot.storage, "list", lambda _folder: listed)
     found = [snapshot.find(f"a/{number}") for number in range(1500)]
     assert [entry is not None for entry in found] == [number < 1000 for number in range(1500)]
     assert _Names.times <= 2

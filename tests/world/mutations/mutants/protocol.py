@@ -226,12 +226,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "table/exclusive",
     ),
     ("timeline/storage/guarded", "        self.check()\n", "        pass\n", "table/exclusive"),
-    (
-        "timeline/storage/guarded",
-        "    def delete(self, path: str) -> None:\n        self._changing()\n",
-        "    def delete(self, path: str) -> None:\n",
-        "table/exclusive",
-    ),
+    ("timeline/storage/forwarding", "            self._changing(*paths)\n", "            pass\n", "table/exclusive"),
     # A lock that is lost inside the section.
     (
         "compactor_daemon/attempt/decide",
@@ -242,7 +237,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     (
         "compactor_daemon/attempt/publish",
         "            table.storage.put_if_absent(path, kept.content)",
-        "            table.storage.origin.storage.put_if_absent(path, kept.content)",
+        "            table.storage.storage.storage.put_if_absent(path, kept.content)",
         "attempt/lost_lock",
     ),
     (

@@ -504,7 +504,7 @@ QUERY_TYPES: tuple[Mutant, ...] = (
     ("timeline/storage/contract", "        return list_at_once(storage, folder)", "        return storage.list(folder)", "open_storage"),
     ("timeline/storage/contract", "        found = again\n", "", "open_storage"),
     ("timeline/storage/local", "while len(names) > _NAMES_AT_ONCE and names != before:", "while False:", "open_storage"),
-    ("timeline/storage/snapshot", "list_at_once(self.origin, folder) if folder in self._whole else ", "", "open_storage"),
+    ("timeline/storage/snapshot", "list_at_once(self.storage, folder) if folder in self._whole else ", "", "open_storage"),
     # A past state beside a clean.
     ("timeline/read/windows", "if now.may_be_cleaned_since(before) and moment < earliest_whole(table, now):", "if False:", "past_beside_cleans"),
     ("timeline/read/changes", "    check_still_whole(table, timeline, window.begin)\n", "", "past_beside_cleans"),
