@@ -21,6 +21,7 @@ from functools import partial
 from phantombase.compactor_daemon.undo.undo import roll_back, undo_late
 from phantombase.timeline.errors import (
     ConflictError,
+    LockError,
     PhantombaseError,
     StorageError,
     UnknownCommitError,
@@ -415,6 +416,6 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str, action: st
                 undo_late(table, time, action)
         except PhantombaseError as error:
             _log.warning("rollback_failed", instant=time, error=str(error))
-        if taken_over and isinstance(first, PhantombaseError) and not isinstance(first, ConflictError):
+        if taken_over and isinstance(first, PhantombaseError) and not isinstance(first, ConflictError | LockError):
             raise _rolled_back(table, time) from first  # the rollback removed files that the write still used
         raise

@@ -225,7 +225,7 @@ def test_a_lock_that_is_lost_before_a_write_begins(ground: Ground) -> None:
     """Nothing is left of an instant that was never begun: no next write need look for its heartbeat. From the first
     file on it stays, so that Hudi rolls the instant back.
     """
-    for asked, left in ((0, 0), (1, 1)):
+    for asked, left in ((0, 0), (1, 1), (2, 1), (3, 1)):
         with ground.copy() as path:
             lock = LockLostAt(asked)
             with (
