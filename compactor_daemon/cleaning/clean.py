@@ -62,7 +62,7 @@ def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
             if now is None:
                 continue
             if now.state is State.REQUESTED and rollback_in_progress(held.table, held.timeline) is not None:
-                _take_back(held.table, now)  # what it names may be what the rollback brings back
+                _remove_plan(held.table, now)  # what it names may be what the rollback brings back
                 continue
             if now.state is State.REQUESTED and not begin(held.table, now, plan):
                 continue
@@ -99,16 +99,16 @@ def begin(table: Table, clean: Instant, plan: CleanPlan, known: Collection[str] 
     """
     pins = [pin for pin in live_pins(table.storage) if pin.path not in (known or ())]
     if (pins or known is None) and is_needed(table, plan, pins):
-        _take_back(table, clean)
+        _remove_plan(table, clean)
         return False
     content = b"" if table.layout.has_completion_times else encode_clean_plan(plan, table.storage.base_path)
     table.storage.put_if_absent(table.instant_path(clean.at(State.INFLIGHT)), content)
     return True
 
 
-def _take_back(table: Table, clean: Instant) -> None:
+def _remove_plan(table: Table, clean: Instant) -> None:
     table.storage.delete(table.instant_path(clean))
-    _log.warning("clean_taken_back", table=table.storage.base_path, instant=clean.requested_time)
+    _log.warning("clean_plan_removed", table=table.storage.base_path, instant=clean.requested_time)
 
 
 def execute(table: Table, instant: str, plan: CleanPlan, lock: TableLock) -> None:

@@ -96,7 +96,7 @@ def cluster_command(
     ctx: typer.Context,
     at: Annotated[TableChange, Tries("change nothing; show what would be joined, and what cannot be")],
     *,
-    take_back: Annotated[
+    cancel: Annotated[
         bool,
         typer.Option(
             "--cancel", help="only cancel clusterings that dead processes left pending, and remove unreadable plans"
@@ -122,9 +122,9 @@ def cluster_command(
     Examples: `compactor-daemon cluster /data/events --dry-run`,
     `compactor-daemon cluster /data/events --min-file-num 10 --target-size 256m --lock LOCK`
     """
-    if at.dry_run and take_back:
+    if at.dry_run and cancel:
         raise UsageError("--dry-run and --cancel cannot be combined")
-    if take_back and (idle := typed_options(ctx, _OF_CLUSTERING)):
+    if cancel and (idle := typed_options(ctx, _OF_CLUSTERING)):
         raise UsageError(
             "--cancel clusters nothing: options of clustering have no effect",
             found=", ".join(idle),
@@ -132,12 +132,11 @@ def cluster_command(
         )
     table, lock = at.open(
         "cluster needs to know which other processes write to the table",
-        "A write that knows nothing of the plan could lose its rows."
-        + ("" if take_back else " --dry-run needs neither."),
+        "A write that knows nothing of the plan could lose its rows." + ("" if cancel else " --dry-run needs neither."),
     )
-    if take_back:
+    if cancel:
         gone = cancel_pending_clusterings(table, lock)
-        return CommandResult({"table": at.table, "taken_back": gone}, _render_taken_back)
+        return CommandResult({"table": at.table, "cancelled": gone}, _render_cancelled)
     with steps_of("clustering") as progress:
         done = cluster_table(
             table,
@@ -151,10 +150,10 @@ def cluster_command(
     return CommandResult(at.row(done), _render_clustered)
 
 
-def _render_taken_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    if not data["taken_back"]:
+def _render_cancelled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    if not data["cancelled"]:
         yield Text("nothing to cancel: no clustering of phantombase is pending")
-    for instant in data["taken_back"]:
+    for instant in data["cancelled"]:
         yield Text(f"cancelled: {instant}")
 
 
@@ -166,7 +165,7 @@ def _tried(row: Mapping[str, Any]) -> bool:
 
 
 def _render_clustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    for instant in data["taken_back"]:
+    for instant in data["cancelled"]:
         taken = "would be cancelled" if data["dry_run"] else "cancelled"
         yield Text(f"{taken}: {instant}, of an earlier run, since its files had changed")
     earlier = "of an earlier run" if data["dry_run"] else "finished an earlier run"

@@ -99,14 +99,14 @@ class Clustered:
 class ClusterResult:
     """`done`: completed now, or what would be done, with instant "". `finished`: clusterings that an earlier run left.
 
-    `taken_back`: instants of cancelled plans of earlier runs, whose files had changed. In a dry run `finished` and
-    `taken_back` are what a run would do. `left`: new files that the bounds left to the next run. `why`: why there was
+    `cancelled`: instants of cancelled plans of earlier runs, whose files had changed. In a dry run `finished` and
+    `cancelled` are what a run would do. `left`: new files that the bounds left to the next run. `why`: why there was
     nothing to do. `small`, `kept`: see `ClusterChoice`.
     """
 
     done: Clustered | None
     finished: tuple[Clustered, ...] = ()
-    taken_back: tuple[str, ...] = ()
+    cancelled: tuple[str, ...] = ()
     left: int = 0
     why: str = ""
     small: int = 0
@@ -148,19 +148,19 @@ def cluster_table(
         return _result(choice, None, (), ())
     table.storage.verify()
     work = _Work(table=table, options=options, lock=lock, output=output, threads=threads, progress=progress)
-    finished, taken_back = work.finish_pending()
+    finished, cancelled = work.finish_pending()
     with ExitStack() as stack:
         with exclusive(table, lock, "plan a clustering", READ_INSIDE) as held:
             seen = held.table
             timeline, choice = _choose(seen, options, copying)
             if not choice.windows:
-                return _result(choice, None, finished, taken_back)
+                return _result(choice, None, finished, cancelled)
             pending = _plan(seen, timeline, choice, options)
             # Before the plan is visible: without a heartbeat the plan is dead.
             stack.enter_context(_beating(regardless(seen), pending))
             put_requested(seen, pending.requested, encode_cluster_plan(pending.plan, seen.storage.base_path))
         done = work.execute(pending, options.copy)
-    return _result(choice, done, finished, taken_back)
+    return _result(choice, done, finished, cancelled)
 
 
 def commit_stays(table: Table, error: ConflictError) -> bool:
@@ -427,12 +427,12 @@ def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Clustered, ..
 
 
 def _result(
-    choice: ClusterChoice, done: Clustered | None, finished: tuple[Clustered, ...], taken_back: tuple[str, ...]
+    choice: ClusterChoice, done: Clustered | None, finished: tuple[Clustered, ...], cancelled: tuple[str, ...]
 ) -> ClusterResult:
     return ClusterResult(
         done=done,
         finished=finished,
-        taken_back=taken_back,
+        cancelled=cancelled,
         left=choice.left,
         why="" if choice.windows else choice.why,
         small=choice.small,

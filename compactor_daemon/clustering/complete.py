@@ -78,7 +78,7 @@ def complete(
             table.storage.delete_folder(staged_folder(pending.time))
             return []
         if has_tombstone(table.storage, pending.time):
-            raise _taken_back(table, pending)
+            raise _cancelled(table, pending)
         begun, completion = decided_completion(table, pending)
         _refuse_waiting(table, timeline, pending)
         refuse_passed(table, timeline, pending)
@@ -87,7 +87,7 @@ def complete(
                 "the files of a clustering are not as they were any more",
                 path=table.storage.base_path,
                 instant=pending.time,
-                todo="Run again: the plan is taken back, and a new one made.",
+                todo="Run again: the plan is cancelled, and a new one made.",
             )
         if completion is None or compacted_after(table, completion):
             completion = table.completion_time(timeline, (pending.time,))
@@ -114,13 +114,13 @@ def cancel_clustering(table: Table, pending: PendingClustering, lock: TableLock,
 
     ConflictError: Hudi executes the plan.
     """
-    with exclusive(table, lock, "take back a clustering", _PENDING) as held:
+    with exclusive(table, lock, "cancel a clustering", _PENDING) as held:
         table = held.table
         found = held.timeline.find(pending.time, "replacecommit")
         if found is None or found.completed:
             return False
         remove(table, pending)
-    _log.info("clustering_taken_back", table=table.storage.base_path, instant=pending.time, why=why)
+    _log.info("clustering_cancelled", table=table.storage.base_path, instant=pending.time, why=why)
     return True
 
 
@@ -203,13 +203,13 @@ def _refuse_waiting(table: Table, timeline: Timeline, pending: PendingClustering
 def _found(table: Table, timeline: Timeline, pending: PendingClustering) -> Instant:
     found = timeline.find(pending.time, "replacecommit")
     if found is None:
-        raise _taken_back(table, pending)
+        raise _cancelled(table, pending)
     return found
 
 
-def _taken_back(table: Table, pending: PendingClustering) -> ConflictError:
+def _cancelled(table: Table, pending: PendingClustering) -> ConflictError:
     return ConflictError(
-        "this clustering was taken back meanwhile",
+        "this clustering was cancelled concurrently",
         path=table.storage.base_path,
         instant=pending.time,
         todo="Nothing of it is visible. Run again.",
@@ -262,7 +262,7 @@ def _look_back(table: Table, pending: PendingClustering, done: Instant) -> None:
     if requested is None or has_tombstone(table.storage, pending.time):
         regardless(table).storage.delete(table.instant_path(done))
         raise ConflictError(
-            "this clustering was taken back while its process slept",
+            "this clustering was cancelled while its process was stalled",
             path=table.storage.base_path,
             instant=pending.time,
             todo="Nothing of it is visible. Run again.",

@@ -53,13 +53,13 @@ def cancel_unreadable_plans(table: Table, lock: TableLock) -> tuple[str, ...]:
     """Removes unreadable plans; returns their instants. ConflictError: a process may work on one, or has started."""
     if not _unreadable(table, table.load_timeline()):
         return ()
-    with exclusive(table, lock, "take back an unreadable plan of a clustering", _NOT_BEGUN) as held:
+    with exclusive(table, lock, "remove an unreadable plan of a clustering", _NOT_BEGUN) as held:
         table = held.table
         found = _unreadable(table, held.timeline)
         for instant in found:
             _refuse_begun(table, instant)
         for instant in found:
-            _take_back(table, instant)
+            _cancel(table, instant)
     return tuple(i.requested_time for i in found)
 
 
@@ -108,13 +108,13 @@ def _refuse_begun(table: Table, instant: Instant) -> None:
         )
 
 
-def _take_back(table: Table, instant: Instant) -> None:
+def _cancel(table: Table, instant: Instant) -> None:
     storage, time = table.storage, instant.requested_time
     put_tombstone(storage, time)
     storage.delete_folder(staged_folder(time))
     storage.delete(table.instant_path(instant.at(State.REQUESTED)))
     storage.delete(heartbeat_path(time))
-    _log.warning("unreadable_clustering_taken_back", table=storage.base_path, instant=time)
+    _log.warning("unreadable_clustering_cancelled", table=storage.base_path, instant=time)
 
 
 _PROCESS = "phantombase.cluster"
@@ -240,6 +240,6 @@ def refuse_passed(table: Table, timeline: Timeline, pending: PendingClustering) 
             instant=pending.time,
             expected=f"cleans that retain commits from {pending.time} on",
             found=f"one that retained them from {retained_since(table, timeline)} on",
-            todo="Run again: the plan is taken back, and a new one made. Where this comes again and again, cluster "
+            todo="Run again: the plan is cancelled, and a new one made. Where this comes again and again, cluster "
             "while Hudi's cleaner does not run, or let it retain commits.",
         )

@@ -452,7 +452,7 @@ def refuse_held(table: Table, timeline: Timeline, after: str) -> None:
     for pin in live_pins(table.storage):
         if pin.holds > moment:
             raise ConflictError(
-                "a reader holds a state that would be taken back",
+                "a reader holds a state that would be undone",
                 path=table.storage.base_path,
                 found=f"pin {pin.name} at {pin.holds}",
                 todo=f"Wait for its reader, or `timeline pins TABLE --release {pin.name}`.",

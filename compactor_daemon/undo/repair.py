@@ -93,7 +93,7 @@ def cancel_unreadable_attempt(
     UsageError: no compaction with records. ConflictError: see `refuse` in the module; nothing was changed.
     """
     options = options or AttemptOptions()
-    with exclusive(table, lock, "take back an unreadable decision", {**READ_INSIDE, **_BY_NAME}) as held:
+    with exclusive(table, lock, "cancel an unreadable decision", {**READ_INSIDE, **_BY_NAME}) as held:
         table = held.table
         storage = table.storage
         if instant not in recorded_instants(storage):
@@ -112,7 +112,7 @@ def cancel_unreadable_attempt(
         for attempt in numbers:
             folder = attempt_folder(instant, attempt)
             storage.delete_all([f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)])
-        _log.warning("unreadable_decision_taken_back", instant=instant, attempt=number, files=finals)
+        _log.warning("unreadable_decision_cancelled", instant=instant, attempt=number, files=finals)
         return TakenBack(attempt=number, files=finals)
 
 

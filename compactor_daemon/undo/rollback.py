@@ -90,7 +90,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
     if not dry_run:
         remove_unreadable_rollbacks(table, lock)
     plan = None if dry_run else _plan(table, instant)
-    with stale_plan_removed(table, lock, _remove_stale), exclusive(table, lock, f"take {instant} back", _OWN) as held:
+    with stale_plan_removed(table, lock, _remove_stale), exclusive(table, lock, f"roll back {instant}", _OWN) as held:
         table, timeline = held.table, held.timeline
         if (done := completed_rollback_of(table, instant)) is not None:
             return RolledBack(instant=instant, rollback=done)
@@ -302,7 +302,7 @@ def roll_back_clustering(table: Table, lock: TableLock, instant: str, *, dry_run
     ConflictError: a process is at work, or Hudi executes the plan. LockError, StorageError: run again.
     """
     removed = stale_plan_removed(table, lock, _remove_stale_tombstone)
-    with removed, exclusive(table, lock, f"take {instant} back", _OWN) as held:
+    with removed, exclusive(table, lock, f"roll back {instant}", _OWN) as held:
         table, timeline = held.table, held.timeline
         found, pending = _found(table, timeline, instant)
         files = 0

@@ -66,7 +66,7 @@ def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
                 path=f"{storage.base_path}/{partition}",
                 expected="a folder on the file system of the table's own .hoodie folder, writable",
                 found=error.found or str(error),
-                todo="Nothing was decided. Move the partition there, let Hudi execute this compaction, or take it back "
+                todo="Nothing was decided. Move the partition there, let Hudi execute this compaction, or cancel it "
                 "with compactor-daemon unschedule: on version 6 only while no log was written under the plan.",
             ) from error
         finally:

@@ -354,9 +354,9 @@ def test_a_changed_input_takes_the_plan_back(version: int, tmp_path: Path) -> No
         p.write_bytes(data)
     rows["k1"] = (100, 100.0)
     dry = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
-    assert (dry.finished, dry.taken_back) == ((), (instant,))
+    assert (dry.finished, dry.cancelled) == ((), (instant,))
     result = cluster(path)
-    assert result.taken_back == (instant,)
+    assert result.cancelled == (instant,)
     assert result.done is not None
     assert result.done.files == 2
     assert read_rows(path) == rows

@@ -108,7 +108,7 @@ def test_take_back_and_status(tmp_path: Path) -> None:
     shown = run("status", str(path))
     assert [(one["instant"], one["action"]) for one in shown["in_progress"]] == [(instant, "clustering")]
     assert "cluster" in shown["in_progress"][0]["todo"]
-    assert run("cluster", str(path), "--cancel", "--sole-writer")["taken_back"] == [instant]
+    assert run("cluster", str(path), "--cancel", "--sole-writer")["cancelled"] == [instant]
     again = CliRunner().invoke(app, ["cluster", str(path), "--cancel", "--sole-writer"])
     assert "nothing to cancel" in again.stdout
     assert read_rows(path) == rows
@@ -207,7 +207,7 @@ def test_what_hudi_planned_is_left_to_hudi(tmp_path: Path) -> None:
     path = unzip("v6_0.15.0_cluster.scheduled", tmp_path)
     rows = _rows(path)
     result = cluster(path)
-    assert (result.done, result.finished, result.taken_back) == (None, (), ())
+    assert (result.done, result.finished, result.cancelled) == (None, (), ())
     assert_same_rows(_rows(path), rows)
 
 

@@ -248,7 +248,7 @@ def test_a_take_back_that_slept_deletes_no_file_that_another_completed(version: 
         if deletes and call.path.endswith(".parquet") and not slept:
             slept.append(call.path)
             result = cluster(path)
-            assert (result.finished, result.taken_back) == ((), (pending.time,))
+            assert (result.finished, result.cancelled) == ((), (pending.time,))
         return call.do()
 
     asleep = open_table(path, HookedStorage(open_table(path).storage, sleeps))

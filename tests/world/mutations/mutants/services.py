@@ -338,7 +338,7 @@ RESTORING: tuple[Mutant, ...] = (
     ("compactor_daemon/undo/rollback", "    with first_beat(regardless(table).storage, rollback.instant):", "    if True:", "undo/lost_lock"),
     (_ROLLBACK, "    table.storage.delete(heartbeat_path(begun.instant))\n", "    pass\n", _LOST),
     ("compactor_daemon/attempt/validity", ", *timeline.completed_writes}", "}", _LOST),
-    ("compactor_daemon/cleaning/clean", "                _take_back(held.table, now)  # what", "                pass  # what", "undo/lost_lock"),
+    ("compactor_daemon/cleaning/clean", "                _remove_plan(held.table, now)  # what", "                pass  # what", "undo/lost_lock"),
     ("writer_hooks/commit/transaction", "        self._check_ground(now)\n", "", _LOST),
     ("compactor_daemon/undo/dead_writers", "return beat is not None and beat.owner_gone", "return beat is not None", _LOST),
     (_ROLLBACK, "            put_tombstone(table.storage, write.completion_time)\n", "", _RESTORING_TESTS),
