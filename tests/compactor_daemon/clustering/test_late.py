@@ -147,7 +147,7 @@ def test_a_process_that_commits_late(version: int, tmp_path: Path) -> None:
                 read_rows(path)
         return done
 
-    with pytest.raises(ConflictError, match="slept"):
+    with pytest.raises(ConflictError, match="was stalled"):
         cluster(path, HookedStorage(open_table(path).storage, meanwhile))
     assert read_rows(path) == rows
     upsert(path, one_row("k1", 50))
