@@ -38,6 +38,7 @@ from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_ha
 
 from ..attempt.finish import forget_archived
 from ..attempt.needed_records import tidy, unfinished_compactions
+from ..orphans.facts import data_file
 from ..service_run import ServiceAnswer, ServiceMeans
 from ..undo.dead_writers import remove_unreadable_rollbacks
 from .archived_files import Archive, remove_instants
@@ -117,7 +118,12 @@ def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
     for time, paths in sorted(found.items()):
         if time not in timeline.pending_writes:
             before = max((t for t in timeline.completed_writes if t < time), default="")
-            why = f"instant {time} is gone and has files, as {paths[0]}: `compactor-daemon orphans` removes them"
+            removable = next((path for path in paths if data_file(path.rpartition("/")[2]) is not None), None)
+            why = f"instant {time} is gone and has files, as {removable or paths[0]}: " + (
+                "move it away, if it is no data file"
+                if removable is None
+                else "`compactor-daemon orphans` removes them, or shows what keeps them"
+            )
             yield ArchiveCutoff(time=before, why=why)
 
 

@@ -21,7 +21,13 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.file_name import is_of_phantombase, parse_data_file
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.reserved_times import attempts, instant_folder, recorded_instants, staged_files
+from phantombase.timeline.instants.reserved_times import (
+    attempts,
+    instant_folder,
+    outcome_path,
+    recorded_instants,
+    staged_files,
+)
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import Storage, listed_if_there
@@ -73,7 +79,8 @@ def finish_completed(table: Table, lock: TableLock) -> Table:
 
 
 def littered_instants(table: Table) -> tuple[str, ...]:
-    """Instants that are no longer pending and still have staged files, a heartbeat, or files of a revoked decision."""
+    """Instants that are no longer pending and still have staged files, a heartbeat, an open attempt, or files of a
+    revoked decision."""
     return _littered(table.snapshot())
 
 
@@ -175,7 +182,10 @@ def _is_littered(table: Table, instant: str) -> bool:
     storage = table.storage
     if storage.find(heartbeat_path(instant)) is not None or staged_files(storage, instant, STAGED_ENDINGS):
         return True
-    if not any(is_revoked(storage, instant, number) for number in attempts(storage, instant)):
+    numbers = attempts(storage, instant)
+    if numbers and storage.find(outcome_path(instant, numbers[-1])) is None:
+        return True
+    if not any(is_revoked(storage, instant, number) for number in numbers):
         return False
     try:
         made = decisions(storage, instant)

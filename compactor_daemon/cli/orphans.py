@@ -72,7 +72,7 @@ def _render_orphans(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         did = "would be aborted" if data["dry_run"] else "aborted"
         yield Text(f"{plural(data['uploads'], 'unfinished upload')} {did}")
     for why, count in sorted(data["reasons"].items()):
-        yield Text(f"{plural(count, 'file')} of no completed write kept: {why}")
+        yield Text(f"{plural(count, 'item')} kept: {why}")
     if data["foreign"]:
         yield Text(
             f"{plural(len(data['foreign']), 'file')} with names of neither Hudi nor phantombase kept, as "

@@ -28,7 +28,7 @@ from phantombase.timeline.metadata_table.records.partitions import FILES
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there
-from phantombase.timeline.storage.folders import HEARTBEATS, HOODIE, TEMPORARY, WRITES, join
+from phantombase.timeline.storage.folders import HEARTBEATS, HOODIE, RECORDS, TEMPORARY, WRITES, join
 from phantombase.timeline.table.exclusive import refuse_in_progress
 from phantombase.timeline.table.in_progress import UnreadableRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
@@ -61,7 +61,7 @@ def list_items(table: Table, timeline: Timeline) -> tuple[list[Item], list[str]]
         for entry in entries:
             if entry.is_folder or entry.name.endswith(".crc") or entry.name.startswith(_OURS):
                 continue
-            path, name = join(folder, entry.name), _data_file(entry.name)
+            path, name = join(folder, entry.name), data_file(entry.name)
             if name is None:
                 foreign.append(path)
             elif not timeline.is_committed(name.instant):
@@ -90,7 +90,7 @@ def _is_other_table(folder: str, entries: Collection[Entry]) -> bool:
     return bool(folder) and any(e.is_folder and e.name == HOODIE for e in entries)
 
 
-def _data_file(name: str) -> BaseFileName | LogFileName | None:
+def data_file(name: str) -> BaseFileName | LogFileName | None:
     """The name of a data file as Hudi and phantombase write it; `daily_report_2026.parquet` is foreign."""
     found = parse_data_file(name)
     if found is None or not is_time(found.instant):
@@ -123,12 +123,17 @@ def found_again(storage: Storage, item: Item) -> Item | None:
 
 
 def upload_item(path: str) -> Item | None:
-    """An unfinished upload to a base file, or to a log file with one writer, as an item; None: it is of another kind.
+    """An unfinished upload, of a data file, a staged file or another record, as an item; None: it is of another kind.
 
     An age is not in it: the store knows it.
     """
     folder, _, text = path.rpartition("/")
-    name = _data_file(text)
+    if path.startswith(f"{RECORDS}/"):
+        first = path.removeprefix(f"{WRITES}/").removeprefix(f"{RECORDS}/").partition("/")[0]
+        if first.isdigit():  # of a write, or of an attempt at a compaction
+            return Item(path=folder, kind=OrphanKind.STAGED, instant=first, bytes=0, modified_ms=0)
+        return Item(path=path, kind=OrphanKind.TEMPORARY, instant="", bytes=0, modified_ms=0)
+    name = data_file(text)
     if name is None:
         return None
     kind = OrphanKind.LOG if isinstance(name, LogFileName) else OrphanKind.BASE
@@ -309,13 +314,15 @@ def _texts(value: Any) -> Iterator[str]:
 def _blocks(table: Table, facts: OrphanFacts, items: Sequence[Item]) -> Iterator[tuple[str, str]]:
     """(path of a log file, why its blocks keep it). Where names show the writer of a log file no block is read.
 
-    On version 6 several writes append to one log file, so it stays while any write is pending. Log files of buckets
-    that a resize makes are named after the resize, and hold blocks of the writes that go on meanwhile.
+    On version 6 several writes append to one log file, so it stays while any write is pending; compactions append to
+    none. Log files of buckets that a resize makes are named after the resize, and hold blocks of the writes that go on
+    meanwhile.
     """
     by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
     if not by_base and not table.config.may_have_upgraded_logs and not is_consistently_hashed(table.storage):
         return
-    writing = next(iter(facts.timeline.pending_writes), None) if by_base else None
+    pending = facts.timeline.pending_writes.values()
+    writing = next((i.requested_time for i in pending if i.action != "compaction"), None) if by_base else None
     for item in (i for i in items if i.kind is OrphanKind.LOG):
         if writing is not None:
             yield item.path, f"write {writing} is pending, and may append to it"

@@ -20,7 +20,6 @@ from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.prefetch import prefetched
-from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.unfinished_uploads import abort_uploads
 from phantombase.timeline.table.exclusive import exclusive
@@ -89,46 +88,49 @@ def remove_orphans(table: Table, options: OrphanOptions, lock: TableLock, *, dry
     """
     now_ms = clock_ms() if dry_run else storage_ms(table.storage)
     choice, newest, foreign = find_orphans(table, options, now_ms)
-    found = choice.orphans
+    found, kept = choice.orphans, choice.kept
     if not dry_run:
-        found = tuple(_removed(table, found, newest, options, lock, now_ms))
+        done = list(_removed(table, found, newest, options, lock, now_ms))
+        found = tuple(item for one in done for item in one.orphans)
+        kept += tuple(item for one in done for item in one.kept)
     is_over = partial(_is_over, table, newest, options, now_ms)
     return OrphanResult(
         orphans=tuple(_orphan(item, now_ms) for item in found),
         files=sum(item.files for item in found),
         bytes=sum(item.bytes for item in found),
-        kept=choice.kept,
+        kept=kept,
         foreign=tuple(foreign),
         uploads=abort_uploads(table.storage, is_over, options.older_than_s, dry_run=dry_run),
-        reasons=dict(Counter(kept.why for kept in choice.kept)),
+        reasons=dict(Counter(one.why for one in kept)),
     )
 
 
 def _removed(
     table: Table, items: Sequence[Item], newest: str, options: OrphanOptions, lock: TableLock, now_ms: int
-) -> Iterator[Item]:
+) -> Iterator[OrphanChoice]:
+    """What was removed of these items, and what stays after all, by batches."""
     for some in _batches(items):
         with exclusive(table, lock, "remove orphan files") as held:
             storage = held.table.storage
             there = [i for i in prefetched(some, partial(found_again, storage)) if i is not None]
-            going = from_one_snapshot(partial(_chosen, held.table, there, newest, options, now_ms)).orphans
+            choice = from_one_snapshot(partial(_chosen, held.table, there, newest, options, now_ms))
+            going = choice.orphans
             storage.delete_all([item.path for item in going if not item.is_folder])
             for item in going:
                 if item.is_folder:
                     storage.delete_folder(item.path)
         for item in going:
             _log.info("orphan_removed", table=table.storage.base_path, path=item.path, bytes=item.bytes)
-        yield from going
+        yield choice
 
 
 def _is_over(table: Table, newest: str, options: OrphanOptions, now_ms: int, path: str) -> bool:
     """Whether an unfinished upload to a path, old enough, is of an instant that is gone. Nothing of it is visible."""
-    if path.startswith(f"{RECORDS}/"):
-        return True
     item = upload_item(path)
     if item is None or (item.kind is OrphanKind.LOG and not table.layout.has_completion_times):
         return False
-    item = replace(item, kind=OrphanKind.BASE)  # it has no blocks yet
+    if item.kind is OrphanKind.LOG:
+        item = replace(item, kind=OrphanKind.BASE)  # it has no blocks yet
     return bool(_chosen(table.reload(), [item], newest, options, now_ms).orphans)
 
 
@@ -150,11 +152,17 @@ def _orphan(item: Item, now_ms: int) -> Orphan:
         path=item.path,
         kind=item.kind.value,
         instant=item.instant,
-        why=f"instant {item.instant} is gone" if item.instant else "no process writes it any more",
+        why=_why(item),
         files=item.files,
         bytes=item.bytes,
         age_s=round((now_ms - item.modified_ms) / 1000, 1),
     )
+
+
+def _why(item: Item) -> str:
+    if item.kind is OrphanKind.TEMPORARY:
+        return "no process writes it any more"
+    return f"instant {item.instant} " + ("is gone" if item.kind.is_data else "has ended")
 
 
 def run_service(table: Table, options: OrphanOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:

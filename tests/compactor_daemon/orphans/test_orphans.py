@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.archiving.archive import gone_but_there
+from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.orphans import remove
@@ -612,6 +614,13 @@ def test_on_version_6_log_files_stay_while_a_write_is_pending(tmp_path: Path) ->
     assert paths(orphans(at)) == {at.base}
 
 
+def test_a_pending_compaction_of_version_6_appends_to_no_log_file(tmp_path: Path) -> None:
+    """One is pending nearly always where compactions are asynchronous."""
+    at = scene(6, tmp_path)
+    _plan(at, "compaction", encode_plan(CompactionPlan(operations=())))
+    assert paths(orphans(at)) == {at.base, at.log}
+
+
 # Other kinds of files, and those of others.
 
 
@@ -631,6 +640,9 @@ def test_what_writers_left_besides_data_files(version: int, tmp_path: Path) -> N
         at.put(name)
     young = at.put(f"{marker_folder(at.first)}/a/x.parquet.marker.CREATE", age_s=60)
     found = orphans(at, dry_run=False)
+    why = {one.path: one.why for one in found.orphans}
+    assert why[at.base] == f"instant {at.gone} is gone"
+    assert why[heartbeat_path(done)] == f"instant {done} has ended"
     assert not [name for name in left if (at.path / name).exists()]
     assert [name for name in kept if not (at.path / name).exists()] == []
     assert young.exists()
@@ -700,6 +712,8 @@ def test_what_names_a_file_between_listing_and_removal_keeps_it(
 
     done = remove_orphans(at.table, OrphanOptions(), Lock())
     assert paths(done) == set()
+    assert {at.base, at.log} <= {kept.path for kept in done.kept}
+    assert sum(done.reasons.values()) == len(done.kept)
     assert {at.base, at.log} <= data_files(at.path)
 
 
@@ -751,6 +765,28 @@ def test_archiving_goes_on_behind_them(version: int, tmp_path: Path) -> None:
     went_on = archive(at.path)
     assert len(went_on.archived) > 2
     assert read_rows(at.path) == rows
+
+
+@pytest.mark.parametrize("name", ["daily_report_{}.parquet", "a_b_{}0.parquet"])
+def test_a_file_of_a_user_that_stops_archiving_is_not_said_to_be_an_orphan(name: str, tmp_path: Path) -> None:
+    """Readers would count it, so archiving stops; no service removes it."""
+    at = scene(9, tmp_path)
+    for file in (at.base, at.log):
+        (at.path / file).unlink()
+    at.put(report := f"a/{name.format(at.gone)}")
+    (cutoff,) = gone_but_there(at.table, at.table.load_timeline())
+    assert cutoff.why.endswith(f"is gone and has files, as {report}: move it away, if it is no data file")
+    assert orphans(at).foreign == (report,)
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_an_open_attempt_at_a_plan_that_is_gone_is_closed_by_the_next_run(version: int, tmp_path: Path) -> None:
+    """Its process died before it staged a file, and Hudi restored the table: nothing else shows the attempt."""
+    at = scene(version, tmp_path)
+    _attempt(at, None)
+    assert paths(orphans(at)) == set()
+    finish_completed(at.table, LOCK)
+    assert paths(orphans(at)) == {at.base, at.log}
 
 
 # The command.

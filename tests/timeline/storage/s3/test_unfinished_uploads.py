@@ -167,10 +167,14 @@ def test_uploads_of_an_undone_write_are_orphans(version: int, s3: S3Server, uplo
     storage.put_if_absent(f"{table.config.timeline_folder}/{pending}.deltacommit.inflight", b"")
     base, log = "north/f-0_3-1-99_{}.parquet", "north/.f-0_{}.log.1_0-98-77"
     gone = [name.format(undone) for name in (base, log)]
+    staged = (".hoodie/.phantombase/{}/1/0-ab.parquet", ".hoodie/.phantombase/writes/{}/ab.log")
+    for path in (name.format(time) for name in staged for time in (pending, later)):  # their process may be at work
+        uploads.begin(bucket, storage.key(path))
+    gone += [".hoodie/.phantombase/tmp/ab", *(name.format(undone) for name in staged)]
     for path in (*gone, *(name.format(time) for name in (base, log) for time in (first, pending, later)), *THEIRS):
         uploads.begin(bucket, storage.key(path))
     before = uploads.of(bucket)
-    over = set(map(storage.key, gone if version == 9 else gone[:1]))
+    over = set(map(storage.key, gone if version == 9 else [name for name in gone if ".log." not in name]))
     assert remove_orphans(table, OrphanOptions(), LOCK, dry_run=True).uploads == len(over)
     assert uploads.of(bucket) == before
     assert remove_orphans(table, OrphanOptions(), LOCK).uploads == len(over)
