@@ -383,8 +383,8 @@ def _remove_leftover(storage: Storage, folder: str, name: str) -> None:
             storage.place(path, kept)
         except MissingFileError:
             return
-        storage.delete(path)
-        try:
+        try:  # from here on: placing may have been a rename, after which the staged name is the only one
+            storage.delete(path)
             check_guard(storage)
         except PhantombaseError:
             if name in {f.name for f in newest_manifest(storage, folder).files}:

@@ -164,7 +164,8 @@ def _write(
     path = f"{slice_.partition}/{name}"
     if not metadata.storage.put_if_absent(path, content) and metadata.storage.read(path) != content:
         metadata.storage.delete(path)  # of a dead process with another schema or HFile layout
-        if not metadata.storage.put_if_absent(path, content):
+        # Also after the lock was lost meanwhile: the file may have been another process's, which needs it.
+        if not regardless(metadata).storage.put_if_absent(path, content):
             raise _other(metadata, path, instant)
     return WriteStat(
         file_id=slice_.file_id,

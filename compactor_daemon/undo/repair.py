@@ -59,7 +59,7 @@ from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.in_progress import pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileSlice, GroupKey
@@ -232,7 +232,7 @@ def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = F
             )
         table.storage.overwrite(torn.path, encode(content, table.layout.encoding))
         if table.layout.slicing is Slicing.BY_BASE_INSTANT:
-            table.storage.set_modified(torn.path, torn.modified_ms)
+            regardless(table).storage.set_modified(torn.path, torn.modified_ms)  # as the file is complete now
     _log.warning(
         "completed_file_written_anew", table=table.storage.base_path, instant=instant, file_groups=len(written)
     )

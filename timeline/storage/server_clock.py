@@ -15,6 +15,7 @@ from ..clocks import Stopwatch
 from ..errors import ClockError, StorageError
 from .contract import Storage
 from .folders import TEMPORARY
+from .guarded import unguarded
 
 if TYPE_CHECKING:
     from .object_clients import StoreFacts
@@ -29,6 +30,7 @@ _COMPARED_S = 300.0
 
 def storage_ms(storage: Storage) -> int:
     """Now, in milliseconds since the epoch; rounded as the storage rounds the times of its files."""
+    storage = unguarded(storage)  # no other process knows the name: in a section it is no change, and always removed
     path = f"{TEMPORARY}/clock-{uuid.uuid4().hex}"
     try:
         storage.put_if_absent(path, b"")

@@ -319,6 +319,31 @@ def test_a_leftover_that_another_archiver_named_meanwhile_stays(path: Path) -> N
     assert (path / FOLDER / LEFT).read_bytes() == b"left"
 
 
+def test_a_leftover_that_is_moved_away_is_put_back(path: Path) -> None:
+    """As above, where placing is a rename, and the process slept right before that."""
+    others = LocalStorage(str(path))
+    slept = False
+
+    def hook(call: Call) -> Any:
+        nonlocal slept
+        if call.name != "place" or slept:
+            return call.do()
+        slept = True
+        named(others, LEFT)
+        done = call.do()
+        others.delete(f"{FOLDER}/{LEFT}")
+        return done
+
+    def check() -> None:
+        if slept:
+            raise LockError("the lock was lost")
+
+    storage = GuardedStorage(HookedStorage(others, hook), check)
+    with pytest.raises(LockError):
+        _forget_old(storage, FOLDER, newest_manifest(storage, FOLDER), 1)
+    assert (path / FOLDER / LEFT).read_bytes() == b"left"
+
+
 def test_a_leftover_that_is_gone_is_no_error(path: Path) -> None:
     def hook(call: Call) -> Any:
         if call.name == "place":

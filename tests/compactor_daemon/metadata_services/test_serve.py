@@ -12,7 +12,8 @@ import pytest
 from phantombase import writer
 from phantombase.compactor_daemon.metadata_services.due import MetadataDue, MetadataOptions, due
 from phantombase.compactor_daemon.metadata_services.retention import clean_waits
-from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError, UsageError
+from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
+from phantombase.timeline.errors import ConflictError, LockError, MissingFileError, PhantombaseError, UsageError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.instants.timeline import Timeline
@@ -24,8 +25,9 @@ from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, Failure, Hook, HookedStorage, ProcessDied, die_at, fail_at
+from tests.support.faults import LockLostBehind
 from tests.support.golden_tables import one_of, unzip_golden
-from tests.support.metadata_tables import entries, files_of, rows, serve
+from tests.support.metadata_tables import AT_ONCE, entries, files_of, rows, serve
 from tests.support.metadata_tables import path as path
 from tests.support.selection import ALL
 
@@ -194,6 +196,28 @@ def test_another_process_that_completes_it_is_noticed(path: Path) -> None:
 
     with pytest.raises(ConflictError, match="same compaction of the metadata table"):
         serve(open_table(path, HookedStorage(LocalStorage(str(path)), hook)))
+
+
+def test_a_file_that_is_removed_after_the_lock_was_lost_is_put_again(path: Path) -> None:
+    """A dead process left one of another content; another process replaced and completed it while this one slept."""
+    with pytest.raises(ProcessDied):
+        serve(open_table(path, HookedStorage(LocalStorage(str(path)), _dead_before(".commit"))))
+    before = entries(open_table(path))
+    for file in (path / ".hoodie/metadata/files").glob("*-990000000_*.hfile"):
+        file.write_bytes(b"of another release")
+    slept: list[str] = []
+
+    def hook(call: Call) -> object:
+        if call.name == "delete" and call.path.endswith(".hfile") and not slept:
+            serve(open_table(path))
+            slept.append(call.path)
+        return call.do()
+
+    table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
+    with pytest.raises(LockError):
+        serve_metadata(table, AT_ONCE, LockLostBehind(slept))
+    assert slept
+    check_finished(path, before)
 
 
 def _dead_before(ending: str) -> Hook:

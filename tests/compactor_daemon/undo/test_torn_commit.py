@@ -29,7 +29,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import check_usable, compact, long_table, one_row, overwrite, restore, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.faults import roll_back_half_way, small_table
+from tests.support.faults import LockLostAt, roll_back_half_way, small_table
 from tests.support.golden_tables import LOCK, one_of
 from tests.support.selection import deep
 from tests.support.written_tables import Rows, read_rows, written_table
@@ -350,6 +350,17 @@ def test_where_a_clean_has_removed_what_it_merged(version: int, is_archived: boo
     upsert(path, one_row("k0", 100))
     compact(path)
     assert read_rows(path) == rows | {"k0": (100, 100.0)}
+
+
+def test_a_lock_that_is_lost_behind_the_new_file_leaves_its_time(tmp_path: Path) -> None:
+    """On version 6 it is the completion time; a file that is complete is not repaired again."""
+    path = tmp_path / "trips"
+    rows, done, _ = _made(path, 6)
+    file = _tear(path, done)
+    before = file.stat().st_mtime_ns // 10**6
+    write_anew(open_table(path), done.requested_time, LockLostAt(1))
+    assert file.stat().st_mtime_ns // 10**6 == before
+    assert read_rows(path) == rows
 
 
 def _refused(path: Path, done: Instant, error: type[Exception], match: str) -> None:

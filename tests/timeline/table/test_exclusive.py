@@ -19,6 +19,7 @@ from phantombase.timeline.locks.section import Section
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.forwarding import PrefixStorage
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import Guard, check_lock, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.table import Table
 from tests.project.rooms import modules
@@ -160,6 +161,17 @@ def test_a_step_that_must_run_without_the_lock_says_so(table: Table) -> None:
     assert table.storage.find("a/b") is not None
 
 
+def test_the_clock_of_the_storage_is_read_without_the_lock(table: Table) -> None:
+    """The object that shows it is removed, and ZooKeeper is not asked twice for each new instant."""
+    before = digest(Path(table.storage.base_path))
+    lock = LockLostAt(0)
+    with exclusive(table, lock, "test", snapshot=True) as held:
+        storage_ms(held.table.storage)
+        storage_ms(PrefixStorage(held.table.storage, HOODIE))
+    assert lock.asked == 0
+    assert digest(Path(table.storage.base_path)) == before
+
+
 def test_a_section_that_is_refused_gives_the_lock_back(table: Table) -> None:
     held = []
 
@@ -213,6 +225,7 @@ ASKED = {
     "remove an unreadable plan of a clean": "SETTINGS UPGRADE RESTORE",
     "remove an unreadable plan of a {action}": "UPGRADE",
     "remove files of a decision": "",
+    "remove orphan files": "SETTINGS UPGRADE RESTORE ROLLBACK",
     "remove what is left of a clustering": "UPGRADE",
     "request the rollback of {target}": "SETTINGS UPGRADE",
     "restore the table": "UPGRADE",

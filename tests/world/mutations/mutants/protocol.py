@@ -265,6 +265,12 @@ PROTOCOL: tuple[Mutant, ...] = (
         "attempt/lost_lock",
     ),
     (
+        "compactor_daemon/archiving/history",
+        "        try:  # from here on: placing may have been a rename, after which the staged name is the only one\n            storage.delete(path)\n",
+        "        storage.delete(path)\n        try:\n",
+        "archiving/choice",
+    ),
+    (
         "compactor_daemon/undo/unschedule",
         "    storage.delete(path)\n    try:\n",
         "    free.delete(path)\n    try:\n",
