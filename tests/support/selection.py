@@ -114,11 +114,12 @@ def for_each(cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[[
     For cases that take milliseconds each and ask one rule.
     """
 
+    all_cases = list(cases)
+    assert all_cases
+
     def over(test: Callable[..., None]) -> Callable[[], None]:
         def of_all() -> None:
-            left = list(cases)
-            assert left
-            for case in left:
+            for case in all_cases:
                 values = case if isinstance(case, tuple) else (case,)
                 try:
                     test(*values)

@@ -21,6 +21,7 @@ from phantombase.timeline.format.instant import (
     parse_time,
 )
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
+from tests.support.selection import for_each
 
 LAYOUTS = [LAYOUT_1, LAYOUT_2]
 PENDING_ONLY = {"compaction", "logcompaction", "clustering"}
@@ -58,10 +59,10 @@ def test_file_names_print_and_parse(layout: Layout, data: st.DataObject) -> None
     )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: str(x.judge))
-@pytest.mark.parametrize(
-    ("name", "action", "state"),
-    [
+@for_each(
+    (layout, *case)
+    for layout in LAYOUTS
+    for case in [
         ("10.deltacommit.requested", "deltacommit", State.REQUESTED),
         ("10.deltacommit.inflight", "deltacommit", State.INFLIGHT),
         ("10.deltacommit", "deltacommit", State.COMPLETED),
@@ -73,7 +74,7 @@ def test_file_names_print_and_parse(layout: Layout, data: st.DataObject) -> None
         ("10.clean", "clean", State.COMPLETED),
         ("10.rollback.inflight", "rollback", State.INFLIGHT),
         ("10.savepoint", "savepoint", State.COMPLETED),
-    ],
+    ]
 )
 def test_names(layout: Layout, name: str, action: str, state: State) -> None:
     """Names both layouts share; a `commit` in flight is named without its action."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -51,6 +52,7 @@ from tests.support.builders import (
     delete_content,
     parquet_block,
 )
+from tests.support.selection import for_each
 
 ONE = avro_schema(("k", "string"), ("v", "long"))
 ROWS = [{"k": "a", "v": 1}, {"k": "bb", "v": 2}]
@@ -479,8 +481,7 @@ def test_integer_zero_among_other_integers() -> None:
     assert (columns(found), found.natural.to_pylist()) == ([[0, 7]], [True, False])
 
 
-@pytest.mark.parametrize("first", [0, 1, 2])
-@pytest.mark.parametrize("wrapper", list(WRAPPED))
+@for_each(product(WRAPPED, [0, 1, 2]))
 def test_mixed_deletes(wrapper: str, first: int) -> None:
     """Natural deletes among typed ones: each entry keeps its place, its value and the wrapper's type."""
     kind, values = WRAPPED[wrapper]

@@ -389,7 +389,7 @@ REFUSALS: list[tuple[int, dict[str, str | None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("version", "changes", "message"), REFUSALS)
+@for_each(REFUSALS)
 def test_refusals_have_a_name(version: int, changes: dict[str, str | None], message: str) -> None:
     """What is not supported is refused with the setting, what was found and what to do."""
     config_of(6).check_changeable()

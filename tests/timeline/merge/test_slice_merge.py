@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from tests.support.builders import (
     reference_merge,
     same_java_class,
 )
-from tests.support.selection import ALL
+from tests.support.selection import ALL, for_each
 
 COMMIT, EVENT = MergeMode.COMMIT_TIME, MergeMode.EVENT_TIME
 OVERWRITE_0X, EVENT_0X = MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X
@@ -234,8 +235,7 @@ def test_hudi_0x_compares_decimals_with_the_base_by_value() -> None:
     assert case(EVENT_0X, "b3.00", "upd-1.00", COLUMN["decimal"]) == ["b3.00"]
 
 
-@pytest.mark.parametrize("column", ORDERING_COLUMNS, ids=lambda c: str(c.name))
-@pytest.mark.parametrize("mode", [OVERWRITE_0X, EVENT_0X, EVENT])
+@for_each(product([OVERWRITE_0X, EVENT_0X, EVENT], ORDERING_COLUMNS))
 def test_typed_delete_against_a_greater_row(mode: MergeMode, column: OrderingColumn) -> None:
     """A typed delete loses to a greater row before it, except where its Java class is not the rows': 0.15's text
     and decimals, the wrapper of dates everywhere."""
@@ -606,8 +606,7 @@ def test_books_that_balance() -> None:
     check(BOOKS)
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Ledger) if f.name != "identity"])
-@pytest.mark.parametrize("by", [-1, 1])
+@for_each(product([f.name for f in fields(Ledger) if f.name != "identity"], [-1, 1]))
 def test_any_wrong_count_is_found(name: str, by: int) -> None:
     """One more or one less in any single count breaks some equation, and the error says where."""
     with pytest.raises(LedgerError, match="does not balance") as failure:

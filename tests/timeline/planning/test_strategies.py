@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from datetime import date, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from phantombase.timeline.planning.strategies import (
 )
 from phantombase.timeline.planning.universal import MergeKind, Picking, PickOptions, Stack, pick
 from phantombase.timeline.view.view import DataFile, FileSlice
+from tests.support.selection import for_each
 
 S = Strategy
 TODAY = date(2026, 11, 22)
@@ -65,8 +67,7 @@ D = slice_of("d", 5 * MB, 2 * MB)
 """6 MB, 120 MB, 0 MB, 12 MB of reads and writes; 1, 2, 3, 1 log files."""
 
 
-@pytest.mark.parametrize(
-    ("story", "options", "kept"),
+@for_each(
     [
         ("all, as they come", options_of(S.UNBOUNDED), "abcd"),
         ("a target of nothing takes nothing", options_of(S.BOUNDED_IO, strategy_io_mb=0), ""),
@@ -192,21 +193,22 @@ def test_reasons() -> None:
     assert other.left == (("a", "the partition's path does not contain 'b'"),)
 
 
-@pytest.mark.parametrize(
-    "partition",
-    [
-        "",
-        "north",
-        "2026-11-20",
-        "2026/11",
-        "2026/13/01",
-        "2026/11/200",
-        "20261120",
-        "dt=2026/11/20/hh=05",
-        "٢٠٢٦/11/20",
-    ],
+@for_each(
+    product(
+        [S.DAY_BASED, S.BOUNDED_PARTITION_AWARE, S.UNBOUNDED_PARTITION_AWARE],
+        [
+            "",
+            "north",
+            "2026-11-20",
+            "2026/11",
+            "2026/13/01",
+            "2026/11/200",
+            "20261120",
+            "dt=2026/11/20/hh=05",
+            "٢٠٢٦/11/20",
+        ],
+    )
 )
-@pytest.mark.parametrize("strategy", [S.DAY_BASED, S.BOUNDED_PARTITION_AWARE, S.UNBOUNDED_PARTITION_AWARE])
 def test_a_partition_that_is_no_day(strategy: Strategy, partition: str) -> None:
     """Refused, though Hudi lets a single one pass: it would fail with the second."""
     with pytest.raises(UsageError, match="partitions that are days"):
@@ -397,8 +399,7 @@ def picked(base: int, *logs: int, now: datetime = NOON, stack: dict[str, Any] | 
     return f"minor {found.logs}" if found.kind is MergeKind.MINOR else found.kind.value
 
 
-@pytest.mark.parametrize(
-    ("story", "expected", "base", "logs", "said"),
+@for_each(
     [
         ("four small logs are fewer than the trigger", "none", 1000, (1, 1, 1, 1), {}),
         ("five equal small logs become one", "minor 5", 1000, (1, 1, 1, 1, 1), {}),
