@@ -145,12 +145,12 @@ def why_counted(time: str, facts: OrphanFacts) -> str | None:
     timeline = facts.timeline
     for instant in sorted(timeline.at(time), key=lambda i: i.completed):
         return f"{instant.action} {time} is " + ("completed" if instant.completed else "pending: roll it back first")
-    if not timeline.start:
-        return "no write is on the active timeline: what is archived cannot be known"
+    if not timeline.completed:
+        return "no completed write is on the active timeline: what is archived cannot be known"
     if time in facts.archived:
         return f"instant {time} is archived"
     if time < counted_from(timeline):
-        return f"instant {time} is older than the active timeline, and counts as archived"
+        return f"instant {time} is older than the completed ones of the active timeline, and counts as archived"
     if time > facts.newest:
         return f"instant {time} is later than the newest one: a writer may have just begun"
     return None
@@ -159,10 +159,12 @@ def why_counted(time: str, facts: OrphanFacts) -> str | None:
 def counted_from(timeline: Timeline) -> str:
     """Writes before this time that are not on the timeline count as completed, for phantombase or Hudi.
 
-    Archiving may have passed savepoints. Hudi counts from the first write that no savepoint keeps.
+    Archiving may have passed savepoints, and a writer whose clock is slow may begin a write before what is archived.
+    Hudi counts from the first completed write, or pending compaction, that no savepoint keeps.
     """
     saved = {i.requested_time for i in timeline.instants if i.action == "savepoint"}
-    unsaved = (i.requested_time for i in timeline.instants if i.is_write and i.requested_time not in saved)
+    counted = (i for i in timeline.instants if i.is_write and (i.completed or i.action == "compaction"))
+    unsaved = (i.requested_time for i in counted if i.requested_time not in saved)
     return max(timeline.start, min(unsaved, default=timeline.start))
 
 

@@ -191,19 +191,22 @@ class Timeline:
     def needs_archive(self, time: str) -> bool:
         """Whether only the archived timeline shows when, or whether, a write completed.
 
-        Archived instants are older than the start. Later ones exist only if archival continued beyond a savepoint,
-        whose own instant is kept in the active timeline.
+        Archived instants are older than the start. Later ones exist only where `may_be_archived_later` says so.
         """
         if time in self.completed_writes or time in self.pending_writes:
             return False
         if time < self.start:
             return self.layout.has_completion_times
-        return self.has_savepoints
+        return self.may_be_archived_later
 
     @cached_property
-    def has_savepoints(self) -> bool:
-        """Whether archival may have skipped some instants."""
-        return any(i.action == "savepoint" for i in self.instants)
+    def may_be_archived_later(self) -> bool:
+        """Whether archived instants may be later than the start.
+
+        Archival continues beyond savepoints, whose own instants stay. And a writer whose clock is slow may begin a
+        write before instants that are archived already; Hudi counts from the first completed write.
+        """
+        return self.start in self.pending_writes or any(i.action == "savepoint" for i in self.instants)
 
     def may_be_cleaned_since(self, before: Timeline) -> bool:
         """Whether a clean may have started after the earlier timeline `before`: it is listed or may be archived."""

@@ -256,8 +256,10 @@ def _marked(log: LogFile, timeline: Timeline, facts: ViewFacts) -> LogFile:
     if not witness.known:
         return log
     writes = witness.names((log.partition, log.name.file_id)).get(str(log.name), ())
-    # Every write to a slice is later than its base, unless archiving passed a savepoint.
-    is_stray = not writes and not timeline.has_savepoints and log.name.instant in witness.known and not witness.unread
+    # Every write to a slice is later than its base, unless archived ones may be later than the start.
+    is_stray = (
+        not writes and not timeline.may_be_archived_later and log.name.instant in witness.known and not witness.unread
+    )
     return replace(
         log, marks=Marks(known=witness.known, writes=writes, is_stray=is_stray, uncompleted=witness.uncompleted)
     )

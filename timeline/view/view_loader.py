@@ -272,8 +272,8 @@ def _retained_at_least(files: InstantFiles, clean: Instant) -> str:
 
 
 def needs_archive(timeline: Timeline, entries: Iterable[Entry]) -> bool:
-    """Whether only the archive shows which files of a listing count: also for base files, if archiving has passed a
-    savepoint, which keeps its own instant in the active timeline."""
+    """Whether only the archive shows which files of a listing count: also for base files, where archived instants may
+    be later than the start."""
     entries = list(entries)
     if any(timeline.needs_archive(t) for t in log_instants(entries)):
         return True

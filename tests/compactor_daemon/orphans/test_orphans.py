@@ -482,6 +482,21 @@ def test_where_no_write_is_active_nothing_is_gone(version: int, tmp_path: Path) 
     plan = encode_clean_plan(CleanPlan(policy="KEEP_LATEST_COMMITS", files={}), str(at.path))
     at.put_instant(f"{at.later()}.clean.requested", plan)
     assert paths(orphans(at)) == set()
+    at.put_instant(f"{int(at.gone) - 1}.deltacommit.inflight")
+    assert paths(orphans(at)) == set()
+
+
+@one_of("version", 9, 6)
+def test_a_pending_write_of_a_slow_clock_makes_no_archived_instant_gone(version: int, tmp_path: Path) -> None:
+    """It is the first active one, and earlier than what is archived; also if the archive is lost."""
+    at = archived_scene(version, tmp_path)
+    early = min(i.requested_time for i in at.table.with_archive(at.table.load_timeline()).archived if i.is_write)
+    at.put_instant(f"{int(early) - 5}.deltacommit.inflight")
+    assert paths(orphans(at)) == {at.base}
+    for file in (at.path / at.table.config.history_folder).glob("*"):
+        file.unlink()
+    make_old({at.path / file for file in data_files(at.path)}, 10 * DAY_S)
+    assert paths(orphans(at)) == {at.base}
 
 
 def test_a_table_in_a_folder_of_the_table_is_left_alone(tmp_path: Path) -> None:

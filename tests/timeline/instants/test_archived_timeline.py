@@ -21,8 +21,11 @@ from phantombase.timeline.format.table_config import load_table_config
 from phantombase.timeline.instants.archived_timeline import load_history
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from tests.support.archived_tables import archive, long_table, one_row, upsert
 from tests.support.builders import timeline_of
 from tests.support.golden_tables import GOLDEN, one_of, unzip_golden
+from tests.support.written_tables import read_rows
 
 ACTIONS = ["deltacommit"] * 5 + ["commit", "deltacommit"]
 
@@ -370,6 +373,20 @@ def test_missing_folder_is_told_from_missing_file(tmp_path: Path) -> None:
 
 
 ARCHIVED = ("10_11.deltacommit", "12_13.commit", "20_25.deltacommit", "30_31.deltacommit", "40_41.commit")
+
+
+@pytest.mark.parametrize("version", [6, 8, 9])
+def test_a_pending_write_of_a_slow_clock_hides_no_archived_write(version: int, tmp_path: Path) -> None:
+    """A writer whose clock is slow, or in another zone, begins a write before those that are archived already."""
+    path = tmp_path / "t"
+    long_table(path, version, 8, compact_at=None)
+    upsert(path, one_row("new", 1))
+    early = int(Table.open(str(path)).load_timeline().start) - 5
+    assert archive(path).archived
+    rows, folder = read_rows(path), path / Table.open(str(path)).config.timeline_folder
+    for state in ("requested", "inflight"):
+        (folder / f"{early}.deltacommit.{state}").touch()
+    assert read_rows(path) == rows
 
 
 def test_what_was_archived_since_the_listing_does_not_count() -> None:

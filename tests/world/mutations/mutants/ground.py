@@ -188,6 +188,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/view/view_loader", " and not several and not unseen:", " and not unseen:", "listing_in_pages"),
     ("timeline/view/view_loader", "        if now.start != timeline.start:\n", "        if False:\n", "busy_tables"),
     ("timeline/instants/timeline", "        if self.completed:\n", "        if False:\n", "listing_in_pages"),
+    ("timeline/instants/timeline", "        return self.start in self.pending_writes or any(", "        return any(", "archived_timeline"),
     ("timeline/instants/timeline", "i.requested_time <= newest and i.identity not in pending", "i.requested_time <= newest", "archived_timeline"),
     ("timeline/instants/timeline", "        if self.completed:\n", "        if True:\n", "archived_timeline"),
     ("timeline/instants/timeline", "and before.start <= i.requested_time < below", "and i.requested_time < below", "archived_timeline"),

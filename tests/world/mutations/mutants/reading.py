@@ -247,7 +247,7 @@ VIEW: tuple[Mutant, ...] = (
     ("timeline/view/grouping", "    return str(log.name) not in facts.witness.names", "    return str(log.name) in facts.witness.names", "witness"),
     ("timeline/view/grouping", " or write.completion_time is None:", ":", "witness"),
     ("timeline/view/grouping", "if by_name or done >= newest:", "if True:", "witness"),
-    ("timeline/view/grouping", "not writes and not timeline.has_savepoints and", "not writes and", "witness"),
+    ("timeline/view/grouping", "not writes and not timeline.may_be_archived_later and", "not writes and", "witness"),
     ("timeline/view/witness", "known=frozenset(times - unread)", "known=frozenset(times)", "witness"),
     ("timeline/view/log_blocks", "        if torn is not None:\n", "        if False:\n", "witness"),
     ("timeline/view/log_blocks", "write.offset <= b.offset < (write.size or source.size())", "True", "witness"),

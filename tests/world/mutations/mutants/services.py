@@ -416,7 +416,8 @@ _ORPHAN_CHOICE, _ORPHAN_FACTS, _ORPHAN_REMOVAL = (
 ORPHANS: tuple[Mutant, ...] = (
     (_ORPHAN_CHOICE, "        if why is not None:\n            return why\n    return facts.processes.get(time)", "        pass\n    return facts.processes.get(time)", "orphans"),
     (_ORPHAN_CHOICE, "            return why\n    return facts.processes.get(time)", "            return why\n    return None", "orphans"),
-    (_ORPHAN_CHOICE, "    if not timeline.start:\n", "    if False:\n", "orphans"),
+    (_ORPHAN_CHOICE, "    if not timeline.completed:\n", "    if not timeline.start:\n", "orphans"),
+    (_ORPHAN_CHOICE, " and (i.completed or i.action == \"compaction\"))", ")", "orphans"),
     (_ORPHAN_CHOICE, "    if time < counted_from(timeline):\n", "    if time < timeline.start:\n", "orphans"),
     (_ORPHAN_CHOICE, "    if time > facts.newest:\n", "    if False:\n", "orphans"),
     (_ORPHAN_CHOICE, "            staying[item.group, item.instant] = item.path\n", "            pass\n", "orphans"),
