@@ -25,7 +25,7 @@ from ..instants.triggers import TriggerStrategy
 from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
-from ..table.exclusive import READ_INSIDE, exclusive
+from ..table.exclusive import READ_INSIDE, exclusive, regardless
 from ..table.in_progress import clustered_file_groups, merges_no_logs
 from ..table.table import Table
 from ..view.view import GroupKey
@@ -189,7 +189,8 @@ def schedule_compaction(
         if not dry_run:
             for one in requested:
                 _make_visible(table, one)
-            remove_wanted(table.storage)  # last: writers must always find the record or a plan
+            # Last: writers must always find the record or a plan. Without the lock too: the plan is there already.
+            remove_wanted(regardless(table).storage)
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
 
 

@@ -44,7 +44,7 @@ from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage
-from tests.support.faults import Faults, kept
+from tests.support.faults import Faults, LockLostAt, kept
 from tests.support.golden_tables import one_of, template
 from tests.support.selection import deep
 from tests.support.trips import rows
@@ -142,6 +142,12 @@ def test_a_hot_day_does_not_starve_the_others(path: Path) -> None:
         run_all(open_table(path))
     assert sorted(found[:-1]) == DAYS
     assert found[-1] == DAYS[0]
+
+
+def test_a_plan_is_returned_also_if_the_lock_is_lost_right_behind_it(path: Path) -> None:
+    table = open_table(path)
+    done = schedule_compaction(table, LockLostAt(1), ONE)
+    assert [done.instant] == [i.requested_time for i in table.load_timeline().pending_compactions]
 
 
 def test_only_what_was_written_is_looked_at(path: Path) -> None:
