@@ -169,5 +169,23 @@ def test_hudi_writes_behind_an_archive_of_phantombase(
     assert set(archived_instants(hudi, path)) == ours(path)
 
 
+@pytest.mark.deep
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_pending_write_of_a_slow_clock_hides_no_archived_write(version: int, judge: Judge, tmp_path: Path) -> None:
+    """Hudi's timeline begins at the first completed write. Hudi 1.2 does not know when the archived ones completed (see
+    above), so it shows an earlier state of a row; phantombase reads the archive."""
+    path = tmp_path / "trips"
+    long_table(path, version, 8, compact_at=None)
+    upsert(path, one_row("new", 1))
+    early = int(open_table(path).load_timeline().start) - 5
+    assert archive(path).archived
+    rows = read_rows(path)
+    for state in ("requested", "inflight"):
+        (path / open_table(path).config.timeline_folder / f"{early}.deltacommit.{state}").touch()
+    assert read_rows(path) == rows
+    found = _by_judge(judge, path)
+    assert found == rows if version == 6 else found.keys() == rows.keys()
+
+
 def _by_judge(judge: Judge, path: Path) -> Rows:
     return as_rows(judge.read(path))
