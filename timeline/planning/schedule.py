@@ -12,11 +12,12 @@ that are not plain (`view.plain_slices`); of plain ones, nearly all, it keeps on
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..clocks import clock_ms
 from ..codec.avro_binary import OnDemand
-from ..errors import ConflictError, MalformedError
+from ..errors import ConflictError, LockError, MalformedError
 from ..event_log import get_logger
 from ..format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
 from ..format.instant import Instant, State, later
@@ -25,7 +26,7 @@ from ..instants.triggers import TriggerStrategy
 from ..locks.table_lock import TableLock
 from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
-from ..table.exclusive import READ_INSIDE, exclusive, regardless
+from ..table.exclusive import READ_INSIDE, exclusive
 from ..table.in_progress import clustered_file_groups, merges_no_logs
 from ..table.table import Table
 from ..view.view import GroupKey
@@ -189,8 +190,9 @@ def schedule_compaction(
         if not dry_run:
             for one in requested:
                 _make_visible(table, one)
-            # Last: writers must always find the record or a plan. Without the lock too: the plan is there already.
-            remove_wanted(regardless(table).storage)
+            # Last: writers must always find the record or a plan. The plan is there already if the lock is lost now.
+            with suppress(LockError):
+                remove_wanted(table.storage)
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
 
 

@@ -30,11 +30,14 @@ def is_done(path: Path) -> bool:
     return not open_table(path).load_timeline().pending_compactions
 
 
-@pytest.mark.parametrize(("tables", "limit_s"), [(24, 120.0), deep(1000, 900.0)])
+@pytest.mark.parametrize(("tables", "least", "limit_s"), [(24, 1, 120.0), deep(1000, 125, 900.0)])
 def test_three_daemons_serve_a_lake_with_one_hostile_table(
-    tmp_path: Path, zookeeper: ZooKeeper, tables: int, limit_s: float
+    tmp_path: Path, zookeeper: ZooKeeper, tables: int, least: int, limit_s: float
 ) -> None:
-    """Every daemon has a share; a table that comes later is compacted, too; the hostile one stops none."""
+    """Every daemon has a share; a table that comes later is compacted, too; the hostile one stops none.
+
+    The names of the processes decide who has which tables: of few tables one may have few.
+    """
     root, original = tmp_path / "lake", pending_table(tmp_path / "original")
     paths = lake_of(root, [f"db{n % 3}/t{n:04}" for n in range(tables)], original)
     hostile = hostile_table(root / "db0" / "hostile", original)
@@ -56,7 +59,7 @@ def test_three_daemons_serve_a_lake_with_one_hostile_table(
             return sorted(one["tables"] for one in members_in(session, fleet_of(str(root))))
 
         # A daemon that has just come has none yet.
-        wait_until(lambda: len(found := shares()) == 3 and sum(found) == tables + 1 and min(found) > tables / 8, 60.0)
+        wait_until(lambda: len(found := shares()) == 3 and sum(found) == tables + 1 and min(found) >= least, 60.0)
 
         (late,) = lake_of(root, ["db1/late"], original)
         wait_until(lambda: is_done(late), 60.0)

@@ -352,7 +352,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/back_pressure", "if appends_to(g)), limit)", "), limit)", "full_file_groups"),
     ("writer_hooks/commit/back_pressure", "if not (self._compacts or", "if not (True or", "full_file_groups"),
     ("writer_hooks/commit/back_pressure", "or wanted is not None or", "or", "full_file_groups"),
-    ("timeline/planning/schedule", "remove_wanted(regardless(table).storage)", "remove_wanted(table.storage)", "planning/planning"),
+    ("timeline/planning/schedule", "            with suppress(LockError):\n                remove_wanted", "            if True:\n                remove_wanted", "planning/planning"),
     ("timeline/planning/schedule", "            for one in requested:\n", "            remove_wanted(table.storage)\n            for one in requested:\n", "full_file_groups"),
     ("writer_hooks/commit/back_pressure", "if self._options.action is FullAction.WAIT else 0.0", "", "full_file_groups"),
     ("writer_hooks/commit/back_pressure", "if not is_replaced(group, facts)]", "]", "full_file_groups"),
