@@ -74,9 +74,10 @@ def sentence(runs: Sequence[Run]) -> str:
     passed = Counter(runs[-1].outcomes.values())["passed"]
     minutes = ", ".join(f"{run.tests_s / 60:.1f}" for run in runs)
     whole = ", ".join(f"{run.whole_s / 60:.1f}" for run in runs)
+    count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
     return (
         f"{passed:,} tests in {minutes} minutes; with linters, type checker and the lowest versions {whole} minutes\n"
-        f"({len(runs)} runs on {machine()['cores']} cores: `python -m bench.usual_tests --record`)."
+        f"({count} on {machine()['cores']} cores: `python -m bench.usual_tests --record`)."
     )
 
 
