@@ -455,7 +455,6 @@ ORPHANS: tuple[Mutant, ...] = (
     (_ORPHAN_FACTS, "            done = file.instant.is_write or file.instant.action == \"savepoint\"\n", "            done = file.instant.action == \"savepoint\"\n", "orphans"),
     (_ORPHAN_FACTS, "            if done if file.instant.completed else identity in pending:\n", "            if done and file.instant.completed:\n", "orphans"),
     (_ORPHAN_FACTS, " and not (instant.action == \"savepoint\" or (instant.action in _PLANNED and is_plan)):", ":", "orphans"),
-    (_ORPHAN_FACTS, "            yield from _texts(key)\n", "", "orphans"),
     (_ORPHAN_FACTS, " and not table.config.may_have_upgraded_logs and not is_cons", " and not is_cons", "orphans"),
     (_ORPHAN_FACTS, " and not is_consistently_hashed(table.storage):\n", ":\n", "orphans"),
     (_ORPHAN_FACTS, "if by_base else None\n", "if False else None\n", "orphans"),
