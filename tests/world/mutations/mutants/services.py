@@ -436,7 +436,6 @@ ORPHANS: tuple[Mutant, ...] = (
     (_ORPHAN_FACTS, "    refuse_in_progress(table, timeline)\n", "", "orphans"),
     (_ORPHAN_FACTS, "    timeline = table.with_archive(timeline)\n", "", "orphans"),
     (_ORPHAN_FACTS, "        if isinstance(rollback, UnreadableRollback):\n", "        if isinstance(rollback, UnreadableRollback):\n            continue\n", "orphans"),
-    (_ORPHAN_FACTS, "        yield rollback.target, f\"rollback", "        yield \"\", f\"rollback", "orphans"),
     (_ORPHAN_FACTS, "if time in shown and not timeline.at(time):", "if False:", "orphans"),
     (_ORPHAN_FACTS, "if pin.is_live(now_ms)]", "if False]", "orphans"),
     (_ORPHAN_FACTS, "not beat.owner_gone and now_ms - beat.beat_ms <= older_s * 1000:", "False:", "orphans"),
