@@ -138,6 +138,32 @@ def test_the_newest_write_is_taken_back(version: int, tmp_path: Path) -> None:
     check_usable(path, rows)
 
 
+@pytest.mark.parametrize("completed", [True, False])
+def test_a_rollback_has_a_heartbeat_before_anything_shows_it(completed: bool, tmp_path: Path) -> None:
+    """If its process dies right behind it, others of the machine see that at once, and need not wait."""
+    path = tmp_path / "trips"
+    written_table(path, 9, one_row("k0", 0), WRITES)
+    upsert(path, one_row("k1", 1))
+    if not completed:
+        leave_dead_write(path)
+    seen: list[bool] = []
+
+    def hook(call: Call) -> object:
+        name = Path(call.path).name
+        planned = call.name == "put_if_absent" and name.endswith(".rollback.requested")
+        hidden = call.name == "delete" and name.endswith(".deltacommit")
+        if planned or hidden:
+            seen.append((path / heartbeat_path(re.split("[._]", name)[0])).exists())
+        return call.do()
+
+    table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
+    if completed:
+        roll_back_newest(table, LOCK, max(table.load_timeline().completed_writes))
+    else:
+        roll_back_dead_writers(table, LOCK, lazy=False, now_ms=lambda: storage_ms(table.storage), expiry_s=120)
+    assert seen == [True] * (1 + completed)
+
+
 def half_rolled_back(path: Path, version: int) -> PendingRollback:
     """A table, and a rollback of its newest write."""
     written_table(path, version, one_row("k0", 0), WRITES)
