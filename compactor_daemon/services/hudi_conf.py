@@ -169,7 +169,8 @@ def command_conf(
     typed = [_pair(pair) for pair in pairs]
     given = {name: value for file in files for name, value in properties(file).items()}
     own = {name for kind in kinds for name in _OF_COMMANDS.get(kind, {})}
-    own |= {name for name, one in hudi_names().items() if locks and one.why == _LOCKS}
+    if locks:
+        own |= {name for name in (*dict(typed), *given) if name in hudi_names() and hudi_names()[name].why == _LOCKS}
     for name, value in typed:
         _check(name, value, own, is_typed=True)
     left = sorted(name for name, value in given.items() if not _check(name, value, own, is_typed=False))
