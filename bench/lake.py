@@ -74,10 +74,7 @@ def main() -> int:
         arguments.tables, arguments.idle = "1000", 10.0
     report = Report(bench="lake")
     report.facts["load"] = round(os.getloadavg()[0], 1)
-    with (
-        tempfile.TemporaryDirectory(prefix="lake-") as made,
-        embedded_zookeeper(Path(made) / "zookeeper") as zookeeper,
-    ):
+    with tempfile.TemporaryDirectory(prefix="lake-") as made, embedded_zookeeper(Path(made) / "zookeeper") as zookeeper:
         original = Path(made) / "original"
         writer(_ROWS).table("lake").key("id").ordering("ts").buckets(1).upsert(str(original))
         for count in map(int, arguments.tables.split(",")):

@@ -28,11 +28,7 @@ _BUCKETS = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": "4
 
 QUERIES: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     "full": (f"select count(*), {_SUMS} from t", {"columns": ",".join(ALL)}, {}),
-    "three": (
-        "select sum(price), avg(quantity), max(status) from t",
-        {"columns": "price,quantity,status"},
-        {},
-    ),
+    "three": ("select sum(price), avg(quantity), max(status) from t", {"columns": "price,quantity,status"}, {}),
     "count": ("select count(*) from t", {"columns": "ts"}, {}),
     "partition": (
         f"select count(*), {_SUMS} from t where region = 'r1'",

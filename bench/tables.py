@@ -95,12 +95,7 @@ class Made:
 def small(log_format: str) -> TableSpec:
     """4 file slices of 125 k base rows and 600 k log records in all."""
     return TableSpec(
-        name=f"small-{log_format}",
-        base_rows=500_000,
-        log_rows=600_000,
-        slices=4,
-        inserts=30_000,
-        log_format=log_format,
+        name=f"small-{log_format}", base_rows=500_000, log_rows=600_000, slices=4, inserts=30_000, log_format=log_format
     )
 
 

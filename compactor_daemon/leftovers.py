@@ -6,10 +6,7 @@ from collections.abc import Callable
 
 from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, read_heartbeat
 from phantombase.timeline.storage.folders import WRITES, staged_folder
-from phantombase.timeline.table.in_progress import (
-    clustering_in_rollback,
-    completed_rollback_of,
-)
+from phantombase.timeline.table.in_progress import clustering_in_rollback, completed_rollback_of
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import delete_markers
 

@@ -97,12 +97,7 @@ class SourceOptions:
         """The same for one batch of a stream. `part`: other batches have the rest of the window's file groups, so all
         must be of the state at its end, whatever the fallback for cleaned files."""
         read = replace(
-            self.read,
-            query=Query.INCREMENTAL,
-            begin=begin or EARLIEST,
-            end=end,
-            whole_window=True,
-            newest_columns=True,
+            self.read, query=Query.INCREMENTAL, begin=begin or EARLIEST, end=end, whole_window=True, newest_columns=True
         )
         if part:
             read = replace(read, fallback=Fallback.NONE)

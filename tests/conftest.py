@@ -45,11 +45,7 @@ if (_MEMORY := memory()) is not None:
 # Nothing is judged by how long it takes: on a shared machine that fails tests at random. A failure prints how to run it
 # again. The usual run draws the same examples each time.
 settings.register_profile(
-    "phantombase",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    print_blob=True,
-    derandomize=not ALL,
+    "phantombase", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True, derandomize=not ALL
 )
 settings.load_profile("phantombase")
 

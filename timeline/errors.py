@@ -89,15 +89,7 @@ class PhantombaseError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keeps the keyword-only details through pickling: errors travel from Spark tasks to the driver."""
-        return _rebuild, (
-            type(self),
-            self.what,
-            self.path,
-            self.instant,
-            self.expected,
-            self.found,
-            self.todo,
-        )
+        return _rebuild, (type(self), self.what, self.path, self.instant, self.expected, self.found, self.todo)
 
 
 _PART_CHARACTERS_MAX = 800

@@ -124,8 +124,7 @@ def check_below(options: Any, name: str, other: str) -> None:
     value, bound = getattr(options, name), getattr(options, other)
     if not value < bound:
         raise UsageError(
-            f"{name.replace('_', '-')} must be below {other.replace('_', '-')}",
-            found=f"{value:g} and {bound:g}",
+            f"{name.replace('_', '-')} must be below {other.replace('_', '-')}", found=f"{value:g} and {bound:g}"
         )
 
 

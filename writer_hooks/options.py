@@ -196,15 +196,10 @@ class WriteOptions:
         120 << 20, "the size at which a new base file ends (hoodie.parquet.max.file.size)", size=True, least=1
     )
     small_file_bytes: int = option(
-        100 << 20,
-        "smaller base files take inserts (hoodie.parquet.small.file.limit); 0: none does",
-        size=True,
-        least=0,
+        100 << 20, "smaller base files take inserts (hoodie.parquet.small.file.limit); 0: none does", size=True, least=0
     )
     slots: int | None = option(
-        None,
-        "tasks of a shuffle (hoodie.upsert.shuffle.parallelism); by default by the size of the input",
-        least=1,
+        None, "tasks of a shuffle (hoodie.upsert.shuffle.parallelism); by default by the size of the input", least=1
     )
     batch_bytes: int = option(32 << 20, "input that a task gathers before it splits it", size=True, least=1)
     retries: int = option(

@@ -139,11 +139,7 @@ def in_logs_already(storage: Storage, config: TableConfig, active: Sequence[Inst
 
 
 def write_archive_log(
-    storage: Storage,
-    config: TableConfig,
-    instants: Sequence[Instant],
-    files: StateFiles,
-    moment: Callable[[int], str],
+    storage: Storage, config: TableConfig, instants: Sequence[Instant], files: StateFiles, moment: Callable[[int], str]
 ) -> str:
     """Archives completed instants, none of which is in the archive; returns the new file's name.
 

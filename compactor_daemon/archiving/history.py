@@ -304,9 +304,7 @@ def next_merge(files: Sequence[HistoryFile], where: str, *, count: int = BATCH_F
 
 
 def compact_history(
-    storage: Storage,
-    config: TableConfig,
-    section: Callable[[], AbstractContextManager[Storage]],
+    storage: Storage, config: TableConfig, section: Callable[[], AbstractContextManager[Storage]]
 ) -> tuple[str, ...]:
     """Merges until nothing is due; returns the new names. `section`: takes the lock, gives the storage under it.
 

@@ -126,11 +126,7 @@ def _refuse_unscheduled(table: Table, instant: str, who: str, plan: CompactionPl
 def merge_rules(table: Table, timeline: Timeline, schema: TableSchema, output: OutputOptions) -> SliceRules:
     """How slices are merged and what their ledgers count."""
     rules = slice_rules(
-        table,
-        timeline,
-        schema,
-        every_duplicate=table.layout.every_duplicate_compacted,
-        batch_rows=output.batch_rows,
+        table, timeline, schema, every_duplicate=table.layout.every_duplicate_compacted, batch_rows=output.batch_rows
     )
     return replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir, identity=True)
 
@@ -147,12 +143,7 @@ def tasks_for(
 ) -> list[SliceTask]:
     """One task per file to be made; each input comes with its position in the plan."""
     common = StageSpec(
-        instant=instant,
-        attempt=attempt,
-        rules=rules,
-        schema_text=schema.file_text,
-        output=output,
-        measure=measure,
+        instant=instant, attempt=attempt, rules=rules, schema_text=schema.file_text, output=output, measure=measure
     )
     return [SliceTask(common, SliceChunk(position=n, slice=one.slice, log=one.log)) for n, one in inputs]
 

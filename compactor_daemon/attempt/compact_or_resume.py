@@ -22,13 +22,7 @@ from itertools import chain
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import (
-    AttemptDeadError,
-    MalformedError,
-    PhantombaseError,
-    StoppedError,
-    UsageError,
-)
+from phantombase.timeline.errors import AttemptDeadError, MalformedError, PhantombaseError, StoppedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.commit_metadata import decode as decode_commit

@@ -13,10 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from phantombase.timeline.errors import (
-    ConflictError,
-    MissingFileError,
-)
+from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.format.commit_metadata import LEDGER, LOG_COMPACT, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.file_name import LogFileName

@@ -26,9 +26,7 @@ from phantombase.timeline.errors import AttemptDeadError, MalformedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName
 from phantombase.timeline.format.log_visibility import Skipped
-from phantombase.timeline.instants.reserved_times import (
-    attempt_folder,
-)
+from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.merge.identity import identity_columns, identity_sum
 from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.merge.rule import SliceRules

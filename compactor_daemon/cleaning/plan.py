@@ -20,9 +20,7 @@ from phantombase.timeline.read.pins import Pin, all_pins, earliest_to_retain, he
 from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.exclusive import refuse_in_progress
-from phantombase.timeline.table.in_progress import (
-    clustered_file_groups,
-)
+from phantombase.timeline.table.in_progress import clustered_file_groups
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import TableView
 

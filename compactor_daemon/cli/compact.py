@@ -56,8 +56,7 @@ def compact(
         ),
     ] = False,
     instant: Annotated[
-        str | None,
-        typer.Option(metavar="INSTANT", help="only this pending compaction [default: all, earliest first]"),
+        str | None, typer.Option(metavar="INSTANT", help="only this pending compaction [default: all, earliest first]")
     ] = None,
     drop_metadata_table_: Annotated[
         bool,

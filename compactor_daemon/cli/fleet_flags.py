@@ -146,26 +146,17 @@ class ZooKeeperFlags:
         metavar="HOSTS|embedded",
     )
     folder: Path | None = option(
-        None,
-        "folder of the embedded server [default: a folder of this user]",
-        flag="zookeeper_dir",
-        metavar="FOLDER",
+        None, "folder of the embedded server [default: a folder of this user]", flag="zookeeper_dir", metavar="FOLDER"
     )
     session_s: float = option(
-        10.0,
-        "a daemon loses its claims after this time without a sign of life",
-        flag="zookeeper_session",
-        least=1,
+        10.0, "a daemon loses its claims after this time without a sign of life", flag="zookeeper_session", least=1
     )
     digest_file: Path | None = _file("digest_file", "a file with user:password for ZooKeeper, the same for all daemons")
     ca: Path | None = _file("ca", "ZooKeeper over TLS: certificates to trust (PEM)")
     cert: Path | None = _file("cert", "ZooKeeper over TLS: client certificate (PEM)")
     key: Path | None = _file("key", "ZooKeeper over TLS: client private key (PEM)")
     sasl: str | None = option(
-        None,
-        "ZooKeeper over SASL: GSSAPI (Kerberos) or DIGEST-MD5",
-        flag="zookeeper_sasl",
-        metavar="MECHANISM",
+        None, "ZooKeeper over SASL: GSSAPI (Kerberos) or DIGEST-MD5", flag="zookeeper_sasl", metavar="MECHANISM"
     )
     sasl_file: Path | None = _file("sasl_file", "a file with user:password for DIGEST-MD5")
 

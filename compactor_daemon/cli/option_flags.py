@@ -28,12 +28,10 @@ OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOpti
 """The defaults, from the dataclasses that define the options."""
 
 TablePath = Annotated[
-    str,
-    typer.Argument(metavar="TABLE", parser=full_path, help="base path of the table: the folder that holds .hoodie"),
+    str, typer.Argument(metavar="TABLE", parser=full_path, help="base path of the table: the folder that holds .hoodie")
 ]
 StorageOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="an option of the object store, such as region=eu-west-1"),
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="an option of the object store, such as region=eu-west-1")
 ]
 Lock = Annotated[
     str | None,
@@ -58,10 +56,7 @@ def check_writers_known(lock: str | None, sole_writer: bool, what: str, todo: st
     """
     if (lock is None) == (not sole_writer):
         raise UsageError(
-            what,
-            expected="one of --lock and --sole-writer",
-            found="both" if sole_writer else "neither",
-            todo=todo,
+            what, expected="one of --lock and --sole-writer", found="both" if sole_writer else "neither", todo=todo
         )
 
 

@@ -44,14 +44,7 @@ from ..service_run import ServiceMeans
 from ..services.hudi_conf import conf_names
 from ..services.options import Service, ServiceOptions, parse_services
 from .fleet_flags import CatalogFlags, ZooKeeperFlags
-from .option_flags import (
-    Lock,
-    StorageOption,
-    check_reachable,
-    check_writers_known,
-    offers,
-    typed_options,
-)
+from .option_flags import Lock, StorageOption, check_reachable, check_writers_known, offers, typed_options
 
 _KILLED = 128
 
@@ -105,16 +98,14 @@ def run_daemon(
     once: Annotated[bool, typer.Option("--once", help=help_of(Rules, "once"))] = False,
     rules: Annotated[Rules, Only("max_concurrent", "order", "poll_s", "services_s")],
     on_term: Annotated[
-        Stop,
-        typer.Option(help="on SIGTERM or SIGINT: finish the instants at work, or leave them to other daemons"),
+        Stop, typer.Option(help="on SIGTERM or SIGINT: finish the instants at work, or leave them to other daemons")
     ] = Stop.FINISH,
     retry: Annotated[RetryOptions, Only("retries", "backoff_s")],
     schedule: Annotated[
         bool, typer.Option("--schedule", help="also request compactions that are due; needs --lock or --sole-writer")
     ] = False,
     sole_writer: Annotated[
-        bool,
-        typer.Option(help="with --schedule or --services: only phantombase's own processes write to the tables"),
+        bool, typer.Option(help="with --schedule or --services: only phantombase's own processes write to the tables")
     ] = False,
     requests: ScheduleOptions,
     services: Annotated[

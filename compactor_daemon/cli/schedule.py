@@ -172,8 +172,7 @@ def _title(what: str, rows: list[Any]) -> str:
 
 @offers
 def unschedule_command(
-    at: TableChange,
-    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the pending compaction")],
+    at: TableChange, instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the pending compaction")]
 ) -> CommandResult:
     """Cancel a requested compaction; its file groups are then free for the next plan.
 

@@ -35,12 +35,7 @@ from ..status.pending import Claimed, StatusOptions
 from ..status.status import TableStatus, catalog_rows, claim_rows, outlook, table_status, work_rows
 from . import render_status as status_render
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
-from .option_flags import (
-    ATTEMPT,
-    CLOCK,
-    StorageOption,
-    offers,
-)
+from .option_flags import ATTEMPT, CLOCK, StorageOption, offers
 
 _SHOWN = 40
 """Rows on a terminal; the worst come first, and JSON has all."""
@@ -148,8 +143,7 @@ def status(
     catalog: Annotated[CatalogFlags, Only("root", "catalog", "include", "exclude")] = CATALOG,
     zookeeper: Fleet = ZOOKEEPER,
     slo: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="SECONDS", help="a compaction that is pending for longer is overdue"),
+        float | None, typer.Option(min=0, metavar="SECONDS", help="a compaction that is pending for longer is overdue")
     ] = None,
     retries: Annotated[int, typer.Option(min=0, help="the value that the daemons use")] = RETRY.retries,
     backoff: Annotated[
@@ -229,10 +223,7 @@ def _show(
 
 @offers
 def claims(
-    tables: TablePaths,
-    zookeeper: Fleet = ZOOKEEPER,
-    storage_option: StorageOption = None,
-    json: Json = False,
+    tables: TablePaths, zookeeper: Fleet = ZOOKEEPER, storage_option: StorageOption = None, json: Json = False
 ) -> None:
     """Show which process works on which compaction, since when, and its progress.
 

@@ -139,13 +139,7 @@ def cluster_command(
         return CommandResult({"table": at.table, "cancelled": gone}, _render_cancelled)
     with steps_of("clustering") as progress:
         done = cluster_table(
-            table,
-            options,
-            lock,
-            output=output,
-            threads=execute.threads,
-            dry_run=at.dry_run,
-            progress=progress,
+            table, options, lock, output=output, threads=execute.threads, dry_run=at.dry_run, progress=progress
         )
     return CommandResult(at.row(done), _render_clustered)
 

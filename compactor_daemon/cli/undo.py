@@ -65,8 +65,7 @@ def create(
 @savepoint_app.command()
 @offers
 def delete(
-    at: TableChange,
-    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the savepoint")],
+    at: TableChange, instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the savepoint")]
 ) -> CommandResult:
     """Delete a savepoint: the next clean may remove its files.
 
@@ -141,8 +140,7 @@ _SHOWN = 40
 def restore_command(
     at: Annotated[TableChange, Tries("change nothing; show what would be undone")],
     to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="INSTANT", help="the write, or savepoint, whose state comes back"),
+        str | None, typer.Option("--to", metavar="INSTANT", help="the write, or savepoint, whose state comes back")
     ] = None,
 ) -> CommandResult:
     """Restore the state at a write: everything written after it is undone, the newest write first.
@@ -165,8 +163,7 @@ def restore_command(
 
 @offers
 def rollback_command(
-    at: TableChange,
-    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the newest completed write")],
+    at: TableChange, instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the newest completed write")]
 ) -> CommandResult:
     """Roll back the newest completed write. For more than one write, and for compactions: `restore`.
 
@@ -222,10 +219,7 @@ def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield Text(f"nothing to undo: {data['target']} is the newest write")
         return
     shown = f", {_SHOWN} of {len(rows)} shown (--json has all)" if len(rows) > _SHOWN else ""
-    columns = (
-        Column(title="instant", cell=plain("instant")),
-        Column(title="action", cell=plain("action")),
-    )
+    columns = (Column(title="instant", cell=plain("instant")), Column(title="action", cell=plain("action")))
     title = "would be undone" if data["dry_run"] else "undone"
     yield RowsTable(title=f"{title}{shown}", columns=columns, rows=rows[:_SHOWN])
     if data["finished"]:
@@ -260,8 +254,7 @@ def release(
     at: TableChange,
     instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a pending compaction, as `status` prints it")],
     unreadable: Annotated[
-        bool,
-        typer.Option("--unreadable", help="also remove an unreadable decision; no process may be at work on it"),
+        bool, typer.Option("--unreadable", help="also remove an unreadable decision; no process may be at work on it")
     ] = False,
 ) -> CommandResult:
     """Remove the recorded failures of a pending compaction, so that a parked one is tried again.

@@ -415,12 +415,7 @@ def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Clustered, ..
         sizes = [slice_.base_bytes for group in inputs for slice_ in group]
         finished.append(
             Clustered(
-                instant=pending.time,
-                files=len(sizes),
-                bytes=sum(sizes),
-                made=len(pending.groups),
-                bytes_made=0,
-                rows=0,
+                instant=pending.time, files=len(sizes), bytes=sum(sizes), made=len(pending.groups), bytes_made=0, rows=0
             )
         )
     return tuple(finished), tuple(gone)

@@ -332,13 +332,7 @@ def _why_encoded(storage: Storage, recipe: OutputFileSpec, inputs: tuple[FileSli
 def _stage_copied(storage: Storage, staged: str, recipe: OutputFileSpec, rows_in: RowsIn, name: str) -> CopiedFile:
     with staged_output(storage, staged) as file:
         return write_copied(
-            storage,
-            file,
-            rows_in,
-            name=name,
-            schema=recipe.rules.schema,
-            text=recipe.schema_text,
-            output=recipe.output,
+            storage, file, rows_in, name=name, schema=recipe.rules.schema, text=recipe.schema_text, output=recipe.output
         )
 
 

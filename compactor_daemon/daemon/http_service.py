@@ -42,12 +42,7 @@ _USUAL = TriggerOptions()
 class DaemonFleet:
     """See `phantombase.timeline.dashboard.health.FleetInfo`. `session`: of its own; None without ZooKeeper."""
 
-    def __init__(
-        self,
-        daemon: Daemon,
-        settings: DaemonSettings,
-        session: ZooKeeperSession | None,
-    ) -> None:
+    def __init__(self, daemon: Daemon, settings: DaemonSettings, session: ZooKeeperSession | None) -> None:
         self._daemon, self._settings, self._session = daemon, settings, session
 
     def about(self, table: Table, *, whole: bool = True) -> Row:

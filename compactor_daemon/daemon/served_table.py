@@ -196,10 +196,7 @@ class TableOnStorage:
             for i in instants
         ]
         return SeenTable(
-            pending=tuple(pending),
-            claimed=self.claims.names(),
-            due=due,
-            oldest_s=Clock.of(table).oldest(instants),
+            pending=tuple(pending), claimed=self.claims.names(), due=due, oldest_s=Clock.of(table).oldest(instants)
         )
 
     def request(self) -> Scheduled:

@@ -44,9 +44,7 @@ class Hours:
             if found is None:
                 raise ValueError(text)
             hours = Hours(
-                start=time(int(found[1]), int(found[2])),
-                end=time(int(found[3]), int(found[4])),
-                zone=found[5] or "UTC",
+                start=time(int(found[1]), int(found[2])), end=time(int(found[3]), int(found[4])), zone=found[5] or "UTC"
             )
             ZoneInfo(hours.zone)
         except (ValueError, OSError, KeyError) as error:

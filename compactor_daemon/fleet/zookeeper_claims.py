@@ -17,10 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from phantombase.timeline.errors import (
-    PhantombaseError,
-    UnknownStateError,
-)
+from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.table.table import Table
 

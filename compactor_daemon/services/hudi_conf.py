@@ -106,10 +106,7 @@ _DONE_BY_COMMANDS = frozenset(("hoodie.clean.automatic", "hoodie.archive.automat
 _LAZY = frozenset(("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes"))
 """Commands roll back only what has no heartbeat, as Hudi does with the value LAZY."""
 _LOCKS, _DEATHS = "which lock is held", "when another writer counts as dead"
-_OWN_OPTION = {
-    _LOCKS: "this command holds no lock",
-    _DEATHS: "a command has Hudi's defaults",
-}
+_OWN_OPTION = {_LOCKS: "this command holds no lock", _DEATHS: "a command has Hudi's defaults"}
 _DROPS = "hoodie.metadata.enable"
 _FEW = 6
 """An error lists at most this number of names: more are no help in one line."""

@@ -168,11 +168,7 @@ _WAITS_FOR_WRITES = "waits for writes that began before it (see writes); a dead 
 
 
 def pending_compaction(
-    instant: Instant,
-    seen: InstantSnapshot | PhantombaseError,
-    claims: Claimed,
-    clock: Clock,
-    options: StatusOptions,
+    instant: Instant, seen: InstantSnapshot | PhantombaseError, claims: Claimed, clock: Clock, options: StatusOptions
 ) -> PendingCompaction:
     """The state of a pending compaction (pure). `seen`: an error if it cannot be read."""
     claim = claims.get(instant.requested_time) if isinstance(claims, Mapping) else None

@@ -133,13 +133,7 @@ def _is_gone(table: Table, instant: str) -> bool:
 
 
 def roll_back_dead_writers(
-    table: Table,
-    lock: TableLock,
-    *,
-    lazy: bool,
-    now_ms: Callable[[], int],
-    expiry_s: float,
-    completed_too: bool = True,
+    table: Table, lock: TableLock, *, lazy: bool, now_ms: Callable[[], int], expiry_s: float, completed_too: bool = True
 ) -> list[str]:
     """Finishes rollbacks that are in progress, rolls back every write of a dead writer, returns the rollbacks'
     instants. A rollback of a completed write that has undone nothing is removed if its process has ended.

@@ -297,11 +297,7 @@ def _cleaned(table: Table, instant: str) -> frozenset[tuple[str, str]]:
 
 
 def _prove(
-    table: Table,
-    operation: CompactionOperation,
-    instant: str,
-    rules: SliceRules,
-    cleaned: frozenset[tuple[str, str]],
+    table: Table, operation: CompactionOperation, instant: str, rules: SliceRules, cleaned: frozenset[tuple[str, str]]
 ) -> WriteStat | None:
     """The statistics of one planned file group's base file; None: there were no rows, so Hudi wrote none."""
     slice_, outputs, gone = _files(table, operation, instant)
@@ -317,10 +313,7 @@ def _prove(
     ledger = stream.ledger(rows, hash_out)
     try:
         ledger.check(
-            footer_rows_in=stream.base_rows,
-            header_entries=stream.log_counts.entries,
-            footer_rows_out=rows,
-            where=path,
+            footer_rows_in=stream.base_rows, header_entries=stream.log_counts.entries, footer_rows_out=rows, where=path
         )
     except LedgerError as error:
         raise error.advising(f"The base file is not what merging the planned files gives. {_OTHERWISE}") from error

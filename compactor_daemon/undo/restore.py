@@ -298,11 +298,7 @@ def _refuse_other(table: Table, found: PendingRestore, target: str | None) -> No
 
 
 def _execute(
-    table: Table,
-    restore: PendingRestore,
-    traces: Mapping[tuple[str, str], RollbackPlan],
-    *,
-    finished: bool,
+    table: Table, restore: PendingRestore, traces: Mapping[tuple[str, str], RollbackPlan], *, finished: bool
 ) -> Restored:
     """Undoes what the plan names and completes the restore; every step may have been done before."""
     started, storage, plan = time.monotonic(), table.storage, restore.plan

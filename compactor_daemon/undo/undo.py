@@ -33,11 +33,7 @@ from phantombase.timeline.errors import ConflictError, MalformedError, UsageErro
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import SERVICES, Instant, State
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.format.rollback_plan import (
-    RollbackPlan,
-    encode_rollback_metadata,
-    encode_rollback_plan,
-)
+from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
 from phantombase.timeline.instants.instant_files import StateFile, load_state_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, first_beat, heartbeat, heartbeat_path
@@ -256,10 +252,7 @@ def traces_of_all(
                     logs[write].setdefault(key, {})[entry.name] = entry.size
     return {
         (time, action): RollbackPlan(
-            target=time,
-            action=action,
-            doomed=tuple(doomed[time]),
-            revoked=revoked_slices(logs[time]),
+            target=time, action=action, doomed=tuple(doomed[time]), revoked=revoked_slices(logs[time])
         )
         for time, action in undone
     }

@@ -276,11 +276,7 @@ def _without(plan: CompactionPlan, groups: Collection[GroupKey]) -> CompactionPl
 
 
 def _narrow(
-    table: Table,
-    instant: str,
-    plan: CompactionPlan,
-    kept: frozenset[GroupKey],
-    decision: CommitDecision | None,
+    table: Table, instant: str, plan: CompactionPlan, kept: frozenset[GroupKey], decision: CommitDecision | None
 ) -> Unscheduled:
     """Removes the other file groups from a plan that must be kept because writes have put logs onto it (version 6).
 
@@ -313,11 +309,7 @@ def _narrow(
 
 
 def _remove(
-    table: Table,
-    instant: str,
-    plan: CompactionPlan,
-    decision: CommitDecision | None,
-    options: AttemptOptions,
+    table: Table, instant: str, plan: CompactionPlan, decision: CommitDecision | None, options: AttemptOptions
 ) -> Unscheduled:
     """Removes the plan; the caller has done all checks in this section.
 

@@ -59,14 +59,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "args",
-    [
-        ("compact",),
-        ("compact", "--schedule", "--sole-writer"),
-        ("status",),
-        ("run", "--once"),
-    ],
-    ids=" ".join,
+    "args", [("compact",), ("compact", "--schedule", "--sole-writer"), ("status",), ("run", "--once")], ids=" ".join
 )
 def test_a_wrong_path(args: tuple[str, ...], fails: Fails, tmp_path: Path) -> None:
     missing = tmp_path / "no" / "table"

@@ -175,10 +175,7 @@ def avro_schema(*fields: tuple[str, Any], name: str = "t1_record") -> str:
 
 
 def timeline_of(
-    layout: Layout,
-    *names: str,
-    archived: Sequence[str] = (),
-    legacy: Mapping[str, str] | None = None,
+    layout: Layout, *names: str, archived: Sequence[str] = (), legacy: Mapping[str, str] | None = None
 ) -> Timeline:
     """A timeline from the file names of its instants, e.g. `10.deltacommit`, `20.compaction.requested`."""
     return Timeline(
@@ -380,11 +377,7 @@ class Merged:
 
 
 def reference_merge(
-    mode: MergeMode,
-    base: Sequence[BaseRow],
-    log: Sequence[tuple[str, LogEntry]],
-    *,
-    every_duplicate: bool = False,
+    mode: MergeMode, base: Sequence[BaseRow], log: Sequence[tuple[str, LogEntry]], *, every_duplicate: bool = False
 ) -> Merged:
     """One file slice, row by row. Rows of keys that Hudi fails on are left out."""
     result = Merged()

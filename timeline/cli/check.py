@@ -67,9 +67,7 @@ def audit(
 
 @reports
 def validate(
-    path: TablePath,
-    timezone: Timezone = CLOCK.timezone,
-    storage_option: StorageOption = None,
+    path: TablePath, timezone: Timezone = CLOCK.timezone, storage_option: StorageOption = None
 ) -> CommandResult:
     """Compare completed writes, the metadata table, and the times of version 6 with what is on storage.
 

@@ -24,12 +24,8 @@ COMMANDS = lazy_commands(
             "validate": "check.validate",
             "repair-times": "check.repair_times",
         },
-        "Service": {
-            "serve": "serve.serve",
-        },
-        "Readers": {
-            "pins": "read.pins",
-        },
+        "Service": {"serve": "serve.serve"},
+        "Readers": {"pins": "read.pins"},
     },
 )
 

@@ -44,8 +44,7 @@ StorageOption = Annotated[
     ),
 ]
 Partition = Annotated[
-    str | None,
-    typer.Option("--partition", metavar="P", help="Only partitions at or under this path, e.g. year=2026."),
+    str | None, typer.Option("--partition", metavar="P", help="Only partitions at or under this path, e.g. year=2026.")
 ]
 Listing = Annotated[
     ListedBy,

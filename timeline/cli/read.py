@@ -186,10 +186,7 @@ def read(
     where: Annotated[
         str | None, typer.Option("--filter", metavar="CONDITION", help="Only rows for which it is true.")
     ] = None,
-    pin: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Hold what is read by a pin of this name."),
-    ] = None,
+    pin: Annotated[str | None, typer.Option(metavar="NAME", help="Hold what is read by a pin of this name.")] = None,
     pin_for: Annotated[
         str | None,
         typer.Option(metavar="DURATION", show_default=PIN_FOR, help="How long the pin holds if it is not renewed."),
@@ -225,11 +222,4 @@ def read(
     options = replace(chosen, columns=names, filter=where)
     storage_options = parse_pairs(storage_option)
     opened = partial(listing.open, path, timezone, storage_options)
-    read_to(
-        opened,
-        options,
-        output,
-        pin=held,
-        overwrite=overwrite,
-        json=json,
-    )
+    read_to(opened, options, output, pin=held, overwrite=overwrite, json=json)

@@ -189,8 +189,4 @@ def validation_report(
 
 def repair_report(files: Sequence[Retimed], table_path: str, *, dry_run: bool) -> Row:
     """The times that `timeline repair-times` set, or would set."""
-    return {
-        "table": table_path,
-        "dry_run": dry_run,
-        "files": [{"file": f.path, "time": f.time} for f in files],
-    }
+    return {"table": table_path, "dry_run": dry_run, "files": [{"file": f.path, "time": f.time} for f in files]}

@@ -83,12 +83,7 @@ _SYNC = bytes(16)
 
 
 def decode_records(
-    data: pa.Buffer,
-    count: int,
-    schema: dict[str, Any],
-    where: str,
-    *,
-    columns: Sequence[str] | None = None,
+    data: pa.Buffer, count: int, schema: dict[str, Any], where: str, *, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """The `count` consecutive records in `data`, as Arrow (only `columns`, if given).
 
@@ -119,10 +114,7 @@ def decode_records(
         return _decode_by_row(stream, readable, where, columns, error)
     if frame.height != count:
         raise MalformedError(
-            "Avro block holds another number of records",
-            path=where,
-            expected=str(count),
-            found=str(frame.height),
+            "Avro block holds another number of records", path=where, expected=str(count), found=str(frame.height)
         )
     return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
 
@@ -147,20 +139,13 @@ def _maps_as_arrays(node: Any) -> Any:
     if node["type"] == "array":
         return {**node, "items": _maps_as_arrays(node["items"])}
     if node["type"] == "map":
-        fields = [
-            {"name": "key", "type": "string"},
-            {"name": "value", "type": _maps_as_arrays(node["values"])},
-        ]
+        fields = [{"name": "key", "type": "string"}, {"name": "value", "type": _maps_as_arrays(node["values"])}]
         return {"type": "array", "items": {"type": "record", "name": f"kv{id(node)}", "fields": fields}}
     return node
 
 
 def _decode_by_row(
-    stream: io.BytesIO,
-    schema: dict[str, Any],
-    where: str,
-    columns: Sequence[str] | None,
-    cause: BaseException,
+    stream: io.BytesIO, schema: dict[str, Any], where: str, columns: Sequence[str] | None, cause: BaseException
 ) -> pa.Table:
     stream.seek(0)
     try:
@@ -170,7 +155,5 @@ def _decode_by_row(
         return pa.table({name: pa.array([row[name] for row in rows], type=kinds[name]) for name in names})
     except Exception as error:
         raise MalformedError(
-            "Avro records cannot be decoded",
-            path=where,
-            found=f"{type(error).__name__}: {error} (and {cause})",
+            "Avro records cannot be decoded", path=where, found=f"{type(error).__name__}: {error} (and {cause})"
         ) from error

@@ -212,10 +212,7 @@ def _moved(chunk: Struct, by: int) -> Struct:
         if f.number not in at.CHUNK_FILTER
     ]
     old = value_of(chunk, at.CHUNK_OFFSET)
-    return [
-        Field(at.CHUNK_OFFSET, I64, old + by if old else 0),
-        Field(at.CHUNK_META, STRUCT, meta),
-    ]
+    return [Field(at.CHUNK_OFFSET, I64, old + by if old else 0), Field(at.CHUNK_META, STRUCT, meta)]
 
 
 def _is_required(footer: Footer, column: int) -> bool:

@@ -196,12 +196,7 @@ class ActionApp:
         return self._access.proof(headers_of(scope))
 
     async def answer(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        parts: Sequence[str],
-        named: Callable[[str], ServedTable],
+        self, scope: Scope, receive: Receive, send: Send, parts: Sequence[str], named: Callable[[str], ServedTable]
     ) -> None:
         """Answers one request. `parts`: of its path. `named`: finds a table by name.
 

@@ -303,7 +303,5 @@ def _schema(name: str, extra_metadata: Schema, *more: Schema) -> Schema:
 # The stray "default" inside types is in Hudi's own schema files.
 COMMIT_SCHEMA = _schema("HoodieCommitMetadata", {**map_of(STRING), "default": None})
 REPLACE_SCHEMA = _schema(
-    "HoodieReplaceCommitMetadata",
-    map_of(STRING),
-    optional("partitionToReplaceFileIds", map_of(array_of(STRING))),
+    "HoodieReplaceCommitMetadata", map_of(STRING), optional("partitionToReplaceFileIds", map_of(array_of(STRING)))
 )

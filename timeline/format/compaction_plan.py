@@ -314,8 +314,5 @@ _SLICE_SCHEMA = record_of("HoodieSliceInfo", required("fileId", STRING), optiona
 _GROUP_SCHEMA = record_of("HoodieClusteringGroup", optional("slices", array_of(_SLICE_SCHEMA)))
 _REPLACE_REQUEST_SCHEMA = root_record(
     "HoodieRequestedReplaceMetadata",
-    optional(
-        "clusteringPlan",
-        record_of("HoodieClusteringPlan", optional("inputGroups", array_of(_GROUP_SCHEMA))),
-    ),
+    optional("clusteringPlan", record_of("HoodieClusteringPlan", optional("inputGroups", array_of(_GROUP_SCHEMA)))),
 )

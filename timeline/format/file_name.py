@@ -109,9 +109,7 @@ class LogFileName:
         match = LOG_NAME.fullmatch(name)
         if match is None:
             raise MalformedError(
-                "not a log file name",
-                expected=".<fileId>_<instant>.log.<version>[_<token>]",
-                found=repr(name),
+                "not a log file name", expected=".<fileId>_<instant>.log.<version>[_<token>]", found=repr(name)
             )
         return _log_of(match)
 

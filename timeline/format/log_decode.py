@@ -89,12 +89,7 @@ def count_entries(block: LogBlock, source: pa.NativeFile) -> int:
 
 
 def _parquet_rows(
-    block: LogBlock,
-    source: pa.NativeFile,
-    schema: pa.Schema,
-    part_bytes: int | None,
-    names: Names,
-    defaults: Defaults,
+    block: LogBlock, source: pa.NativeFile, schema: pa.Schema, part_bytes: int | None, names: Names, defaults: Defaults
 ) -> Iterator[pa.Table]:
     content = pa.BufferReader(content_of(block, source))
     file = open_parquet(content)
@@ -200,9 +195,7 @@ def content_of(block: LogBlock, source: pa.NativeFile) -> pa.Buffer:
     content = source.read_buffer(block.content_bytes)
     if content.size != block.content_bytes:
         raise MalformedError(
-            "log block content is shorter than its header says",
-            path=block.path,
-            found=f"{content.size} bytes",
+            "log block content is shorter than its header says", path=block.path, found=f"{content.size} bytes"
         )
     return content
 

@@ -91,10 +91,7 @@ def decode_deletes(block: LogBlock, source: pa.NativeFile) -> list[Deletes]:
         length = content_version(content[:8].to_pybytes(), block)
         if length != content.size - 8:
             raise MalformedError(
-                "delete block length is wrong",
-                path=block.path,
-                expected=str(content.size - 8),
-                found=str(length),
+                "delete block length is wrong", path=block.path, expected=str(content.size - 8), found=str(length)
             )
         body = content[8:]
         count, start = decode_long(body[: min(16, body.size)].to_pybytes(), 0)

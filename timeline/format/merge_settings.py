@@ -97,10 +97,7 @@ _BY_PAYLOAD_0X = {
     f"{_PACKAGE}OverwriteNonDefaultsWithLatestAvroPayload": MergeSettings(
         mode=MergeMode.OVERWRITE_WITH_LATEST_0X, not_given=NotGiven(among_logs=False, to_newer=False)
     ),
-    f"{_PACKAGE}AWSDmsAvroPayload": MergeSettings(
-        mode=MergeMode.OVERWRITE_WITH_LATEST_0X,
-        marker=_DMS_MARKER,
-    ),
+    f"{_PACKAGE}AWSDmsAvroPayload": MergeSettings(mode=MergeMode.OVERWRITE_WITH_LATEST_0X, marker=_DMS_MARKER),
     _POSTGRES: MergeSettings(
         mode=MergeMode.EVENT_TIME_0X,
         not_given=NotGiven(text=_UNAVAILABLE_TEXT, in_bytes=True, among_logs=False, to_newer=False),
@@ -280,20 +277,8 @@ COPY_ON_WRITE, MERGE_ON_READ = "COPY_ON_WRITE", "MERGE_ON_READ"
 # What is refused, its property, Hudi's default, the one supported value, what to do.
 _SETTINGS = (
     ("this base file format", "hoodie.table.base.file.format", "PARQUET", "PARQUET", USE_HUDI),
-    (
-        "several base file formats",
-        "hoodie.table.multiple.base.file.formats.enable",
-        "false",
-        "false",
-        USE_HUDI,
-    ),
-    (
-        "dropped partition columns",
-        "hoodie.datasource.write.drop.partition.columns",
-        "false",
-        "false",
-        USE_HUDI,
-    ),
+    ("several base file formats", "hoodie.table.multiple.base.file.formats.enable", "false", "false", USE_HUDI),
+    ("dropped partition columns", "hoodie.datasource.write.drop.partition.columns", "false", "false", USE_HUDI),
     ("bootstrapped tables", "hoodie.bootstrap.base.path", "", "", "Rewrite the table with Hudi first."),
     ("this table format", "hoodie.table.format", "native", "native", USE_HUDI),
 )

@@ -97,13 +97,7 @@ class TableConfig:
                 found=config.properties[_CHECKSUM],
                 todo=f"It covers {_DATABASE} and {_NAME}: restore the value that was changed.",
             )
-        _ = (
-            config.version,
-            config.utc_timezone,
-            config.populate_meta_fields,
-            config.hive_style,
-            config.url_encode,
-        )
+        _ = (config.version, config.utc_timezone, config.populate_meta_fields, config.hive_style, config.url_encode)
         return config
 
     def dump(self) -> bytes:

@@ -88,11 +88,7 @@ def zone_todo(*, in_utc: bool) -> str:
 
 
 def check_zone(
-    base_path: str,
-    config: TableConfig,
-    seen: ClockEvidence,
-    local: Callable[[int], datetime],
-    options: ClockOptions,
+    base_path: str, config: TableConfig, seen: ClockEvidence, local: Callable[[int], datetime], options: ClockOptions
 ) -> ZoneVerdict:
     """ClockError if the writers are in another zone and this is harmful."""
     layout = config.layout

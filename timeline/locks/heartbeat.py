@@ -202,11 +202,7 @@ def first_beat(storage: Storage, instant: str) -> Iterator[None]:
 
 @contextmanager
 def heartbeat(
-    storage: Storage,
-    instant: str,
-    interval_s: float,
-    *,
-    note: Callable[[], Mapping[str, Any] | None] = lambda: None,
+    storage: Storage, instant: str, interval_s: float, *, note: Callable[[], Mapping[str, Any] | None] = lambda: None
 ) -> Iterator[Heartbeats]:
     """Keeps a heartbeat for an instant, and removes it at the end; after an error, see `Heartbeats`.
 

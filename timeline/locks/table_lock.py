@@ -108,10 +108,7 @@ class FileLock:
                 todo="Check the path: all processes of the table must name one file. If it is right, make the folder.",
             )
         busy = _busy(self.path, self.timeout_s, purpose)
-        with (
-            _naming_its_holder(busy, self.seen),
-            hold_file(self.path, self.timeout_s, busy) as is_held,
-        ):
+        with _naming_its_holder(busy, self.seen), hold_file(self.path, self.timeout_s, busy) as is_held:
             yield Section(purpose=purpose, lock=self.path, is_held=is_held)
 
     def seen(self) -> LockSeen:
@@ -256,11 +253,7 @@ def parse_lock(text: str) -> TableLock:
         return FileLock(path)
     if separator and rest and provider == "zookeeper":
         return parse_zookeeper_lock(rest)
-    raise UsageError(
-        "unknown lock provider",
-        expected=f"{STORAGE}, file:PATH or {_ZOOKEEPER}",
-        found=text,
-    )
+    raise UsageError("unknown lock provider", expected=f"{STORAGE}, file:PATH or {_ZOOKEEPER}", found=text)
 
 
 _ENOUGH_S = 2.0

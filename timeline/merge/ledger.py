@@ -102,17 +102,9 @@ class Ledger:
             ("log entries = block headers", self.log_entries, header_entries),
             ("rows out = footer of the written file", self.rows_out, footer_rows_out),
             ("base rows = untouched + kept + replaced + deleted", self.base_rows, self.untouched + touched),
-            (
-                "rows out = base rows - deleted + inserts",
-                self.rows_out,
-                self.base_rows - self.deleted + self.inserts,
-            ),
+            ("rows out = base rows - deleted + inserts", self.rows_out, self.base_rows - self.deleted + self.inserts),
             ("update keys = in base + inserts", self.update_keys, self.update_keys_in_base + self.inserts),
-            (
-                "delete keys = in base + absent",
-                delete_keys,
-                self.delete_keys_in_base + self.deletes_of_absent,
-            ),
+            ("delete keys = in base + absent", delete_keys, self.delete_keys_in_base + self.deletes_of_absent),
             (
                 "touched base rows = keys found in base + duplicate hits",
                 touched,
@@ -136,10 +128,7 @@ class Ledger:
     def check_itself(self, where: str) -> None:
         """LedgerError if the counts contradict each other; no file is read."""
         self.check(
-            footer_rows_in=self.base_rows,
-            header_entries=self.log_entries,
-            footer_rows_out=self.rows_out,
-            where=where,
+            footer_rows_in=self.base_rows, header_entries=self.log_entries, footer_rows_out=self.rows_out, where=where
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -36,14 +36,7 @@ class EntryKind(IntEnum):
     DELETE = 2
 
 
-def winners(
-    mode: MergeMode,
-    codes: Ints,
-    kinds: npt.NDArray[np.uint8],
-    natural: Flags,
-    order: Ints,
-    keys: int,
-) -> Ints:
+def winners(mode: MergeMode, codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, keys: int) -> Ints:
     """For each key 0..keys-1 the index of its winning entry.
 
     codes: key of each entry; order: rank of its ordering value (see `ordering.ranks`). Every key has an entry.

@@ -66,18 +66,12 @@ def newest_schema(metadata: Table) -> str:
         if text:
             return with_meta_columns(without_meta_columns(text))
     raise MalformedError(
-        "no commit of the metadata table records its schema",
-        path=metadata.storage.base_path,
-        todo=BUILD_AGAIN,
+        "no commit of the metadata table records its schema", path=metadata.storage.base_path, todo=BUILD_AGAIN
     )
 
 
 def commit_records(
-    table: Table,
-    instant: str,
-    records: EncodedRecords,
-    schema_text: str,
-    index_logs: Sequence[IndexLog] = (),
+    table: Table, instant: str, records: EncodedRecords, schema_text: str, index_logs: Sequence[IndexLog] = ()
 ) -> None:
     """Makes a delta commit with these records; may be repeated.
 

@@ -156,10 +156,7 @@ class ValueType:
 
         Every reader finds the file if its bounds include both.
         """
-        if version is IndexVersion.V2 or self.kind not in (
-            Kind.TIMESTAMP_MILLIS,
-            Kind.LOCAL_TIMESTAMP_MILLIS,
-        ):
+        if version is IndexVersion.V2 or self.kind not in (Kind.TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP_MILLIS):
             return (value,)
         return value, max(_LONG_MIN, min(int(value) * 1000, _LONG_MAX))
 

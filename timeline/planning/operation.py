@@ -17,12 +17,7 @@ import numpy as np
 
 from ..codec.avro_binary import EncodedArray, encode_long
 from ..errors import UsageError
-from ..format.compaction_plan import (
-    CompactionOperation,
-    decode_operation,
-    encode_operation,
-    operation_metrics,
-)
+from ..format.compaction_plan import CompactionOperation, decode_operation, encode_operation, operation_metrics
 from ..format.instant import parse_time
 from ..instants.timeline import Timeline
 from ..view.plain_slices import PlainSlice

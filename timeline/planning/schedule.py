@@ -62,9 +62,7 @@ def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]
             )
         else:
             plan = CompactionPlan(
-                operations=operations,
-                extra_metadata={NOTES: notes},
-                missing_schedule_partitions=tuple(left_out),
+                operations=operations, extra_metadata={NOTES: notes}, missing_schedule_partitions=tuple(left_out)
             )
         result.append(plan)
     return result
@@ -144,11 +142,7 @@ class Scheduled:
 
 
 def schedule_compaction(
-    table: Table,
-    lock: TableLock,
-    options: ScheduleOptions = PLAN_NOW,
-    *,
-    dry_run: bool = False,
+    table: Table, lock: TableLock, options: ScheduleOptions = PLAN_NOW, *, dry_run: bool = False
 ) -> Scheduled:
     """Plans the file groups that are due, and makes each plan visible atomically.
 

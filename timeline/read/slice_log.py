@@ -97,12 +97,7 @@ class LogCounts:
 
 
 def read_logs(
-    storage: Storage,
-    slice_: FileSlice,
-    rules: SliceRules,
-    out: pa.Schema,
-    stack: ExitStack,
-    where: Where | None = None,
+    storage: Storage, slice_: FileSlice, rules: SliceRules, out: pa.Schema, stack: ExitStack, where: Where | None = None
 ) -> tuple[Winners | LogSpill, LogCounts]:
     """Decodes all blocks that count; returns the winners, or the spill if the entries exceeded the memory limit.
 

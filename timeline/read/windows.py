@@ -204,9 +204,7 @@ def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
     retained = retained_since(table, timeline)
     if as_of < retained and _differs(table.with_archive(timeline), as_of, retained):
         raise UsageError(
-            "files of that point in time may have been cleaned",
-            instant=as_of,
-            expected=f"{retained} or later",
+            "files of that point in time may have been cleaned", instant=as_of, expected=f"{retained} or later"
         )
 
 

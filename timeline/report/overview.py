@@ -17,11 +17,7 @@ from ..locks.heartbeat import Heartbeat, is_live, read_heartbeat
 from ..table.table import Table
 from .values import OPTIONAL, Clock, Known
 
-_SHOWN = (
-    TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST,
-    TriggerStrategy.NUM_COMMITS,
-    TriggerStrategy.TIME_ELAPSED,
-)
+_SHOWN = (TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST, TriggerStrategy.NUM_COMMITS, TriggerStrategy.TIME_ELAPSED)
 """Elementary triggers; the others combine them and add no information."""
 
 

@@ -131,10 +131,7 @@ _PLAIN: Mapping[str, Mapping[str, str]] = {
         "account.oauth2.client.id": "client_id",
         "account.oauth2.client.secret": "client_secret",
     },
-    _GS: {
-        "auth.service.account.json.keyfile": "service_account",
-        "storage.root.url": "base_url",
-    },
+    _GS: {"auth.service.account.json.keyfile": "service_account", "storage.root.url": "base_url"},
 }
 """Options whose values are used unchanged."""
 

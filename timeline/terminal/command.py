@@ -79,11 +79,7 @@ class OtherNames:
 
 
 def command(
-    function: Callable[..., Any],
-    *,
-    json: Any = JSON,
-    names: OtherNames | None = None,
-    quiet: bool = True,
+    function: Callable[..., Any], *, json: Any = JSON, names: OtherNames | None = None, quiet: bool = True
 ) -> Callable[..., Any]:
     """Gives a command an option for each field of the option dataclasses among its parameters.
 

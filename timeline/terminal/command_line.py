@@ -20,17 +20,7 @@ from typer.core import TyperGroup
 
 from ..errors import UsageError
 from .help_page import HelpPage, help_of, page, read_pages
-from .settings import (
-    CHOSEN,
-    FILE,
-    LogLevel,
-    names_in,
-    plain,
-    read_file,
-    settings_in,
-    settings_of,
-    variable,
-)
+from .settings import CHOSEN, FILE, LogLevel, names_in, plain, read_file, settings_in, settings_of, variable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +45,7 @@ def lazy_commands(package: str, panels: Mapping[str, Mapping[str, str]]) -> dict
     }
 
 
-def lazy_app(
-    commands: Mapping[str, LazyCommand],
-    pages: Path,
-    **settings: Any,
-) -> typer.Typer:
+def lazy_app(commands: Mapping[str, LazyCommand], pages: Path, **settings: Any) -> typer.Typer:
     """A typer app of these commands, in this order. `pages`: file of their help; `settings`: as for `typer.Typer`."""
 
     class Group(_LazyGroup):

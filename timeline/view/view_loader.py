@@ -190,9 +190,7 @@ class ViewLoader:
         """
         if load_table_config(without_snapshot(self.storage)) != self.config:
             raise TableChangedError(
-                "the table's settings changed while it was read",
-                path=self.storage.base_path,
-                todo="Open it again.",
+                "the table's settings changed while it was read", path=self.storage.base_path, todo="Open it again."
             )
 
     def check_not_undone(self, timeline: Timeline) -> None:

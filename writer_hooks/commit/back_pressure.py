@@ -85,13 +85,7 @@ class Capacity:
     """
 
     def __init__(
-        self,
-        table: Table,
-        options: BackPressure,
-        limit: int | None,
-        relieve: Callable[[bool], str],
-        *,
-        compacts: bool,
+        self, table: Table, options: BackPressure, limit: int | None, relieve: Callable[[bool], str], *, compacts: bool
     ) -> None:
         self._table = table
         self._options = options

@@ -19,13 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from phantombase.compactor_daemon.undo.undo import roll_back, undo_late
-from phantombase.timeline.errors import (
-    ConflictError,
-    LockError,
-    PhantombaseError,
-    StorageError,
-    UnknownCommitError,
-)
+from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError, StorageError, UnknownCommitError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata, WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
@@ -342,10 +336,7 @@ def _instant(time: str, action: str, state: State) -> Instant:
 
 @contextmanager
 def transaction(
-    table: Table,
-    lock: TableLock,
-    heartbeat_s: float,
-    opening: Opening = _DELTA_COMMIT,
+    table: Table, lock: TableLock, heartbeat_s: float, opening: Opening = _DELTA_COMMIT
 ) -> Iterator[Transaction]:
     """Begins a write; rolls it back if the block fails, so that the table reads as before.
 

@@ -138,12 +138,7 @@ class LookupStep:
                 hits = pa.table({RECORD_KEY: found, FILE_ID: pa.repeat(pa.scalar(slices[0].file_id), len(found))})
                 for code, part in split(hits, self.route(found, 0)):
                     yield Piece(
-                        partition=partition,
-                        target=str(code),
-                        source=HITS,
-                        number=number,
-                        rows=0,
-                        payload=pack(part),
+                        partition=partition, target=str(code), source=HITS, number=number, rows=0, payload=pack(part)
                     )
 
     def _found(self, slices: Slices, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:

@@ -37,13 +37,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.grouping import file_groups
 from phantombase.timeline.view.view import FileSlice, latest_slice
 
-from .key_generator import (
-    DEFAULT_PARTITION,
-    KeyGenerator,
-    TimestampText,
-    field_values,
-    has_one_field_complex_key,
-)
+from .key_generator import DEFAULT_PARTITION, KeyGenerator, TimestampText, field_values, has_one_field_complex_key
 
 _log = get_logger()
 

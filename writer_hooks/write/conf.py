@@ -437,8 +437,6 @@ def _moved_keys(kind: str, conf: Mapping[str, str]) -> MovedKeys | None:
         return usual if flag is None else MovedKeys.MOVE if flag else MovedKeys.STAY
     if name not in (*_OF_PARTITIONS, _BY_BUCKET):
         raise UnsupportedError(
-            f"this {_INDEX} is not supported",
-            expected=", ".join((*_OF_PARTITIONS, *_GLOBAL, _BY_BUCKET)),
-            found=kind,
+            f"this {_INDEX} is not supported", expected=", ".join((*_OF_PARTITIONS, *_GLOBAL, _BY_BUCKET)), found=kind
         )
     return None

@@ -90,12 +90,7 @@ _KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 }
 """The field of `NewTable` that a name sets; `base_path` is none of them, but the path that a write must be given."""
 
-_OF_TABLES = frozenset(
-    (
-        "hoodie.table.version",
-        "hoodie.write.record.merge.strategy.id",
-    )
-)
+_OF_TABLES = frozenset(("hoodie.table.version", "hoodie.write.record.merge.strategy.id"))
 """Hudi derives these from the others: at the default of a release they have no effect."""
 
 TABLE_NAMES = frozenset(_KNOWN)

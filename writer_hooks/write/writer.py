@@ -86,12 +86,7 @@ class Writer:
     # --- the table -------------------------------------------------------------------------------------------------
 
     def table(
-        self,
-        name: str,
-        *,
-        version: int | None = None,
-        database: str | None = None,
-        metadata_table: bool | None = None,
+        self, name: str, *, version: int | None = None, database: str | None = None, metadata_table: bool | None = None
     ) -> Writer:
         """The table's name, and the version of a new table: 6, 8 or 9 (`hoodie.table.name`,
         `hoodie.write.table.version`).
@@ -343,12 +338,7 @@ class Writer:
         return replace(self, source=rows, partitions=named)._write(path, Operation.DELETE_PARTITION)
 
     def foreach_batch(
-        self,
-        path: str,
-        *,
-        stream: str | None = None,
-        operation: Operation | None = None,
-        take_over: str | None = None,
+        self, path: str, *, stream: str | None = None, operation: Operation | None = None, take_over: str | None = None
     ) -> Callable[[Any, int], None]:
         """For `df.writeStream.foreachBatch(writer().key("id")...foreach_batch(path))`: writes each batch exactly once.
 

@@ -80,8 +80,7 @@ def test_two_more_than_the_cleaner_retains_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    "pending",
-    ["135.deltacommit.inflight", "135.compaction.requested", "135.clean.requested", "135.rollback.inflight"],
+    "pending", ["135.deltacommit.inflight", "135.compaction.requested", "135.clean.requested", "135.rollback.inflight"]
 )
 def test_the_last_commit_before_a_pending_instant_stays(pending: str) -> None:
     assert gone(*WRITES, pending) == times(10, 12)

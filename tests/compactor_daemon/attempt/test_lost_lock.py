@@ -304,12 +304,7 @@ def check(path: Path, expected: object) -> None:
 
 
 def play(
-    start: Path,
-    work: MetadataWork,
-    meanwhile: Callable[[Path], None],
-    lives: tuple[int, ...],
-    step: int,
-    reads: bool,
+    start: Path, work: MetadataWork, meanwhile: Callable[[Path], None], lives: tuple[int, ...], step: int, reads: bool
 ) -> None:
     """Sleeps before each change of the metadata table in turn, and before reads of it."""
     folder = start.parent

@@ -98,10 +98,7 @@ def ended(process: subprocess.Popen[str]) -> list[str]:
 def finish(path: Path) -> None:
     """Another process's run, undisturbed and fast: this one's."""
     run_compactions(
-        str(path),
-        output=OutputOptions(),
-        execute=ExecuteOptions(executor=Executor.LOCAL),
-        attempt=AttemptOptions(),
+        str(path), output=OutputOptions(), execute=ExecuteOptions(executor=Executor.LOCAL), attempt=AttemptOptions()
     )
 
 

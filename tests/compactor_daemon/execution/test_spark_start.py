@@ -110,12 +110,7 @@ def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     once = "from phantombase.compactor_daemon.jvm_archive import class_archive; class_archive()"
     subprocess.run([sys.executable, "-c", once], env=environment, check=True)  # the second run would make an archive
     ran = subprocess.run(
-        [sys.executable, *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     deadline = time.monotonic() + _LINGERS_S
     while (left := _processes(mark)) and time.monotonic() < deadline:

@@ -167,10 +167,7 @@ def test_two_completed_commits_of_one_compaction(tmp_path: Path) -> None:
     run_all(table)
     ours = table.files.completed_commits()[-1]
     twin = Instant(
-        requested_time=ours.requested_time,
-        action="commit",
-        state=State.COMPLETED,
-        completion_time="29990101000000001",
+        requested_time=ours.requested_time, action="commit", state=State.COMPLETED, completion_time="29990101000000001"
     )
     table.storage.put_if_absent(table.instant_path(twin), table.storage.read(table.instant_path(ours)))
     assert findings(path)["completed-twice"].found == ours.requested_time

@@ -201,17 +201,13 @@ def writes(path: Path) -> list[str]:
 
 @one_of("version", 9, 6)
 @pytest.mark.parametrize(
-    ("kind", "make"),
-    [("the consistent-hashing bucket index", hash_buckets), ("change data capture", capture_changes)],
+    ("kind", "make"), [("the consistent-hashing bucket index", hash_buckets), ("change data capture", capture_changes)]
 )
 @pytest.mark.parametrize(
     ("what", "step"),
     [
         ("restoring", lambda path: restore_table(open_table(path), LOCK, min(writes(path)))),
-        (
-            "taking back writes of",
-            lambda path: roll_back_newest(open_table(path), LOCK, max(writes(path))),
-        ),
+        ("taking back writes of", lambda path: roll_back_newest(open_table(path), LOCK, max(writes(path)))),
         ("clustering", cluster),
     ],
 )

@@ -22,10 +22,7 @@ CAPTURED: dict[str, object] = {"hoodie.table.cdc.enabled": "true"}
 
 def changes_of(judge: Judge, path: TablePath, begin: str = "0") -> dict[str, list[Change]]:
     """By instant, all that Hudi tells of the active timeline behind `begin`."""
-    options = {
-        "hoodie.datasource.query.incremental.format": "cdc",
-        "hoodie.datasource.read.begin.instanttime": begin,
-    }
+    options = {"hoodie.datasource.query.incremental.format": "cdc", "hoodie.datasource.read.begin.instanttime": begin}
     found = defaultdict[str, list[Change]](list)
     for row in judge.read(path, query="incremental", options=options).to_pylist():
         before, after = (json.loads(row[side]) if row[side] else None for side in ("before", "after"))

@@ -240,12 +240,7 @@ def we_compact_where_we_had_told(table: IndexedTable, before: pa.Table) -> None:
 
 USUAL = (hudi_goes_on_where_we_had_told, we_go_on_where_hudi_had_told, hudi_compacts_where_we_had_told)
 """One of each: Hudi and phantombase go on where the other one died, a write and a compaction of phantombase."""
-DEATHS = (
-    *USUAL,
-    hudi_goes_on_where_we_died_telling,
-    we_go_on_where_we_had_told,
-    we_compact_where_we_had_told,
-)
+DEATHS = (*USUAL, hudi_goes_on_where_we_died_telling, we_go_on_where_we_had_told, we_compact_where_we_had_told)
 
 
 @versions(9, deep=(6,))

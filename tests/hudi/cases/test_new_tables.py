@@ -73,12 +73,7 @@ CASES = {
     "unpartitioned": replace(_PLAIN, partition_fields=()),
     "times": replace(_PLAIN, partition_fields=("ms",), key_generator="TIMESTAMP", times=_TIMES),
 }
-_CLASSES = {
-    "SIMPLE": "Simple",
-    "COMPLEX": "Complex",
-    "NON_PARTITION": "Nonpartitioned",
-    "TIMESTAMP": "TimestampBased",
-}
+_CLASSES = {"SIMPLE": "Simple", "COMPLEX": "Complex", "NON_PARTITION": "Nonpartitioned", "TIMESTAMP": "TimestampBased"}
 # A writer says its payload or merge mode in a way that a new table does not repeat.
 _SAID_BY_WRITERS = {"hoodie.table.legacy.payload.class", "hoodie.table.partition_extractor_class"}
 

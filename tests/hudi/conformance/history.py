@@ -13,12 +13,7 @@ Key: TypeAlias = tuple[str, str]
 HUDI = {6: "0.15.0", 8: "1.2.0", 9: "1.2.0"}
 """Which real Hudi makes and judges a table version."""
 
-SHAPES = {
-    "base": "base + logs",
-    "logs": "log-only",
-    "phantom": "phantom base only",
-    "deleted": "all deleted",
-}
+SHAPES = {"base": "base + logs", "logs": "log-only", "phantom": "phantom base only", "deleted": "all deleted"}
 """Partitions of each table, one file group in each, and what it is."""
 
 BASED = ("base", "phantom", "deleted")

@@ -297,13 +297,7 @@ _DELETED = [*COLUMNS, ("_hoodie_is_deleted", pa.bool_())]
 def _deletes() -> Iterator[Case]:
     first = table([(key, "x", 10, 0, False) for key in "abcdef"], _DELETED)
     second = table(
-        [
-            ("a", "x", 11, 1, True),
-            ("b", "x", 9, 1, True),
-            ("c", "x", 10, 1, True),
-            ("d", "x", 11, 1, None),
-        ],
-        _DELETED,
+        [("a", "x", 11, 1, True), ("b", "x", 9, 1, True), ("c", "x", 10, 1, True), ("d", "x", 11, 1, None)], _DELETED
     )
     again = table([("a", "x", 10, 2, False), ("c", "x", 10, 2, False), ("g", "x", 0, 2, False)], _DELETED)
     batches = [Batch(rows=first), Batch(rows=second), Batch(rows=again)]

@@ -343,11 +343,7 @@ def stages(zookeeper: Callable[[], ZooKeeper]) -> Sequence[Stage]:
         a_dead_write_of_hudi_is_rolled_back,
         one_lock_for_both,
     )
-    listed = (
-        hudi_goes_on_behind_copied_row_groups,
-        both_clean_and_archive,
-        hudi_goes_on_behind_a_restore,
-    )
+    listed = (hudi_goes_on_behind_copied_row_groups, both_clean_and_archive, hudi_goes_on_behind_a_restore)
     indexed = (
         hudi_reads_the_metadata_table_that_we_compacted,
         hudi_finds_keys_by_our_index,

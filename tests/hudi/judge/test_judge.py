@@ -32,8 +32,7 @@ def cities(table: pa.Table) -> dict[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("hudi", "version"),
-    [deep("0.15.0", None, id="0.15.0-v6"), pytest.param("1.2.0", 9, id="1.2.0-v9")],
+    ("hudi", "version"), [deep("0.15.0", None, id="0.15.0-v6"), pytest.param("1.2.0", 9, id="1.2.0-v9")]
 )
 def test_compaction_of_a_table_that_is_written_meanwhile(
     judges: Judges, tmp_path: Path, hudi: str, version: int | None

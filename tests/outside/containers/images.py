@@ -87,12 +87,7 @@ def _build(host: str, folder: Path, dockerfile: str, name: str, arguments: dict[
     """Builds on the network of this machine, where package mirrors are known to be reachable."""
     client = docker.DockerClient(base_url=host, timeout=_BUILD_MAX_S)
     client.images.build(
-        path=str(folder),
-        dockerfile=dockerfile,
-        tag=name,
-        buildargs=arguments,
-        network_mode="host",
-        rm=True,
+        path=str(folder), dockerfile=dockerfile, tag=name, buildargs=arguments, network_mode="host", rm=True
     )
     return name
 

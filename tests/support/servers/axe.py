@@ -16,9 +16,7 @@ from tests.support.servers.debian import NotInstalledError, cache
 
 _VERSION = "4.14.1"
 _MAX_S = 120.0
-_NOT_ASKED = {
-    "meta-refresh": "pages that read themselves again have a link that ends it (WCAG 2.2.1, turn off)",
-}
+_NOT_ASKED = {"meta-refresh": "pages that read themselves again have a link that ends it (WCAG 2.2.1, turn off)"}
 
 
 def source() -> str:

@@ -48,11 +48,7 @@ class AzureServer:
 
     def environment(self) -> dict[str, str]:
         """What a process needs to know of it."""
-        return {
-            "AZURE_STORAGE_ENDPOINT": self.endpoint,
-            "AZURE_STORAGE_ACCOUNT_KEY": KEY,
-            "AZURE_ALLOW_HTTP": "true",
-        }
+        return {"AZURE_STORAGE_ENDPOINT": self.endpoint, "AZURE_STORAGE_ACCOUNT_KEY": KEY, "AZURE_ALLOW_HTTP": "true"}
 
     def new_bucket(self) -> str:
         """An empty container."""

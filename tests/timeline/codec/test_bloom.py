@@ -88,8 +88,7 @@ def set_bits(bloom: BloomFilter) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("a", -1838653602), ("é", -384040333), ("abé", -933858263), ("k0000000000", 1729293889)],
+    ("key", "value"), [("a", -1838653602), ("é", -384040333), ("abé", -933858263), ("k0000000000", 1729293889)]
 )
 def test_known_hashes(key: str, value: int) -> None:
     assert murmur(key.encode(), 0) == value

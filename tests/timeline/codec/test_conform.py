@@ -184,13 +184,7 @@ DEFAULTED = pa.schema(
         pa.field("m", pa.map_(pa.string(), pa.struct([pa.field("t", pa.date32(), nullable=False)]))),
     ]
 )
-VALUES = {
-    ("tag",): "t0",
-    ("flag",): False,
-    ("s", "y"): 1.5,
-    ("l", "element", "d"): "\x00\x96",
-    ("m", "value", "t"): 3,
-}
+VALUES = {("tag",): "t0", ("flag",): False, ("s", "y"): 1.5, ("l", "element", "d"): "\x00\x96", ("m", "value", "t"): 3}
 OLD = pa.table(
     {
         "a": [1, 2],
@@ -263,8 +257,7 @@ def test_float_text_is_the_shortest_that_reads_back(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "value"),
-    [(pa.int64(), pa.float64(), 2**53 + 1), (pa.int32(), pa.float32(), 2**24 + 1)],
+    ("source", "target", "value"), [(pa.int64(), pa.float64(), 2**53 + 1), (pa.int32(), pa.float32(), 2**24 + 1)]
 )
 def test_large_integers_round(source: pa.DataType, target: pa.DataType, value: int) -> None:
     """long -> double and int -> float lose digits, as they do in Java."""

@@ -122,11 +122,7 @@ def test_no_rows() -> None:
 
 @pytest.mark.skipif(not AVAILABLE, reason="isal is not installed: gzip is zlib's")
 @pytest.mark.parametrize(
-    ("how", "why"),
-    [
-        ({"data_page_version": "2.0"}, "another version"),
-        ({"write_page_index": True}, "a page index"),
-    ],
+    ("how", "why"), [({"data_page_version": "2.0"}, "another version"), ({"write_page_index": True}, "a page index")]
 )
 def test_what_cannot_be_compressed_is_refused(how: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):

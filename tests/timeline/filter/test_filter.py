@@ -100,13 +100,7 @@ def test_other_text_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "kept"),
-    [
-        ("n > 1.5", [2]),
-        ("n >= 1.5", [2]),
-        ("n < 1.5", [-2, 1]),
-        ("n <= -1.5", [-2]),
-        ("n <= 1", [-2, 1]),
-    ],
+    [("n > 1.5", [2]), ("n >= 1.5", [2]), ("n < 1.5", [-2, 1]), ("n <= -1.5", [-2]), ("n <= 1", [-2, 1])],
 )
 def test_a_number_between_two_integers_keeps_its_meaning(text: str, kept: list[int]) -> None:
     rows = pa.table({"n": pa.array([-2, 1, 2, None], pa.int32())})

@@ -317,10 +317,7 @@ def test_other_content_versions_are_refused(kind: int, version: int) -> None:
     content = struct.pack(">i", version) + avro_content(ONE, ROWS)[4:]
     data = block(kind, {INSTANT_TIME: "10", SCHEMA: ONE}, content)
     (only,) = blocks_of(data)
-    for decode in (
-        decode_deletes if kind == DELETE else all_rows,
-        count_entries,
-    ):
+    for decode in (decode_deletes if kind == DELETE else all_rows, count_entries):
         with pytest.raises(UnsupportedError, match="old content version") as failure:
             decode(only, pa.BufferReader(data))
         assert failure.value.found == str(version)
@@ -546,9 +543,7 @@ def test_array_wrappers_with_nulls_and_natural_entries() -> None:
 
 
 wrapped_values = st.one_of(
-    st.none(),
-    st.just(NO_ORDERING),
-    st.integers(-(2**63), 2**63 - 1).map(lambda v: ("LongWrapper", v)),
+    st.none(), st.just(NO_ORDERING), st.integers(-(2**63), 2**63 - 1).map(lambda v: ("LongWrapper", v))
 )
 keys = st.none() | st.text(max_size=5) | st.text(min_size=60, max_size=80)
 

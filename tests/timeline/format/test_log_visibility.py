@@ -14,11 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.errors import MalformedError
-from phantombase.timeline.format.log_block import (
-    BlockKind,
-    HeaderKey,
-    LogBlock,
-)
+from phantombase.timeline.format.log_block import BlockKind, HeaderKey, LogBlock
 from phantombase.timeline.format.log_visibility import Selection, Skipped, Visibility, select_blocks
 
 EVERYTHING = Visibility(latest="99", completed=frozenset(), pending=frozenset(), start="", by_file=True)

@@ -79,10 +79,7 @@ def timeline_of(path: Path) -> Timeline:
 
 @pytest.fixture(params=[9, deep(8), deep(6)], ids="v{}".format)
 def hudi(
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    zone: Callable[[str], None],
-    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest, tmp_path: Path, zone: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> AsHudi:
     """A table that is written in New York; this process is in UTC."""
     return AsHudi(tmp_path / "trips", request.param, zone, monkeypatch)

@@ -96,8 +96,7 @@ def test_commits_on_version_9(names: tuple[str, ...], completed: int, requested:
 
 
 @pytest.mark.parametrize(
-    ("names", "seconds"),
-    [(("d0", "d300"), 600), (("d0", "c300", "d400"), 300), (("d0", "C300"), 600), (("D0",), 600)],
+    ("names", "seconds"), [(("d0", "d300"), 600), (("d0", "c300", "d400"), 300), (("d0", "C300"), 600), (("D0",), 600)]
 )
 def test_seconds_are_whole_and_from_the_last_completed_compaction(names: tuple[str, ...], seconds: int) -> None:
     """From the first delta commit where none is completed; half a second more or less is nothing."""

@@ -70,11 +70,7 @@ def deletes(keys: Sequence[str], values: Sequence[Sequence[Any] | None], types: 
     integer_0 = [v is None or (types[0] == pa.int32() and tuple(v) == (0,)) for v in values]
     natural = pa.array(integer_0, pa.bool_())
     ordering = tuple(pa.array([None if v is None else v[i] for v in values], t) for i, t in enumerate(types))
-    return Deletes(
-        keys=pa.array(keys, pa.string()),
-        ordering=() if all(integer_0) else ordering,
-        natural=natural,
-    )
+    return Deletes(keys=pa.array(keys, pa.string()), ordering=() if all(integer_0) else ordering, natural=natural)
 
 
 def rule_of(mode: MergeMode, columns: Columns, *, every_duplicate: bool = False) -> MergeRule:
@@ -282,12 +278,7 @@ def test_without_ordering_fields_the_latest_wins(mode: MergeMode) -> None:
 @pytest.mark.parametrize("mode", list(MergeMode))
 @pytest.mark.parametrize(
     ("log", "every_duplicate", "expected"),
-    [
-        ("upd2", False, ["upd2", "b1"]),
-        ("upd2", True, ["upd2", "upd2"]),
-        ("del0", False, ["b1"]),
-        ("del0", True, GONE),
-    ],
+    [("upd2", False, ["upd2", "b1"]), ("upd2", True, ["upd2", "upd2"]), ("del0", False, ["b1"]), ("del0", True, GONE)],
 )
 def test_duplicate_base_rows(mode: MergeMode, log: str, every_duplicate: bool, expected: list[str]) -> None:
     """Readers and 1.2's compaction change the first row of a duplicated key, 0.15's compaction every one."""

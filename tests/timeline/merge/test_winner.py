@@ -140,11 +140,7 @@ def test_commit_time_takes_the_last_entry(log: str) -> None:
     assert winner(MergeMode.COMMIT_TIME, [entry(e) for e in log.split()]) == log.split()[-1]
 
 
-long_entries = st.builds(
-    LogEntry,
-    kind=st.sampled_from(Kind),
-    order=st.integers(-3, 4).map(lambda v: ("Long", v)),
-)
+long_entries = st.builds(LogEntry, kind=st.sampled_from(Kind), order=st.integers(-3, 4).map(lambda v: ("Long", v)))
 int_entries = st.builds(LogEntry, kind=st.sampled_from(Kind), order=st.integers(-3, 4).map(lambda v: ("Integer", v)))
 natural_entries = st.builds(
     LogEntry, kind=st.sampled_from([Kind.DELETE, Kind.DELETED_ROW]), order=st.just(INTEGER_0), null=st.just(True)

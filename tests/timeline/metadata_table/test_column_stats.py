@@ -210,10 +210,7 @@ def test_files_have_the_ranges_of_their_rows(seed: int) -> None:
     """Whatever a footer leaves out; and JSON loses nothing. Parametrised by its seed."""
     rng = random.Random(seed)
     rows = random_rows(rng, rng.randrange(1, 12))
-    struct = [
-        IndexedColumn("struct.x", ValueType(Kind.INT)),
-        IndexedColumn("struct.y", ValueType(Kind.DOUBLE)),
-    ]
+    struct = [IndexedColumn("struct.x", ValueType(Kind.INT)), IndexedColumn("struct.y", ValueType(Kind.DOUBLE))]
     columns = indexed(rows, *struct, IndexedColumn("gone", ValueType(Kind.DATE)))
     whole = ranges_of_rows(rows, columns)
     cut = rng.randrange(len(rows) + 1)
@@ -308,10 +305,7 @@ def test_milliseconds_are_within_their_bounds_as_microseconds_too(kind: Kind) ->
 
 def test_partition_records_widen_what_is_there() -> None:
     """They are not tight; a column without rows has nothing to add."""
-    there, empty = (
-        between(ValueType(Kind.INT), 1, 2),
-        replace(between(ValueType(Kind.INT), None, None), values=0),
-    )
+    there, empty = (between(ValueType(Kind.INT), 1, 2), replace(between(ValueType(Kind.INT), None, None), values=0))
     ((key, record),) = partition_stats_records("p", [there, replace(empty, column="d")], V2)
     assert key == partition_stats_key("c", "p")
     assert record["type"] == 6

@@ -169,9 +169,7 @@ def test_what_is_folded(mode: MergeMode, columns: str, log: str, bottom: bool, e
         keys=KeySource.of(True, ("id",)),
         ordering_fields=("ts",),
         merge=MergeRule(
-            mode=mode,
-            ordering_types=(pa.string(),),
-            unset=Unset(values=NotGiven()) if columns == "lacking" else None,
+            mode=mode, ordering_types=(pa.string(),), unset=Unset(values=NotGiven()) if columns == "lacking" else None
         ),
         visibility=ALL,
         float_text_in_logs=True,

@@ -95,7 +95,7 @@ D = slice_of("d", 5 * MB, 2 * MB)
         ),
         ("the other way round", options_of(S.BOUNDED_IO, S.LOG_FILE_NUM, strategy_io_mb=1), "a"),
         ("both bounds", options_of(S.LOG_FILE_SIZE, S.LOG_FILE_NUM, log_size_threshold=150, log_num_threshold=2), "cb"),
-    ],
+    ]
 )
 def test_slices(story: str, options: StrategyOptions, kept: str) -> None:
     """Which slices, in which order."""

@@ -71,9 +71,7 @@ CASES: Mapping[str, Case] = {
     "9 fill": Case(version=9, properties={_MODE: "FILL_UNAVAILABLE", _UNAVAILABLE: "?"}, null="?"),
     "8 partial": Case(version=8, properties={_PAYLOAD: f"{_CLASSES}PartialUpdateAvroPayload", **_CUSTOM}, marks=False),
     "8 non-defaults": Case(
-        version=8,
-        properties={_PAYLOAD: f"{_CLASSES}OverwriteNonDefaultsWithLatestAvroPayload", **_CUSTOM},
-        marks=False,
+        version=8, properties={_PAYLOAD: f"{_CLASSES}OverwriteNonDefaultsWithLatestAvroPayload", **_CUSTOM}, marks=False
     ),
     "6 partial": Case(version=6, properties={_PAYLOAD: f"{_CLASSES}PartialUpdateAvroPayload"}, marks=False),
     "6 flink": Case(version=6, properties={_PAYLOAD: f"{_CLASSES}EventTimeAvroPayload"}),

@@ -105,12 +105,7 @@ REFUSED = [
         "MySqlDebezium",
     ),
     ("v9_pending", set_property("hoodie.record.merge.mode", "CUSTOM"), UnsupportedError, "CUSTOM"),
-    (
-        "v9_pending",
-        set_property("hoodie.table.partial.update.mode", "KEEP_VALUES"),
-        UnsupportedError,
-        "KEEP_VALUES",
-    ),
+    ("v9_pending", set_property("hoodie.table.partial.update.mode", "KEEP_VALUES"), UnsupportedError, "KEEP_VALUES"),
     ("v6_pending", evolves_on_read, UnsupportedError, "schema evolution on read"),
     ("v9_pending", evolves_on_read, UnsupportedError, "schema evolution on read"),
     ("v8_pending", kryo_deletes, UnsupportedError, "content version"),

@@ -24,11 +24,7 @@ from tests.support.selection import deep
 
 def rows_of(keys: range, ts: int, version: int) -> Any:
     batch = pa.table(
-        {
-            "id": [f"k{k}" for k in keys],
-            "p": ["ab"[k % 2] for k in keys],
-            "ts": pa.array([ts] * len(keys), pa.int64()),
-        }
+        {"id": [f"k{k}" for k in keys], "p": ["ab"[k % 2] for k in keys], "ts": pa.array([ts] * len(keys), pa.int64())}
     )
     return writer(batch).table("t", version=version).key("id").partition("p").ordering("ts")
 
@@ -60,8 +56,7 @@ def base_files(path: Path) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["b/*.parquet", deep("b/.*.log.*")])
 @pytest.mark.parametrize(
-    ("version", "later"),
-    [(9, range(4)), (6, range(1, 4, 2)), deep(9, range(0)), deep(6, range(0)), deep(8, range(4))],
+    ("version", "later"), [(9, range(4)), (6, range(1, 4, 2)), deep(9, range(0)), deep(6, range(0)), deep(8, range(4))]
 )
 @pytest.mark.parametrize("is_lost", [True, deep(False)])
 def test_a_plan_is_narrowed(version: int, later: range, kind: str, is_lost: bool, tmp_path: Path) -> None:

@@ -50,11 +50,7 @@ from tests.support.builders import COMPACTED_BLOCK_TIMES, INSTANT_TIME, PARQUET,
 
 PARTITIONS = ("p", "q")
 SCHEMA_TEXT = json.dumps(
-    {
-        "type": "record",
-        "name": "row",
-        "fields": [{"name": "id", "type": "string"}, {"name": "part", "type": "string"}],
-    }
+    {"type": "record", "name": "row", "fields": [{"name": "id", "type": "string"}, {"name": "part", "type": "string"}]}
 )
 _PADDING = {"padding": " " * 3600}
 FIRST = "20251201000000000"

@@ -292,12 +292,7 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
         "lost",
     ),
     ("F8: replaced gets no file", _CLEANED, {"attempt.publish.without_groups": every_group}, "not acknowledged"),
-    (
-        "log compactions: known by their commit",
-        _MINOR,
-        {"attempt.completed._merged_logs": false},
-        "still pending|left",
-    ),
+    ("log compactions: known by their commit", _MINOR, {"attempt.completed._merged_logs": false}, "still pending|left"),
     ("F9: replaced is nothing to do", _REPLACED, {"attempt.inputs._closed": planned_always}, "still pending"),
 ]
 

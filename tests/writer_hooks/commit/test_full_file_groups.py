@@ -119,10 +119,7 @@ def test_a_writer_waits_for_the_compactor_beside_it(version: int, buckets: int |
     """Nothing but the limit makes a compaction due: the writer requests it, the thread executes it."""
     table = Trips(tmp_path / "trips", version, buckets)
     waited = 0.0
-    with (
-        AsyncCompaction(str(table.path), LocalRunner(1), poll_s=0.05) as compaction,
-        capture_logs() as said,
-    ):
+    with AsyncCompaction(str(table.path), LocalRunner(1), poll_s=0.05) as compaction, capture_logs() as said:
         for _ in range(10):
             described = table.describe(stop_trigger=LIMIT, wait_s=LONG_S)
             waited += table.write(described.schedule(max_delta_commits=99, notify=compaction.notify)).waited_s

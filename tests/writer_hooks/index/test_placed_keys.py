@@ -274,10 +274,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     [
         ({"hoodie.index.type": "GLOBAL_SIMPLE"}, MovedKeys.MOVE),
         ({"hoodie.index.type": "global_bloom"}, MovedKeys.MOVE),
-        (
-            {"hoodie.index.type": "GLOBAL_BLOOM", "hoodie.bloom.index.update.partition.path": "false"},
-            MovedKeys.STAY,
-        ),
+        ({"hoodie.index.type": "GLOBAL_BLOOM", "hoodie.bloom.index.update.partition.path": "false"}, MovedKeys.STAY),
         ({"hoodie.index.type": "GLOBAL_SIMPLE", "hoodie.bloom.index.update.partition.path": "false"}, MovedKeys.MOVE),
         ({"hoodie.simple.index.update.partition.path": "false"}, None),
         ({"hoodie.index.type": "RECORD_INDEX"}, MovedKeys.STAY),

@@ -186,10 +186,7 @@ def test_a_hash_of_the_row_stands_for_the_key_of_a_keyless_table(partition: str,
         (config("id,n", "p", "SIMPLE"), "SIMPLE keys of such fields"),
         (config("id", "p,q", "TIMESTAMP"), "TIMESTAMP keys of such fields"),
         (config("id", "p", "CUSTOM"), "partition types"),
-        (
-            config("id", "p", "SIMPLE", more=SLASHES),
-            "path",
-        ),
+        (config("id", "p", "SIMPLE", more=SLASHES), "path"),
     ],
 )
 def test_refused_tables(settings: TableConfig, what: str) -> None:

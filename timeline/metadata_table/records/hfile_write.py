@@ -91,18 +91,7 @@ def _file(
     out += _block(ROOT_INDEX_MAGIC, b"", _NO_BLOCK)  # the index of meta blocks; there are none
     info_at = len(out)
     out += _block(FILE_INFO_MAGIC, _file_info(count, sizes, last, info), _NO_BLOCK)
-    numbers = {
-        1: info_at,
-        2: on_open,
-        3: len(index),
-        4: on_open,
-        5: number,
-        6: 0,
-        7: count,
-        8: 1,
-        9: first,
-        10: end,
-    }
+    numbers = {1: info_at, 2: on_open, 3: len(index), 4: on_open, 5: number, 6: 0, 7: count, 8: 1, 9: first, 10: end}
     message = b"".join(encode_varint(number << 3) + encode_varint(value) for number, value in numbers.items())
     message += _bytes_field(11, _COMPARATOR) + encode_varint(12 << 3) + encode_varint(_NO_COMPRESSION)
     trailer = TRAILER_MAGIC + encode_varint(len(message)) + message

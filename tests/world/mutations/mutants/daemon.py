@@ -84,11 +84,7 @@ DAEMON: tuple[Mutant, ...] = (
 # The timeline service: synchronisation, answers, markers.
 
 
-_SYNC, _ROUTES, _STATE = (
-    "timeline/service/table_state",
-    "timeline/service/routes",
-    "timeline/service/table_state",
-)
+_SYNC, _ROUTES, _STATE = ("timeline/service/table_state", "timeline/service/routes", "timeline/service/table_state")
 _ACCESS = "timeline/service/access"
 _TOUCHED = "timeline/service/loading"
 _MARKERS = "timeline/service/marker_app"

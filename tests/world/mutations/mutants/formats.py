@@ -7,12 +7,7 @@ from tests.world.mutations.mutants.mutant import Mutant
 
 FORMATS: tuple[Mutant, ...] = (
     # Pages that are compressed behind pyarrow.
-    (
-        "timeline/codec/gzip_pages",
-        "if len(self._held) < start + stored:",
-        "if len(self._held) < start:",
-        "gzip_pages",
-    ),
+    ("timeline/codec/gzip_pages", "if len(self._held) < start + stored:", "if len(self._held) < start:", "gzip_pages"),
     (
         "timeline/codec/gzip_pages",
         "value_of(meta, _CHUNK_BYTES) - shorter",
@@ -25,12 +20,7 @@ FORMATS: tuple[Mutant, ...] = (
         "pass\n        if value_of",
         "gzip_pages",
     ),
-    (
-        "timeline/codec/gzip_pages",
-        " or value_of(header, _PAGE_BYTES) != stored",
-        "",
-        "gzip_pages",
-    ),
+    ("timeline/codec/gzip_pages", " or value_of(header, _PAGE_BYTES) != stored", "", "gzip_pages"),
     # Spark's two calendars.
     ("timeline/codec/calendar", '"" < version < "3.0.0"', "False", "gzip_pages"),
     ("timeline/codec/calendar", '"" < version < "3.1.0"', "False", "gzip_pages"),
@@ -159,12 +149,7 @@ FORMATS: tuple[Mutant, ...] = (
         "conform",
     ),
     ("timeline/codec/stored_names", "        if name not in known:\n", "        if True:\n", "conform"),
-    (
-        "timeline/codec/stored_names",
-        "    if names or there == columns:",
-        "    if there == columns:",
-        "conform",
-    ),
+    ("timeline/codec/stored_names", "    if names or there == columns:", "    if there == columns:", "conform"),
     ("timeline/codec/stored_names", "if len(alike) > 1:", "if False:", "conform"),
     ("timeline/codec/conform", "pc.greater_equal(size, 1e-3)", "pc.greater(size, 1e-3)", "conform"),
     ("timeline/codec/conform", "pc.less(size, 1e7)", "pc.less_equal(size, 1e7)", "conform"),
@@ -177,18 +162,8 @@ FORMATS: tuple[Mutant, ...] = (
     ("timeline/codec/conform", "source.scale <= target.scale and", "", "conform"),
     ("timeline/codec/conform", "source.precision <= target.precision", "True", "conform"),
     ("timeline/codec/conform", "return array.is_null() if array.null_count else None", "return None", "conform"),
-    (
-        "timeline/codec/row_hash",
-        "found[rows[~np.asarray(pc.fill_null(same, False))]] = -1",
-        "pass",
-        "row_hash",
-    ),
-    (
-        "timeline/codec/row_hash",
-        "if not (self._sorted[1:] == self._sorted[:-1]).any():",
-        "if True:",
-        "row_hash",
-    ),
+    ("timeline/codec/row_hash", "found[rows[~np.asarray(pc.fill_null(same, False))]] = -1", "pass", "row_hash"),
+    ("timeline/codec/row_hash", "if not (self._sorted[1:] == self._sorted[:-1]).any():", "if True:", "row_hash"),
     (
         "timeline/codec/row_hash",
         "candidate[open_probes] += 1\n            open_probes = open_probes[~hit & (at + 1 < end[open_probes])]",
@@ -226,12 +201,7 @@ FORMATS: tuple[Mutant, ...] = (
         "except FileExistsError:\n        return True",
         "local",
     ),
-    (
-        "timeline/storage/local",
-        "        os.link(source, target)",
-        "        os.replace(source, target)",
-        "local",
-    ),
+    ("timeline/storage/local", "        os.link(source, target)", "        os.replace(source, target)", "local"),
     ("timeline/storage/local", 'return open(full, "xb")', 'return open(full, "wb")', "local"),
     (
         "timeline/storage/local",

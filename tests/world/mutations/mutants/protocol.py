@@ -9,12 +9,7 @@ _NO_LOCK = 'if section := type("NoLock", (), {"check": lambda _: None})():'
 
 PROTOCOL: tuple[Mutant, ...] = (
     # Attempts: who may work, what is adopted, barrier and closure.
-    (
-        "compactor_daemon/attempt/attempt",
-        "    _refuse_unscheduled(table, instant, who, plan)\n",
-        "",
-        "unschedule",
-    ),
+    ("compactor_daemon/attempt/attempt", "    _refuse_unscheduled(table, instant, who, plan)\n", "", "unschedule"),
     ("compactor_daemon/attempt/attempt", "    refuse_live(trace, table, instant, options)\n", "", "attempt"),
     (
         "compactor_daemon/attempt/attempt",
@@ -279,18 +274,8 @@ PROTOCOL: tuple[Mutant, ...] = (
     # Does it still stand?
     ("compactor_daemon/attempt/validity", "    if restores:\n", "    if False:\n", "validity"),
     ("compactor_daemon/attempt/validity", "    if not seen.has_plan:\n", "    if False:\n", "validity"),
-    (
-        "compactor_daemon/attempt/validity",
-        "seen.undone & {time, *merged, ",
-        "seen.undone & {time, ",
-        "validity",
-    ),
-    (
-        "compactor_daemon/attempt/validity",
-        "seen.undone & {time, *merged, ",
-        "seen.undone & {*merged, ",
-        "validity",
-    ),
+    ("compactor_daemon/attempt/validity", "seen.undone & {time, *merged, ", "seen.undone & {time, ", "validity"),
+    ("compactor_daemon/attempt/validity", "seen.undone & {time, *merged, ", "seen.undone & {*merged, ", "validity"),
     (
         "compactor_daemon/attempt/validity",
         "gone = sorted(t for t in merged if not _counts(t, oldest, timeline))",
@@ -611,18 +596,8 @@ PROTOCOL: tuple[Mutant, ...] = (
         "        pass\n",
         "stale_commit",
     ),
-    (
-        "compactor_daemon/attempt/completed",
-        "    if len(found) > 1:\n",
-        "    if False:\n",
-        "decision coexistence",
-    ),
-    (
-        "compactor_daemon/attempt/completed",
-        'if i.action == "commit" or _merged_logs(table, i)]',
-        "]",
-        "foreign",
-    ),
+    ("compactor_daemon/attempt/completed", "    if len(found) > 1:\n", "    if False:\n", "decision coexistence"),
+    ("compactor_daemon/attempt/completed", 'if i.action == "commit" or _merged_logs(table, i)]', "]", "foreign"),
     (
         "compactor_daemon/attempt/completed",
         "        return named <= {p.final for p in decision.placements}\n",
@@ -636,12 +611,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "attempt decision",
     ),
     ("compactor_daemon/attempt/completed", " if p.final not in keep]", "]", "decision validity"),
-    (
-        "compactor_daemon/attempt/revert",
-        "if placed_group(p.final) not in gone)",
-        "if p.final not in gone)",
-        "validity",
-    ),
+    ("compactor_daemon/attempt/revert", "if placed_group(p.final) not in gone)", "if p.final not in gone)", "validity"),
     (
         "compactor_daemon/attempt/revert",
         "if (left := tuple(s for s in of if s.path in finals))",
@@ -807,12 +777,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "            if assessment.validity is Validity.VALID:\n",
         "retire",
     ),
-    (
-        "compactor_daemon/attempt/finish",
-        "if now_ms - entry.modified_ms > _ABANDONED_MS:",
-        "if True:",
-        "attempt",
-    ),
+    ("compactor_daemon/attempt/finish", "if now_ms - entry.modified_ms > _ABANDONED_MS:", "if True:", "attempt"),
     (
         "compactor_daemon/attempt/finish",
         "        if instant not in active and instant < timeline.start and not _is_littered(table, instant):\n",
@@ -981,12 +946,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "        time = None\n",
         "records",
     ),
-    (
-        "timeline/instants/reserved_times",
-        "and not is_archived and not is_shown:",
-        "and instant in pending:",
-        "records",
-    ),
+    ("timeline/instants/reserved_times", "and not is_archived and not is_shown:", "and instant in pending:", "records"),
     (
         "timeline/instants/reserved_times",
         "if e.is_folder and e.name.isdigit()))",

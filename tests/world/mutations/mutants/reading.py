@@ -134,7 +134,7 @@ MERGING: tuple[Mutant, ...] = (
     ("timeline/merge/ledger", "self.base_rows, self.untouched + touched)", "0, 0)", "slice_merge"),
     ("timeline/merge/ledger", "self.base_rows - self.deleted + self.inserts", "self.rows_out", "slice_merge"),
     ("timeline/merge/ledger", "self.update_keys, self.update_keys_in_base + self.inserts)", "0, 0)", "slice_merge"),
-    ("timeline/merge/ledger", "self.delete_keys_in_base + self.deletes_of_absent,", "delete_keys,", "slice_merge"),
+    ("timeline/merge/ledger", "self.delete_keys_in_base + self.deletes_of_absent),", "delete_keys),", "slice_merge"),
     ("timeline/merge/ledger", "self.update_keys_in_base + self.delete_keys_in_base + self.duplicate_hits", "touched", "slice_merge"),
     ("timeline/merge/ledger", "if self.superseded < 0:", "if False:", "slice_merge"),
 )  # fmt: skip
@@ -382,18 +382,8 @@ FILTERS: tuple[Mutant, ...] = (
         "known.get((file.path, column), Bounds(values=False))",
         "filters",
     ),
-    (
-        "timeline/metadata_table/column_records",
-        "all(unit < _SURROGATES for unit in value)",
-        "True",
-        "column_stats",
-    ),
-    (
-        "timeline/metadata_table/column_records",
-        'or stats.get("isDeleted")',
-        "",
-        "column_stats",
-    ),
+    ("timeline/metadata_table/column_records", "all(unit < _SURROGATES for unit in value)", "True", "column_stats"),
+    ("timeline/metadata_table/column_records", 'or stats.get("isDeleted")', "", "column_stats"),
     (
         "timeline/filter/tree",
         "return frozenset().union(*known) if len(known) == len(found) else None",
