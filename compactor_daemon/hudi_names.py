@@ -23,12 +23,9 @@ _FILE = Path(__file__).with_name("hudi_names.tsv")
 
 
 class NameKind(Enum):
-    """What a name does here.
-
-    SET: it sets an option or describes a table. ONLY: another value than those listed would give other rows, files or
-    locks than phantombase's, so it is refused. WISH: work besides the write that phantombase does not do; rows are the
-    same. CLIENT: how Hudi's own client does its work.
-    """
+    """What a name does here. SET: it sets an option or describes a table. ONLY: another value than those listed would
+    give other rows, files or locks than phantombase's, so it is refused. WISH: work besides the write that phantombase
+    does not do; rows are the same. CLIENT: how Hudi's own client does its work."""
 
     SET = "set"
     ONLY = "only"
@@ -38,10 +35,8 @@ class NameKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HudiName:
-    """`agreeing`: values that agree with what is done here, Hudi's defaults first.
-
-    `why`: what the name means, or why it sets nothing.
-    """
+    """`agreeing`: values that agree with what is done here, Hudi's defaults first. `why`: what the name means, or why
+    it sets nothing."""
 
     name: str
     kind: NameKind
@@ -117,9 +112,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def texts(conf: Mapping[str, Any]) -> dict[str, str]:
     """Values as Hudi reads them: true and false, numbers and words as text; a member of an enum is its value.
-
-    UsageError: a value of another type, or a name that is not text.
-    """
+    UsageError: a value of another type, or a name that is not text."""
     if any(not isinstance(name, str) for name in conf):
         raise UsageError("the name of a configuration is a text", found=", ".join(map(repr, conf)))
     return {name: _text(name, value.value if isinstance(value, Enum) else value) for name, value in conf.items()}
@@ -149,10 +142,8 @@ def overruled(earlier: Mapping[str, str], later: Mapping[str, str]) -> dict[str,
 
 
 def without_doubles(conf: Mapping[str, str]) -> dict[str, str]:
-    """One name for each setting: of alternative names that agree, the first given one.
-
-    UsageError: two names of one setting contradict each other.
-    """
+    """One name for each setting: of alternative names that agree, the first given one. UsageError: two names of one
+    setting contradict each other."""
     known = hudi_names()
     given: dict[str, str] = {}
     kept: dict[str, str] = {}
@@ -171,10 +162,8 @@ def without_doubles(conf: Mapping[str, str]) -> dict[str, str]:
 def put_once(
     into: dict[str, Any], field: str, value: Any, name: str, conf: Mapping[str, Any], said: dict[str, str]
 ) -> None:
-    """Sets a field that several names of `conf` may set. `said`: the name that has set each field.
-
-    UsageError: see `contradiction`.
-    """
+    """Sets a field that several names of `conf` may set. `said`: the name that has set each field. UsageError: see
+    `contradiction`."""
     first = said.setdefault(field, name)
     if into.setdefault(field, value) != value:
         raise contradiction(first, conf[first], name, conf[name])

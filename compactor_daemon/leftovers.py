@@ -12,11 +12,9 @@ from phantombase.timeline.table.traces import delete_markers
 
 
 def forget_heartbeats(table: Table, *, now_ms: Callable[[], int], expiry_s: float) -> None:
-    """Removes heartbeats of rollbacks and of their targets, left by a process that was killed at its very end.
-
-    Also removes phantombase heartbeats that are no longer live, of instants that completed or never started.
-    `now_ms`: see `roll_back_dead_writers`.
-    """
+    """Removes heartbeats of rollbacks and of their targets, left by a process that was killed at its very end. Also
+    removes phantombase heartbeats that are no longer live, of instants that completed or never started. `now_ms`: see
+    `roll_back_dead_writers`."""
     folder = heartbeat_path("").rstrip("/")
     if table.storage.find(folder) is None:
         return
@@ -40,10 +38,8 @@ def forget_heartbeats(table: Table, *, now_ms: Callable[[], int], expiry_s: floa
 
 
 def remove_left_behind(table: Table) -> None:
-    """Removes staged files and markers of writes that are not pending.
-
-    Staged folders are listed before the timeline is loaded: a write is on the timeline before it stages files.
-    """
+    """Removes staged files and markers of writes that are not pending. Staged folders are listed before the timeline is
+    loaded: a write is on the timeline before it stages files."""
     storage = table.storage
     if storage.find(WRITES) is None:
         return

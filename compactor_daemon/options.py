@@ -29,10 +29,8 @@ def output_to_json(output: OutputOptions | None) -> dict[str, Any] | None:
 
 def output_from_json(values: object) -> OutputOptions | None:
     """Inverse of `output_to_json`. Unknown fields are ignored, and so is a spill folder that is not on this machine.
-
     None also for a value that this release does not know: it must not make a decision unreadable. The options are used
-    to make a lost file again, and then the size and the ledger of that file are checked.
-    """
+    to make a lost file again, and then the size and the ledger of that file are checked."""
     if not isinstance(values, dict):
         return None
     folder = values.get("spill_dir")
@@ -132,10 +130,8 @@ _SPARK_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOptions:
-    """How long one attempt waits, and for what (stages: claim, open, decide). Seconds, except `redo_max`.
-
-    `properties`: recorded in the extra metadata of the commit.
-    """
+    """How long one attempt waits, and for what (stages: claim, open, decide). Seconds, except `redo_max`. `properties`:
+    recorded in the extra metadata of the commit."""
 
     foreign_grace_s: float = option(
         3600.0, "a Hudi compactor counts as dead after this time without a sign of life", least=0

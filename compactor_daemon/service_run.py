@@ -20,11 +20,9 @@ class ServiceMeans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAnswer:
-    """`what`: in one line, also why there was nothing to do.
-
-    `instants`: the clean, clusterings, archived instants, or those that served the metadata table. `files`,
-    `bytes`: files of the table, or of its metadata table, that were removed; bytes of those.
-    """
+    """`what`: in one line, also why there was nothing to do. `instants`: the clean, clusterings, archived instants, or
+    those that served the metadata table. `files`, `bytes`: files of the table, or of its metadata table, that were
+    removed; bytes of those."""
 
     what: str
     instants: int = 0
@@ -37,4 +35,3 @@ class RunService(Protocol):
 
     def __call__(self, table: Table, options: Any, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
         """Errors of the tree: another service may run all the same."""
-        ...

@@ -57,25 +57,20 @@ class BatchReader(DataSourceReader):
         return [SlicePartition(scan, pin) for scan in plan_tasks(self._options, self._columns)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """See `task_batches`."""
         return task_batches(partition, self._columns)
 
 
 def take_pin(options: SourceOptions, table: Table) -> SharedPin | None:
-    """Takes the pin of a batch query, if it has one, before it is planned.
-
-    The query's tasks renew the pin. It expires: no call reports the end of the query.
-    """
+    """Takes the pin of a batch query, if it has one, before it is planned. The query's tasks renew the pin. It expires:
+    no call reports the end of the query."""
     if options.pin is None:
         return None
     return SharedPin.take(table.storage, options.pin, held_moment(table, options.read))
 
 
 def task_batches(partition: InputPartition, columns: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows of one task, in batches of exactly the columns that were asked for.
-
-    MissingFileError: a file was cleaned since then; the task fails, so that no row is missing from an answer.
-    """
+    """The rows of one task, in batches of exactly the columns that were asked for. MissingFileError: a file was cleaned
+    since then; the task fails, so that no row is missing from an answer."""
     if not isinstance(partition, SlicePartition):
         return
     schema = arrow_columns(columns)

@@ -141,10 +141,8 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
 
 
 def _planned(table: Table, options: SourceOptions) -> tuple[Scan, frozenset[FileSlice]]:
-    """The scan, and those of its slices that Spark reads itself.
-
-    phantombase evaluates a filter, the filter of a window, and a limit: with one of these Spark reads no slice itself.
-    """
+    """The scan, and those of its slices that Spark reads itself. phantombase evaluates a filter, the filter of a
+    window, and a limit: with one of these Spark reads no slice itself."""
     scan = plan_read(table, options.read)
     scan = replace(scan, options=replace(scan.options, columns=tuple(shown(scan.schema, options).names)))
     if scan.where is not None or scan.options.limit is not None or _root(scan.table.storage) is None:

@@ -117,8 +117,7 @@ class Batch:
     @staticmethod
     def between(start: Offset, end: Offset) -> Batch | None:
         """The offsets are one after the other, as `latestOffset` gives them; or `start` is where the stream would begin
-        now, and `end` that of its first batch, planned at an earlier start. None: an empty batch.
-        """
+        now, and `end` that of its first batch, planned at an earlier start. None: an empty batch."""
         begin, upto = start.moment, end.moment if end.part is None else end.part.moment
         if start.is_first and end.begin is not None:
             begin = end.begin
@@ -146,10 +145,8 @@ def _axis(table: Table) -> str:
 
 
 def batch_end(start: str, writes: Sequence[StreamedWrite], limit: ReadLimit) -> str:
-    """The time up to which a batch reads: that of its last write; `start` if it takes none.
-
-    `writes`: those after `start`, by their times. A batch takes at least one write, which `part_end` then splits.
-    """
+    """The time up to which a batch reads: that of its last write; `start` if it takes none. `writes`: those after
+    `start`, by their times. A batch takes at least one write, which `part_end` then splits."""
     if isinstance(limit, ReadMinRows) and sum(w.rows for w in writes) < limit.min_rows:
         return start
     taken, size, most = start, 0, _most(limit)
@@ -162,11 +159,9 @@ def batch_end(start: str, writes: Sequence[StreamedWrite], limit: ReadLimit) -> 
 
 
 def part_end(groups: Sequence[tuple[GroupKey, StreamedWrite]], limit: ReadLimit) -> GroupKey | None:
-    """The last file group of a part of a write; None if the limit takes the rest of it.
-
-    `groups`: those that are not delivered, in their order, each with what was written to it. A part is at least one
-    file group: otherwise a limit below its size would stop the stream.
-    """
+    """The last file group of a part of a write; None if the limit takes the rest of it. `groups`: those that are not
+    delivered, in their order, each with what was written to it. A part is at least one file group: otherwise a limit
+    below its size would stop the stream."""
     taken, size, most = None, 0, _most(limit)
     for group, written in groups:
         size += _size(written, limit)
@@ -284,7 +279,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._hold(end, moved=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """See `task_batches`."""
         return task_batches(partition, self._columns)
 
     def _hold(self, offset: dict[str, str], *, moved: bool) -> None:

@@ -24,11 +24,9 @@ DELETE = "__delete"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeInto:
-    """One statement. `sets`: (column of the table, column of the source that gives its new value).
-
-    `on`: the columns by which rows match, None for the record key. `inserts`: rows of other keys become rows of the
-    table. `delete`: the column of the source that is true in rows that delete.
-    """
+    """One statement. `sets`: (column of the table, column of the source that gives its new value). `on`: the columns by
+    which rows match, None for the record key. `inserts`: rows of other keys become rows of the table. `delete`: the
+    column of the source that is true in rows that delete."""
 
     sets: tuple[tuple[str, str], ...]
     on: tuple[str, ...] | None = None
@@ -81,10 +79,8 @@ class MergeInto:
         return pa.schema([*fields, pa.field(DELETE, pa.bool_())] if self.delete is not None else fields)
 
     def source_columns(self, own: pa.Schema, config: TableConfig, source: Iterable[str]) -> dict[str, str]:
-        """Which column of the source gives which column of the write's rows. UsageError: the source lacks one.
-
-        Other columns of the source are left out, as in SQL. A row that is inserted has what an update would set.
-        """
+        """Which column of the source gives which column of the write's rows. UsageError: the source lacks one. Other
+        columns of the source are left out, as in SQL. A row that is inserted has what an update would set."""
         given, sets = set(source), dict(self.sets)
         chosen = {f.name: sets.get(f.name, f.name) for f in self.row_schema(own, config) if f.name != DELETE}
         if self.delete is not None:

@@ -24,11 +24,8 @@ from .merge_into import MergeInto
 
 
 class Mode(Enum):
-    """What a writer does for compaction.
-
-    WRITE_ONLY: nothing. SCHEDULE: it requests compactions when they are due; another compactor executes them. INLINE:
-    it requests them, and executes pending ones before the write returns.
-    """
+    """What a writer does for compaction. WRITE_ONLY: nothing. SCHEDULE: it requests compactions when they are due;
+    another compactor executes them. INLINE: it requests them, and executes pending ones before the write returns."""
 
     WRITE_ONLY = "write-only"
     SCHEDULE = "schedule"
@@ -37,12 +34,9 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOptions:
-    """What a write does for compaction after its commit. In brackets: Hudi's names.
-
-    `schedule`: when and what to request; `schedule.target_io_bytes` limits the size of one plan. `notify`: called when
-    a compaction was requested, to wake a thread of this process that executes it. `fleet`: the ZooKeeper of the daemons
-    to wake.
-    """
+    """What a write does for compaction after its commit. In brackets: Hudi's names. `schedule`: when and what to
+    request; `schedule.target_io_bytes` limits the size of one plan. `notify`: called when a compaction was requested,
+    to wake a thread of this process that executes it. `fleet`: the ZooKeeper of the daemons to wake."""
 
     mode: Mode = option(
         Mode.WRITE_ONLY,
@@ -66,10 +60,8 @@ class CompactionOptions:
 
 
 class MovedKeys(Enum):
-    """What a row does whose key another partition has, where keys are unique over all partitions.
-
-    MOVE: the key leaves that partition. STAY: the row is written there, whatever its own partition is.
-    """
+    """What a row does whose key another partition has, where keys are unique over all partitions. MOVE: the key leaves
+    that partition. STAY: the row is written there, whatever its own partition is."""
 
     MOVE = "move"
     STAY = "stay"
@@ -85,12 +77,9 @@ class FullAction(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackPressure:
-    """How long a file group's log may become.
-
-    `wait_s`: the longest time in seconds that a write waits, over all its waits; an inline compaction that it begins
-    meanwhile has its own limit. `stop_trigger`: as Paimon's `num-sorted-run.stop-trigger`, with the same default: three
-    above the compaction trigger.
-    """
+    """How long a file group's log may become. `wait_s`: the longest time in seconds that a write waits, over all its
+    waits; an inline compaction that it begins meanwhile has its own limit. `stop_trigger`: as Paimon's
+    `num-sorted-run.stop-trigger`, with the same default: three above the compaction trigger."""
 
     stop_trigger: int | None = option(None, "the most log files of one file group that a write may leave", least=1)
     action: FullAction = option(
@@ -146,18 +135,16 @@ class WriteOptions:
 
     `lock`: `file:PATH` or `zookeeper:HOST:PORT/BASE/KEY`, the same for all writers and schedulers of the table
     (`hoodie.write.lock.*`), or `storage`. None is `storage` too, for a sole writer: a file in the table, which real
-    Hudi does not know, and on object stores the lock of Hudi's StorageBasedLockProvider.
-    `drop_metadata_table`: first turn off the metadata table, as Hudi's writers do with `hoodie.metadata.enable=false`;
-    otherwise the metadata table, if the table has one, is kept up to date.
-    `metadata`: compact the metadata table after the commit, when that is due, as Hudi's writers do
-    (`hoodie.metadata.compact.max.delta.commits` turns it on); None: it does not.
-    `compaction`: what the write does for compaction after its commit.
-    `clean`: remove the files that no reader needs after the commit (`hoodie.clean.automatic`); None: it does not.
-    `archive`: archive old instants after the commit (`hoodie.archive.automatic`); None: it does not.
-    `back_pressure`: how long a file group's log may become; None: batches of a stream wait, other writes go on.
-    `times`: the format of TIMESTAMP partition values, as far as the table does not store it, under Hudi's names
-    (`hoodie.keygen.timebased.*`).
-    `clock`: the zone of the table's instants, and how far this process's clock may be off.
+    Hudi does not know, and on object stores the lock of Hudi's StorageBasedLockProvider. `drop_metadata_table`: first
+    turn off the metadata table, as Hudi's writers do with `hoodie.metadata.enable=false`; otherwise the metadata table,
+    if the table has one, is kept up to date. `metadata`: compact the metadata table after the commit, when that is due,
+    as Hudi's writers do (`hoodie.metadata.compact.max.delta.commits` turns it on); None: it does not. `compaction`:
+    what the write does for compaction after its commit. `clean`: remove the files that no reader needs after the commit
+    (`hoodie.clean.automatic`); None: it does not. `archive`: archive old instants after the commit
+    (`hoodie.archive.automatic`); None: it does not. `back_pressure`: how long a file group's log may become; None:
+    batches of a stream wait, other writes go on. `times`: the format of TIMESTAMP partition values, as far as the table
+    does not store it, under Hudi's names (`hoodie.keygen.timebased.*`). `clock`: the zone of the table's instants, and
+    how far this process's clock may be off.
     """
 
     output: OutputOptions = field(default_factory=OutputOptions)
@@ -256,11 +243,9 @@ AFTER_A_WRITE = tuple(service for service in Service if service.value in {one.na
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """A write: its operation and options.
-
-    `partitions`: of a delete_partition, partition paths, in which `*` matches any text; None: those of the rows.
-    `into`: of an upsert that sets some columns; its rows have the columns of `MergeInto.source_columns`.
-    """
+    """A write: its operation and options. `partitions`: of a delete_partition, partition paths, in which `*` matches
+    any text; None: those of the rows. `into`: of an upsert that sets some columns; its rows have the columns of
+    `MergeInto.source_columns`."""
 
     operation: Operation
     options: WriteOptions = field(default_factory=WriteOptions)

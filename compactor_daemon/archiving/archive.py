@@ -56,10 +56,8 @@ def resize_cutoffs(table: Table, timeline: Timeline) -> tuple[ArchiveCutoff, ...
 
 
 def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
-    """Completed resizes whose completion Hudi has not yet recorded with their hashing metadata.
-
-    Hudi's next writer records it. Until then only the replace commit shows it.
-    """
+    """Completed resizes whose completion Hudi has not yet recorded with their hashing metadata. Hudi's next writer
+    records it. Until then only the replace commit shows it."""
     files = [path for path, _ in table.storage.list_below(HASHING_METADATA)]
     noted = {path.removesuffix(_COMMIT) for path in files if path.endswith(_COMMIT)}
     for path in sorted(files):
@@ -70,11 +68,9 @@ def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
 
 
 def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> ArchiveFacts:
-    """All facts except those of files, see `replaced_files_there` and `gone_but_there`.
-
-    `dry_run`: puts nothing on storage, so expired pins count. MalformedError: a pin, clean or metadata table cannot be
-    read; it may forbid anything.
-    """
+    """All facts except those of files, see `replaced_files_there` and `gone_but_there`. `dry_run`: puts nothing on
+    storage, so expired pins count. MalformedError: a pin, clean or metadata table cannot be read; it may forbid
+    anything."""
     cleans = [i for i in timeline.instants if i.action == "clean" and i.completed]
     held = None
     if not table.layout.has_completion_times:
@@ -175,9 +171,7 @@ class RetainedInstant:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveResult:
     """`finished`: instants that an earlier run had archived and not removed. `why`: what stopped archiving here.
-
-    `written`: new files of the archive; `merged`: files of the history made by merging others.
-    """
+    `written`: new files of the archive; `merged`: files of the history made by merging others."""
 
     archived: tuple[Archived, ...] = ()
     finished: tuple[str, ...] = ()
@@ -188,12 +182,9 @@ class ArchiveResult:
 
 
 def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry_run: bool = False) -> ArchiveResult:
-    """Archives the instants that `options` allow. `dry_run`: changes nothing, and takes no lock.
-
-    Errors: LockError, ConflictError (another process archives without the lock), StorageError, MalformedError,
-    UnknownStateError (the archive cannot be read), ClockError (see `TableClock.check_zone_of`). Whatever happens, the
-    next run continues.
-    """
+    """Archives the instants that `options` allow. `dry_run`: changes nothing, and takes no lock. Errors: LockError,
+    ConflictError (another process archives without the lock), StorageError, MalformedError, UnknownStateError (the
+    archive cannot be read), ClockError (see `TableClock.check_zone_of`). Whatever happens, the next run continues."""
     if dry_run:
         return from_one_snapshot(lambda: _would_archive(table.reload(), options))
     tidy(table, lock)

@@ -39,9 +39,7 @@ from phantombase.timeline.option import check_below, check_least, option
 @dataclass(frozen=True, kw_only=True)
 class ArchiveOptions:
     """Nothing is archived until more than `max_instants` commits are completed; then all but the newest `min_instants`.
-
-    The other options raise `min_instants` where a cleaner or a trigger of compactions still counts older commits.
-    """
+    The other options raise `min_instants` where a cleaner or a trigger of compactions still counts older commits."""
 
     min_instants: int = option(20, "commits that stay on the active timeline (hoodie.keep.min.commits)")
     max_instants: int = option(30, "commits above which archiving begins (hoodie.keep.max.commits)")
@@ -59,11 +57,8 @@ class ArchiveOptions:
         check_below(self, "min_instants", "max_instants")
 
     def beside_cleaner(self, commits_retained: int) -> ArchiveOptions:
-        """These options with bounds raised, as Hudi does, for a cleaner that retains this number of commits.
-
-        Otherwise a cleaner that retains more than `max_instants` commits would never see enough commits to remove
-        anything.
-        """
+        """These options with bounds raised, as Hudi does, for a cleaner that retains this number of commits. Otherwise
+        a cleaner that retains more than `max_instants` commits would never see enough commits to remove anything."""
         more = max(0, commits_retained + 2 - self.min_instants)
         return replace(
             self,

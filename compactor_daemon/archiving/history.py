@@ -132,10 +132,8 @@ _KEY = ("instantTime", "completionTime", "action")
 
 
 def archived_already(storage: Storage, config: TableConfig, active: Sequence[Instant]) -> tuple[Instant, ...]:
-    """The active completed instants that are also in the history: their archiving is in progress.
-
-    Nothing is changed, see `make_current`. UnknownStateError: a file of the history cannot be read.
-    """
+    """The active completed instants that are also in the history: their archiving is in progress. Nothing is changed,
+    see `make_current`. UnknownStateError: a file of the history cannot be read."""
     manifest = newest_manifest(storage, config.history_folder)
     by_key = {(i.requested_time, i.action): i for i in active if i.completed}
     first = min((i.requested_time for i in by_key.values()), default="")
@@ -172,11 +170,9 @@ def add_to_history(
     files: StateFiles,
     completion: Callable[[Instant], str],
 ) -> str:
-    """Archives completed instants, none of which is in the history; returns the new file's name.
-
-    `storage`: of a section (`exclusive`). `completion`: the completion time of instants whose name has none. Memory:
-    the content of `_ROWS` instants. ConflictError: see `put_manifest`.
-    """
+    """Archives completed instants, none of which is in the history; returns the new file's name. `storage`: of a
+    section (`exclusive`). `completion`: the completion time of instants whose name has none. Memory: the content of
+    `_ROWS` instants. ConflictError: see `put_manifest`."""
     folder = config.history_folder
     times = [i.requested_time for i in instants]
     name = HistoryName(first=min(times), last=max(times), level=0)
@@ -253,10 +249,8 @@ def place_history(storage: Storage, folder: str, staged: str, name: HistoryName)
 
 
 def _same_instants(storage: Storage, staged: str, final: str) -> bool:
-    """Whether a file that no manifest names is complete and holds what is to be archived: then it is kept.
-
-    While this process stalls, another one may put a manifest that names the file.
-    """
+    """Whether a file that no manifest names is complete and holds what is to be archived: then it is kept. While this
+    process stalls, another one may put a manifest that names the file."""
     try:
         return sorted(_keys(storage, final)) == sorted(_keys(storage, staged))
     except MalformedError:
@@ -307,9 +301,7 @@ def compact_history(
     storage: Storage, config: TableConfig, section: Callable[[], AbstractContextManager[Storage]]
 ) -> tuple[str, ...]:
     """Merges until nothing is due; returns the new names. `section`: takes the lock, gives the storage under it.
-
-    Memory: one row group of a file. ConflictError: see `put_manifest`.
-    """
+    Memory: one row group of a file. ConflictError: see `put_manifest`."""
     made: list[str] = []
     folder = config.history_folder
     while (merge := next_merge(newest_manifest(storage, folder).files, folder)) is not None:
@@ -344,10 +336,8 @@ def _rows(storage: Storage, folder: str, files: Sequence[HistoryFile]) -> Iterat
 
 
 def _forget_old(storage: Storage, folder: str, counting: Manifest, merged: int) -> None:
-    """Removes manifests older than the newest ones, and files that no remaining manifest names.
-
-    No later manifest names such a file again. A file that no manifest has ever named was placed by a dead archiver.
-    """
+    """Removes manifests older than the newest ones, and files that no remaining manifest names. No later manifest names
+    such a file again. A file that no manifest has ever named was placed by a dead archiver."""
     numbers = [n for n in manifest_numbers(storage, folder) if n <= counting.number]
     kept = numbers[-(_MANIFESTS_KEPT + merged) :]
     named = {name for number in kept for name in _names(storage, folder, number)}
@@ -370,11 +360,8 @@ def _names(storage: Storage, folder: str, number: int) -> tuple[str, ...]:
 
 
 def _remove_leftover(storage: Storage, folder: str, name: str) -> None:
-    """Removes a file that a dead archiver placed; puts the file back if a manifest names it since.
-
-    Another process that archives the same instants uses the file as it is, while this process may stall right before
-    the removal.
-    """
+    """Removes a file that a dead archiver placed; puts the file back if a manifest names it since. Another process that
+    archives the same instants uses the file as it is, while this process may stall right before the removal."""
     path = f"{folder}/{name}"
     with staged_name(storage, ".parquet") as kept:
         try:

@@ -77,11 +77,9 @@ def read_manifest(storage: Storage, folder: str, number: int) -> tuple[HistoryFi
 
 
 def newest_manifest(storage: Storage, folder: str) -> Manifest:
-    """The manifest from which a writer continues; called under the table lock.
-
-    It is the greatest manifest. If that one is above `_version_` and torn (Hudi writes in place on local disks), it is
-    the manifest that `_version_` names. MalformedError: the latter is unreadable. MissingFileError: it does not exist.
-    """
+    """The manifest from which a writer continues; called under the table lock. It is the greatest manifest. If that one
+    is above `_version_` and torn (Hudi writes in place on local disks), it is the manifest that `_version_` names.
+    MalformedError: the latter is unreadable. MissingFileError: it does not exist."""
     numbers = manifest_numbers(storage, folder)
     counting = _version(storage, folder)
     last = max([*numbers, counting or 0])
@@ -97,10 +95,8 @@ def newest_manifest(storage: Storage, folder: str) -> Manifest:
 
 
 def put_manifest(storage: Storage, folder: str, before: Manifest, files: tuple[HistoryFile, ...]) -> Manifest:
-    """Makes a manifest of these files the one that counts. `storage`: of a section (`exclusive`).
-
-    ConflictError: another process has put the same manifest or `_version_`.
-    """
+    """Makes a manifest of these files the one that counts. `storage`: of a section (`exclusive`). ConflictError:
+    another process has put the same manifest or `_version_`."""
     number = before.last + 1
     body = json.dumps({"files": [{"fileName": f.name, "fileLen": f.size} for f in files]}, indent=2).encode()
     if not storage.put_if_absent(manifest_path(folder, number), body):

@@ -55,11 +55,9 @@ _MOST_HOURS = 24 * 365 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanOptions:
-    """`retain`: how many commits, hours or file versions stay; None: 10, 24 or 3.
-
-    Besides, everything stays that a query needs which began up to `floor_s` seconds ago. `max_files`, `max_partitions`:
-    the most of one clean; the rest is left to the next. Replaced file groups count, and are never left.
-    """
+    """`retain`: how many commits, hours or file versions stay; None: 10, 24 or 3. Besides, everything stays that a
+    query needs which began up to `floor_s` seconds ago. `max_files`, `max_partitions`: the most of one clean; the rest
+    is left to the next. Replaced file groups count, and are never left."""
 
     policy: Policy = option(Policy.COMMITS, "what is retained: the newest commits, those of some hours, file versions")
     retain: int | None = option(None, "how many of them [default: 10 commits, 24 hours, 3 versions]", least=1)
@@ -121,11 +119,9 @@ class Gone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanChoice:
-    """`gone`: removed now; `left`: what the bounds of the options leave to the next clean.
-
-    `retained`: the cutoff, "" if all states are kept, None where file versions are retained and nothing else sets one;
-    `why`: what set it. `kept`: the number of old slices that are kept, by the reason.
-    """
+    """`gone`: removed now; `left`: what the bounds of the options leave to the next clean. `retained`: the cutoff, ""
+    if all states are kept, None where file versions are retained and nothing else sets one; `why`: what set it. `kept`:
+    the number of old slices that are kept, by the reason."""
 
     gone: tuple[Gone, ...]
     left: tuple[Gone, ...]
@@ -205,10 +201,8 @@ def _cutoffs(timeline: Timeline, facts: CleanFacts, options: CleanOptions) -> It
 
 def _replaced_but_kept(view: TableView, facts: CleanFacts, *, notified: bool) -> Iterator[CleanCutoff]:
     """The replace commits of which a replaced file group must be kept. `notified`: Hudi's archiver stops at a
-    savepoint.
-
-    A savepoint also keeps what an earlier clustering replaced that completed after the savepoint was made.
-    """
+    savepoint. A savepoint also keeps what an earlier clustering replaced that completed after the savepoint was
+    made."""
     made = (i.requested_time for i in view.timeline.instants if i.action == "savepoint" and i.completed)
     saved = min(made, default="")
     for group in view.groups:

@@ -74,9 +74,7 @@ def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
 
 def _readable_plan(table: Table, clean: Instant, lock: TableLock) -> CleanPlan | None:
     """The plan of a pending clean. None: the plan could not be read, no process had started it, and it was removed.
-
-    Hudi writes a plan in place on local disks: killed there, it leaves an empty or torn file. Errors: see `may_go`.
-    """
+    Hudi writes a plan in place on local disks: killed there, it leaves an empty or torn file. Errors: see `may_go`."""
     path = table.instant_path(clean.at(State.REQUESTED))
     try:
         return decode_clean_plan(table.storage.read(path), path)
@@ -161,11 +159,9 @@ def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan) -> fro
 
 
 def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run: bool = False) -> CleanResult:
-    """Removes the files that `options` allow. `dry_run`: changes nothing, and takes no lock.
-
-    Errors: LockError, ConflictError (a pending clean names files that are in use), StorageError, MalformedError,
-    UnsupportedError (the metadata table cannot be kept). Whatever happens, the next run continues.
-    """
+    """Removes the files that `options` allow. `dry_run`: changes nothing, and takes no lock. Errors: LockError,
+    ConflictError (a pending clean names files that are in use), StorageError, MalformedError, UnsupportedError (the
+    metadata table cannot be kept). Whatever happens, the next run continues."""
     if dry_run:
         seen = table.reload()
         return would_clean(seen, load_whole(seen), options)

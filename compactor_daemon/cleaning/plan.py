@@ -30,10 +30,8 @@ from .choice import CleanChoice, CleanFacts, CleanOptions, Gone, Policy, choose
 
 
 def load_whole(table: Table) -> TableView:
-    """A view whose timeline has all writes that completed after the point in time of a pin, archived ones too.
-
-    On version 6 no archived instant has a completion time, and archiving stops at a pin.
-    """
+    """A view whose timeline has all writes that completed after the point in time of a pin, archived ones too. On
+    version 6 no archived instant has a completion time, and archiving stops at a pin."""
     view = from_one_snapshot(table.load_view)
     if not table.layout.has_completion_times or view.timeline.archived:
         return view
@@ -50,11 +48,8 @@ def without(view: TableView, gone: Collection[str]) -> TableView:
 
 
 def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> CleanFacts:
-    """The facts for the choice on `view`.
-
-    `dry_run`: puts nothing on storage, so expired pins count. MalformedError: a pin, savepoint or plan cannot be read;
-    it may forbid anything.
-    """
+    """The facts for the choice on `view`. `dry_run`: puts nothing on storage, so expired pins count. MalformedError: a
+    pin, savepoint or plan cannot be read; it may forbid anything."""
     timeline, now_ms = view.timeline, clock_ms()
     hours = options.retained if options.policy is Policy.HOURS else 0
     return CleanFacts(
@@ -85,10 +80,8 @@ def savepointed(table: Table, view: TableView) -> Iterator[str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanResult:
     """`instant`: of the clean; None: nothing was to be removed, or a dry run. `files`, `bytes`: removed, or would be.
-
     `finished`: pending cleans that were finished, or would be. `left`: files that the bounds left to the next clean.
-    `retained`, `why`, `kept`: see `CleanChoice`.
-    """
+    `retained`, `why`, `kept`: see `CleanChoice`."""
 
     instant: str | None
     gone: tuple[Gone, ...]
@@ -168,11 +161,8 @@ def to_finish(table: Table) -> dict[str, CleanPlan]:
 
 
 def may_go(table: Table, clean: Instant, error: MalformedError | MissingFileError, now_ms: Callable[[], int]) -> bool:
-    """Whether the unreadable plan of a clean may be removed; False: the clean has ended.
-
-    ConflictError: a process may still write the plan. MalformedError: the clean was started, so files of the plan may
-    have been removed.
-    """
+    """Whether the unreadable plan of a clean may be removed; False: the clean has ended. ConflictError: a process may
+    still write the plan. MalformedError: the clean was started, so files of the plan may have been removed."""
     path = table.instant_path(clean.at(State.REQUESTED))
     now = table.reload().load_timeline().find(clean.requested_time, "clean")
     if now is None or now.completed:

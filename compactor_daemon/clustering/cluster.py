@@ -164,10 +164,8 @@ def cluster_table(
 
 
 def commit_stays(table: Table, error: ConflictError) -> bool:
-    """Whether the clustering of an error is completed and makes wrong rows visible; the error says what to do.
-
-    See `stale.refuse_changed_inputs`. After other conflicts the next run tries again.
-    """
+    """Whether the clustering of an error is completed and makes wrong rows visible; the error says what to do. See
+    `stale.refuse_changed_inputs`. After other conflicts the next run tries again."""
     if error.instant is None:
         return False
     found = table.reload().load_timeline().find(error.instant, "replacecommit")
@@ -175,10 +173,8 @@ def commit_stays(table: Table, error: ConflictError) -> bool:
 
 
 def cancel_pending_clusterings(table: Table, lock: TableLock) -> tuple[str, ...]:
-    """Cancels pending clusterings and unreadable plans of clusterings; returns their instants.
-
-    ConflictError: a process works on one, or Hudi executes it.
-    """
+    """Cancels pending clusterings and unreadable plans of clusterings; returns their instants. ConflictError: a process
+    works on one, or Hudi executes it."""
     gone, now = [*cancel_unreadable_plans(table.reload(), lock)], table.reload()
     for pending in pending_clusterings(now, now.load_timeline()):
         if is_at_work(now, pending):
@@ -262,10 +258,8 @@ class _Work:
     progress: ClusterProgress
 
     def finish_pending(self) -> tuple[tuple[Clustered, ...], tuple[str, ...]]:
-        """Finishes clusterings of dead processes. One on which another process works, or Hudi, is left alone.
-
-        The windows were not chosen to be copied: those that cannot be copied are encoded.
-        """
+        """Finishes clusterings of dead processes. One on which another process works, or Hudi, is left alone. The
+        windows were not chosen to be copied: those that cannot be copied are encoded."""
         finished, gone = list[Clustered](), list[str]()
         now = self.table.reload()
         for pending in pending_clusterings(now, now.load_timeline()):

@@ -111,9 +111,7 @@ def complete(
 
 def cancel_clustering(table: Table, pending: PendingClustering, lock: TableLock, why: str) -> bool:
     """Removes the plan and all files made by it. False: another process has removed or completed the clustering.
-
-    ConflictError: Hudi executes the plan.
-    """
+    ConflictError: Hudi executes the plan."""
     with exclusive(table, lock, "cancel a clustering", _PENDING) as held:
         table = held.table
         found = held.timeline.find(pending.time, "replacecommit")
@@ -144,10 +142,8 @@ def remove(table: Table, pending: PendingClustering) -> None:
 
 def cancel_dead_clusterings(table: Table, timeline: Timeline, lock: TableLock) -> None:
     """Cancels the clusterings of dead processes before a write, which would fail on the file groups in their plans.
-
     Also withdraws those that committed after they were cancelled, see `withdraw_stale`. `timeline`: loaded shortly
-    before. Errors: see `cancel_clustering`, `pending_clusterings`.
-    """
+    before. Errors: see `cancel_clustering`, `pending_clusterings`."""
     withdraw_stale(table, timeline, lock)
     for pending in pending_clusterings(table, timeline):
         if not is_at_work(table, pending) and not is_of_hudi(table, pending):
@@ -181,11 +177,8 @@ def _other_than(timeline: Timeline, pending: PendingClustering) -> Timeline:
 
 
 def _refuse_waiting(table: Table, timeline: Timeline, pending: PendingClustering) -> None:
-    """BarrierError: a pending write may still change the inputs.
-
-    A write that began before the plan may not know the plan. A write that replaces file groups chose them when it
-    began, and does not replace the new one.
-    """
+    """BarrierError: a pending write may still change the inputs. A write that began before the plan may not know the
+    plan. A write that replaces file groups chose them when it began, and does not replace the new one."""
     replacing = {i.requested_time for i in pending_replacing_writes(table, timeline)}
     for write in timeline.inflight_writers:
         may_not_know = write.requested_time < pending.time and not is_pending_service(table, write)
@@ -253,11 +246,9 @@ def _put(table: Table, done: Instant, data: bytes) -> None:
 
 
 def _look_back(table: Table, pending: PendingClustering, done: Instant) -> None:
-    """ConflictError: the process stalled before the put, its lock was lost, and the plan was cancelled.
-
-    The commit replaces file groups by removed files, so it is deleted. Until then readers fail, since the view misses
-    the files.
-    """
+    """ConflictError: the process stalled before the put, its lock was lost, and the plan was cancelled. The commit
+    replaces file groups by removed files, so it is deleted. Until then readers fail, since the view misses the
+    files."""
     requested = table.storage.find(table.instant_path(pending.requested))
     if requested is None or has_tombstone(table.storage, pending.time):
         regardless(table).storage.delete(table.instant_path(done))

@@ -18,11 +18,8 @@ class SortOrder(Enum):
 
 
 class Copy(Enum):
-    """Whether row groups go into a clustered file as bytes.
-
-    REENCODE: never. TRY: where all row groups of a new file are large, and can be copied. FORCE: of every size; files
-    that cannot be copied are an error.
-    """
+    """Whether row groups go into a clustered file as bytes. REENCODE: never. TRY: where all row groups of a new file
+    are large, and can be copied. FORCE: of every size; files that cannot be copied are an error."""
 
     REENCODE = "reencode"
     TRY = "try"
@@ -31,11 +28,9 @@ class Copy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """Which files are joined, and how large the new ones become. Sizes in bytes, `wait_s` in seconds.
-
-    `small_size`: files below it are small; None: half of `target_size`. `full`: see `choice`. `sort_by`: columns; the
-    rows of each new file are sorted in memory. `copy`: sorted rows are never copied.
-    """
+    """Which files are joined, and how large the new ones become. Sizes in bytes, `wait_s` in seconds. `small_size`:
+    files below it are small; None: half of `target_size`. `full`: see `choice`. `sort_by`: columns; the rows of each
+    new file are sorted in memory. `copy`: sorted rows are never copied."""
 
     target_size: int = option(
         120 << 20, "size of a clustered file, like 120m; it is as large as its last input larger", size=True, least=1

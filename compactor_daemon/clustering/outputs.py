@@ -54,10 +54,8 @@ _AHEAD = 4
 
 
 class RowsIn:
-    """The rows of the inputs, in order. Files of few rows are combined into larger batches.
-
-    Memory: what is read, and 8 bytes for each row.
-    """
+    """The rows of the inputs, in order. Files of few rows are combined into larger batches. Memory: what is read, and 8
+    bytes for each row."""
 
     def __init__(self, storage: Storage, rules: SliceRules, inputs: tuple[FileSlice, ...]) -> None:
         self._storage, self._rules, self.inputs = storage, rules, inputs
@@ -114,9 +112,7 @@ class RowsIn:
 
     def keys_of(self, path: str, source: pa.NativeFile) -> Iterator[pa.Table]:
         """The columns that identify the rows of an open input, which stays open; they are counted and hashed.
-
-        MalformedError: its number of rows differs from the footer's.
-        """
+        MalformedError: its number of rows differs from the footer's."""
         schema = project(self._rules.schema, identity_columns(self._rules.schema))
         before = self._rows
         footer_rows = 0
@@ -150,10 +146,8 @@ LEAST_GROUP_BYTES = 8 << 20
 
 
 def why_encoded(storage: Storage, slices: Sequence[FileSlice], schema: pa.Schema, copy: Copy) -> Obstacle | None:
-    """Why the base files of these slices are not copied into one; None: they are copied.
-
-    `schema`: the table's. Errors: as in any read of the files.
-    """
+    """Why the base files of these slices are not copied into one; None: they are copied. `schema`: the table's. Errors:
+    as in any read of the files."""
     least = 0 if copy is Copy.FORCE else LEAST_GROUP_BYTES
     for one in slices:
         if one.base_bytes < least:  # its footer need not be read
@@ -219,10 +213,8 @@ def write_copied(
     text: str,
     output: OutputOptions,
 ) -> CopiedFile:
-    """Writes the base file from inputs without an obstacle. `name`: its final name; `text`: the Avro schema.
-
-    Memory: a batch of keys, the key filter, and 4 MiB.
-    """
+    """Writes the base file from inputs without an obstacle. `name`: its final name; `text`: the Avro schema. Memory: a
+    batch of keys, the key filter, and 4 MiB."""
     has_keys = RECORD_KEY in schema.names
     pairs = HudiFooter(text, output.bloom, has_keys=has_keys)
     copied: CopiedFile | None = None
@@ -317,10 +309,8 @@ def make(storage: Storage, recipe: OutputFileSpec, file_id: str, name: str, inpu
 
 
 def _why_encoded(storage: Storage, recipe: OutputFileSpec, inputs: tuple[FileSlice, ...]) -> str | None:
-    """Why the file is not copied, "" if no copy was requested; None: it is copied.
-
-    UnsupportedError: it must be copied, and cannot be.
-    """
+    """Why the file is not copied, "" if no copy was requested; None: it is copied. UnsupportedError: it must be copied,
+    and cannot be."""
     if recipe.copy is Copy.REENCODE or recipe.sort_by:
         return ""
     obstacle = why_encoded(storage, inputs, recipe.rules.schema, recipe.copy)

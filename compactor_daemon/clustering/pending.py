@@ -152,10 +152,7 @@ def pending_clusterings(table: Table, timeline: Timeline) -> tuple[PendingCluste
 
 def planned_clustering(table: Table, instant: Instant) -> PendingClustering | None:
     """The plan of a replace commit, pending or completed; None: not a clustering of phantombase, or its plan was
-    removed.
-
-    MalformedError: it cannot be read.
-    """
+    removed. MalformedError: it cannot be read."""
     requested = instant.at(State.REQUESTED)
     if instant.completed:
         requested = replace(requested, action=table.layout.pending_clustering)
@@ -177,9 +174,7 @@ def inflight_content(table: Table, completion: str | None) -> bytes:
 
 def decided_completion(table: Table, pending: PendingClustering) -> tuple[bool, str | None]:
     """Whether a process of phantombase has started to complete the clustering, and its decided completion time.
-
-    ConflictError: Hudi has started to execute the plan. MalformedError: the file cannot be read.
-    """
+    ConflictError: Hudi has started to execute the plan. MalformedError: the file cannot be read."""
     path = table.instant_path(pending.requested.at(State.INFLIGHT))
     if table.storage.find(path) is None:
         return False, None
@@ -206,11 +201,9 @@ def decided_completion(table: Table, pending: PendingClustering) -> tuple[bool, 
 
 
 def is_at_work(table: Table, pending: PendingClustering, now_ms: Callable[[], int] | None = None) -> bool:
-    """Whether a process of phantombase works on a clustering, by its heartbeat.
-
-    On an object store also while a request of an ended process may yet be answered: its commit may still appear.
-    `now_ms`: None is the storage's clock; a dry run, which puts nothing on storage, passes its machine's clock.
-    """
+    """Whether a process of phantombase works on a clustering, by its heartbeat. On an object store also while a request
+    of an ended process may yet be answered: its commit may still appear. `now_ms`: None is the storage's clock; a dry
+    run, which puts nothing on storage, passes its machine's clock."""
     beat = read_heartbeat(table.storage, pending.time)
     if beat is not None and not table.storage.is_file_system:
         beat = replace(beat, owner_gone=False)

@@ -43,11 +43,9 @@ _WRITES = ("commit", "deltacommit", "replacecommit")
 def refuse_changed_inputs(
     table: Table, before: Timeline, done: Instant, placed: Sequence[Made], lock: TableLock
 ) -> None:
-    """ConflictError: a write changed the inputs between `before`, the last snapshot, and the put of `done`.
-
-    The commit is then deleted, and the clustering is pending again; if others may have built upon the commit, it is
-    kept, and the error says so.
-    """
+    """ConflictError: a write changed the inputs between `before`, the last snapshot, and the put of `done`. The commit
+    is then deleted, and the clustering is pending again; if others may have built upon the commit, it is kept, and the
+    error says so."""
     if (other := _changed_by(table, before, done, placed)) is None:
         return
     with exclusive(table, lock, "look back at a clustering", _OWN) as held:
@@ -68,10 +66,8 @@ def refuse_changed_inputs(
 
 def withdraw_stale(table: Table, timeline: Timeline, lock: TableLock) -> None:
     """Withdraws the commits of clusterings that were put after their plans had been cancelled. Errors: of the storage.
-
     A commit is kept, with an error in the log, if another write has completed in its partitions since: that write may
-    have written rows again that it did not see. `timeline`: loaded shortly before.
-    """
+    have written rows again that it did not see. `timeline`: loaded shortly before."""
     if not any(i.family == "replacecommit" for i in timeline.completed):
         return
     names, recorded = _modified(table), recorded_instants(table.storage)
@@ -96,10 +92,8 @@ def _modified(table: Table) -> dict[str, int]:
 
 
 def _is_late(table: Table, done: Instant, names: Collection[str], recorded: Collection[str]) -> bool:
-    """True if the clustering was cancelled before this commit: its outputs are missing and all inputs exist.
-
-    A clustering whose plan an archiver has removed differs: its inputs were removed before.
-    """
+    """True if the clustering was cancelled before this commit: its outputs are missing and all inputs exist. A
+    clustering whose plan an archiver has removed differs: its inputs were removed before."""
     time = done.requested_time
     if done.family != "replacecommit":
         return False

@@ -127,10 +127,8 @@ class NextSteps:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
     """How pools share the slots: what they have used, and the time since the epoch in ms, to which their hours refer.
-
-    `upkeeps`: the most snapshots, requests and sweeps at a time. The others remain in the state, which shows the
-    most urgent one.
-    """
+    `upkeeps`: the most snapshots, requests and sweeps at a time. The others remain in the state, which shows the most
+    urgent one."""
 
     use: QuotaUsage
     epoch_ms: int
@@ -176,10 +174,8 @@ def _upkeeps(tables: Mapping[str, TableState], closed: set[str], now_ms: int, mo
 def _upkeep(
     name: str, table: TableState, closed: set[str], now_ms: int, again: bool
 ) -> tuple[tuple[int, int], Action] | None:
-    """What is due on a table, with its urgency.
-
-    `again`: also what time alone makes due. A daemon with `once` would never end if a round took longer than `poll_s`.
-    """
+    """What is due on a table, with its urgency. `again`: also what time alone makes due. A daemon with `once` would
+    never end if a round took longer than `poll_s`."""
     if table.busy or table.leaving:
         return None
     if table.due and table.pool.match not in closed:
@@ -217,10 +213,8 @@ def _takes(
     pick: Callable[[int], int],
     sharing: Sharing,
 ) -> list[Take]:
-    """One instant for each free slot; at most one per table, so that a failed claim is known before the next one.
-
-    Also at most one for each pool with a quota: what it uses is known in the next turn.
-    """
+    """One instant for each free slot; at most one per table, so that a failed claim is known before the next one. Also
+    at most one for each pool with a quota: what it uses is known in the next turn."""
     use, taken, limited = sharing.use, list[Take](), set[str]()
     may_begin = {pool.match: not use.why_not(pool, now_ms, sharing.epoch_ms) for pool in use.pools.all}
     shares: dict[str, list[str]] = {}

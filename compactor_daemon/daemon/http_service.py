@@ -140,12 +140,9 @@ def service_of(
     commands: CommandSettings,
     allow_actions: bool,
 ) -> Iterator[str]:
-    """Serves the daemon's tables from entry to exit, also those that it finds later; yields the address.
-
-    `commands`: the options that commands about them need. `allow_actions`: pages have buttons for these commands.
-
-    UsageError: the port is taken, or see `Access`. PhantombaseError: ZooKeeper does not answer.
-    """
+    """Serves the daemon's tables from entry to exit, also those that it finds later; yields the address. `commands`:
+    the options that commands about them need. `allow_actions`: pages have buttons for these commands. UsageError: the
+    port is taken, or see `Access`. PhantombaseError: ZooKeeper does not answer."""
     with nullcontext() if zookeeper is None else zookeeper_session(zookeeper) as session:
         fleet_info = DaemonFleet(daemon, settings, session)
 

@@ -85,28 +85,23 @@ class Metrics(Observer):
             family.labels(table)
 
     def snapshot_taken(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
-        """See `Observer`."""
         self.serves(table)
         self._pending.labels(table).set(pending)
         self._parked.labels(table).set(parked)
         self._oldest.labels(table).set(max(0.0, oldest_s or 0.0))
 
     def started(self, table: str, latency_s: float | None) -> None:
-        """See `Observer`."""
         self._running.labels(table).inc()
         if latency_s is not None:
             self._latency.observe(max(0.0, latency_s))
 
     def suspend(self, table: str) -> None:
-        """See `Observer`."""
         self._running.labels(table).dec()
 
     def resumed(self, table: str) -> None:
-        """See `Observer`."""
         self._running.labels(table).inc()
 
     def finished(self, table: str, compacted: Compacted | None) -> None:
-        """See `Observer`."""
         self._running.labels(table).dec()
         if compacted is None:
             return
@@ -119,7 +114,6 @@ class Metrics(Observer):
         self._rows_out.labels(table).inc(compacted.rows)
 
     def failed(self, table: str) -> None:
-        """See `Observer`."""
         self._failed.labels(table).inc()
 
     def served(self, table: str, done: ServiceDone) -> None:
@@ -130,16 +124,13 @@ class Metrics(Observer):
         self._service_bytes.labels(table, done.service.value).inc(done.bytes)
 
     def trouble(self, table: str, error: str | None) -> None:
-        """See `Observer`."""
         self._up.labels(table).set(error is None)
 
     def pool(self, use: PoolUsage) -> None:
-        """See `Observer`."""
         for gauge, value in zip(self._pools, (use.running, use.occupancy, use.bytes), strict=True):
             gauge.labels(use.pool).set(value)
 
     def forget(self, table: str) -> None:
-        """See `Observer`."""
         for family in self._by_table:
             family.remove_by_labels({"table": table})
 
@@ -190,10 +181,8 @@ class DaemonHealth:
 
 @contextmanager
 def serve(port: int, metrics: Metrics, health: Callable[[], DaemonHealth], *, host: str = "") -> Iterator[int]:
-    """Serves on an address (empty: on all) from entry to exit; yields the port, a free one for port 0.
-
-    UsageError: the port cannot be used there. `health` is called in other threads.
-    """
+    """Serves on an address (empty: on all) from entry to exit; yields the port, a free one for port 0. UsageError: the
+    port cannot be used there. `health` is called in other threads."""
     # The `_created` series would be a third of all. The start time of the process shows when counters were reset.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics_app: WSGIApplication = make_wsgi_app(metrics.registry)

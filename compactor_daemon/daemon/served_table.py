@@ -56,9 +56,7 @@ from .table_state import Pending
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTable:
     """What a snapshot found: the pending instants, earliest first, the claimed instants, and whether a plan is due.
-
-    `oldest_s`: age of the oldest pending instant in seconds, see `Clock.oldest`.
-    """
+    `oldest_s`: age of the oldest pending instant in seconds, see `Clock.oldest`."""
 
     pending: tuple[Pending, ...]
     claimed: frozenset[str]
@@ -72,47 +70,35 @@ class Served(Protocol):
     @property
     def path(self) -> str:
         """The table's base path."""
-        ...
 
     @property
     def claims(self) -> Claims:
         """The claims on its instants."""
-        ...
 
     def snapshot(self) -> SeenTable:
         """What is pending, claimed and due."""
-        ...
 
     def request(self) -> Scheduled:
         """Requests a compaction."""
-        ...
 
     def sweep(self) -> None:
         """Finishes what other compactors left at completed instants."""
-        ...
 
     def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
-        """Runs the services, except those that a process ran less than about `every_s` ago.
-
-        None begins once `stopping`.
-        """
-        ...
+        """Runs the services, except those that a process ran less than about `every_s` ago. None begins once
+        `stopping`."""
 
     def done_among(self, instants: Iterable[str]) -> frozenset[str]:
         """The instants that daemons have completed since they were found pending; others may be completed, too."""
-        ...
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
         """Executes a claimed instant; None: it is not pending any more. It waits for writes inside `wait_scope`."""
-        ...
 
     def failed(self, instant: str, error: Exception) -> None:
         """Records a failure in the table, so that every daemon sees it."""
-        ...
 
     def close(self) -> None:
         """The daemon does not serve the table any more."""
-        ...
 
 
 _ASK_AGAIN_S = 300.0
@@ -129,9 +115,7 @@ _log = get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
     """How tables are served. `who`: the daemon's name. `schedule` None: it requests no plans. `clock`: see `Table`.
-
-    `services`: those that `serve` runs. `sizes`: the bytes of pending instants must be known.
-    """
+    `services`: those that `serve` runs. `sizes`: the bytes of pending instants must be known."""
 
     who: str
     output: OutputOptions
@@ -233,9 +217,7 @@ class TableOnStorage:
 
     def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
         """See `Served`. The daemons of a fleet learn from the record of the last runs that one of them ran a service.
-
-        Concurrent runs of a service are harmless: each service decides under the table lock.
-        """
+        Concurrent runs of a service are harmless: each service decides under the table lock."""
         table, options = self._open(), self._settings.services
         due = due_services(options.services, last_runs(table.storage), every_s, clock_ms())
         if not due:
@@ -284,14 +266,11 @@ class TableOnStorage:
             record_failure(table.storage, instant, failure_of(error, self._settings.who, clock_ms()))
 
     def close(self) -> None:
-        """See `Served`."""
         self.claims.close()
 
     def _log_bytes(self, table: Table, instant: str) -> int:
-        """The bytes of the planned logs; 0 if a plan of Hudi does not state them.
-
-        0 also if the plan cannot be read: that error is raised when the plan is executed.
-        """
+        """The bytes of the planned logs; 0 if a plan of Hudi does not state them. 0 also if the plan cannot be read:
+        that error is raised when the plan is executed."""
         try:
             plan = self._plans.get(instant) or self._plans.setdefault(instant, table.compaction_plan(instant))
         except (MalformedError, UnsupportedError, MissingFileError):
@@ -311,7 +290,6 @@ class LazyTable:
 
     @property
     def claims(self) -> Claims:
-        """See `Served`."""
         return _NoClaims() if self._served is None else self._served.claims
 
     def open(self) -> Served:
@@ -324,35 +302,27 @@ class LazyTable:
             return self._served
 
     def snapshot(self) -> SeenTable:
-        """See `Served`."""
         return self.open().snapshot()
 
     def request(self) -> Scheduled:
-        """See `Served`."""
         return self.open().request()
 
     def sweep(self) -> None:
-        """See `Served`."""
         self.open().sweep()
 
     def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
-        """See `Served`."""
         return self.open().serve(every_s, stopping)
 
     def done_among(self, instants: Iterable[str]) -> frozenset[str]:
-        """See `Served`."""
         return self.open().done_among(instants)
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
-        """See `Served`."""
         return self.open().execute(instant, held, limit, wait_scope)
 
     def failed(self, instant: str, error: Exception) -> None:
-        """See `Served`."""
         self.open().failed(instant, error)
 
     def close(self) -> None:
-        """See `Served`."""
         self._closed = True
         if self._served is not None:
             self._served.close()
@@ -364,15 +334,12 @@ class _NoClaims:
     available = False
 
     def names(self) -> frozenset[str]:
-        """See `Claims`."""
         return frozenset()
 
     def all(self) -> Mapping[str, Claim]:
-        """See `Claims`."""
         return {}
 
     def take(self, instant: str) -> HeldClaim | None:
-        """See `Claims`."""
         raise UnknownStateError("the table was not opened yet")
 
     def close(self) -> None:

@@ -26,12 +26,9 @@ _SUSPENDED_POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How work on an instant ended.
-
-    `done`: completed here. `claimed`: another process holds the claim. `unknown`: the outcome of the claim is unknown.
-    `error`: it failed. None of these: the instant was not pending any more, and neither are the instants
-    `done_elsewhere`.
-    """
+    """How work on an instant ended. `done`: completed here. `claimed`: another process holds the claim. `unknown`: the
+    outcome of the claim is unknown. `error`: it failed. None of these: the instant was not pending any more, and
+    neither are the instants `done_elsewhere`."""
 
     done: Compacted | None = None
     done_elsewhere: frozenset[str] = frozenset()
@@ -43,10 +40,8 @@ class Ended:
 @dataclass(slots=True, kw_only=True)
 class RunningWork:
     """An instant in progress. `held`: its claim, once it is claimed. `near`: other instants that might be taken next.
-
     `begun`, `suspend`, `wants_slot` are called when it is claimed, waits for writes, and asks for a slot again.
-    `resumed`: gets an item when a suspended instant may continue. `suspensions`: for instants that wait.
-    """
+    `resumed`: gets an item when a suspended instant may continue. `suspensions`: for instants that wait."""
 
     served: Served
     instant: str
@@ -94,10 +89,8 @@ class RunningWork:
 
     @contextmanager
     def _suspended(self) -> Iterator[bool]:
-        """Work waits for writes inside: another instant may use its slot.
-
-        At the end it waits for a slot again. Work that fails inside asks for no slot.
-        """
+        """Work waits for writes inside: another instant may use its slot. At the end it waits for a slot again. Work
+        that fails inside asks for no slot."""
         if not self.suspensions.acquire(blocking=False):
             yield False
             return
@@ -171,10 +164,8 @@ _KEPT = 10_000
 @dataclass(slots=True)
 class Summary:
     """What a daemon did: `done` (table, result) and `failed` (table, instant, error), the last ones of each.
-
     `services`: (table, result) of services that changed something or failed, the last ones. `problems`: by table, why
-    the last snapshot of it failed. `left`: the instants still pending at the end.
-    """
+    the last snapshot of it failed. `left`: the instants still pending at the end."""
 
     done: deque[tuple[str, Compacted]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     failed: deque[tuple[str, str, str]] = field(default_factory=lambda: deque(maxlen=_KEPT))

@@ -51,10 +51,8 @@ InstantProgress: TypeAlias = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compactions:
-    """What a run did, and the instants that it left because its limit was reached; earliest first.
-
-    `executors`: what ran the file slices, and why; empty if nothing had to be merged, or a runner was given.
-    """
+    """What a run did, and the instants that it left because its limit was reached; earliest first. `executors`: what
+    ran the file slices, and why; empty if nothing had to be merged, or a runner was given."""
 
     done: tuple[Compacted, ...] = ()
     left: tuple[str, ...] = ()
@@ -145,10 +143,8 @@ def run_compactions(
 
 @contextmanager
 def _proved(storage: Storage) -> Iterator[None]:
-    """Tests the guarantees of an object store while the body runs; an error of the body takes precedence.
-
-    On a file system nothing is tested here: no folder may appear in a table that is refused.
-    """
+    """Tests the guarantees of an object store while the body runs; an error of the body takes precedence. On a file
+    system nothing is tested here: no folder may appear in a table that is refused."""
     if storage.is_file_system:
         yield
         return
@@ -188,10 +184,8 @@ class _Run:
 
     @contextmanager
     def parking(self, what: str) -> Iterator[None]:
-        """Keeps an error for the end. Raises at once if the limit is reached, or if Spark or the lock is missing.
-
-        An instant that another process has claimed stops no other.
-        """
+        """Keeps an error for the end. Raises at once if the limit is reached, or if Spark or the lock is missing. An
+        instant that another process has claimed stops no other."""
         try:
             yield
         except PhantombaseError as error:

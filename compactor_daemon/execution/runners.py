@@ -36,7 +36,6 @@ class Spark(Protocol):
 
     def context(self) -> Any:
         """Waits for the context; SparkError: Spark does not start."""
-        ...
 
 
 def all_storage_options(
@@ -58,7 +57,6 @@ class LocalRunner:
         self._threads = threads
 
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
-        """See `Runner`."""
         with ThreadPoolExecutor(self._threads) as pool:
             # Each task runs in a copy of the context, so that its logs carry what the caller has bound.
             futures = [pool.submit(copy_context().run, compact_slice, storage, task) for task in tasks]
@@ -210,11 +208,9 @@ def log_choice(choice: ExecutorChoice) -> None:
 
 @contextmanager
 def open_runner(options: ExecuteOptions, chosen: Callable[[ExecutorChoice], None] = log_choice) -> Iterator[Runner]:
-    """The runner of an executor. `chosen` is called with the choice for each plan.
-
-    SparkError: Spark was asked for and cannot start. Spark starts in the background; the first tasks wait for it. It
-    ends at exit. With `auto` it starts when the first plan needs it.
-    """
+    """The runner of an executor. `chosen` is called with the choice for each plan. SparkError: Spark was asked for and
+    cannot start. Spark starts in the background; the first tasks wait for it. It ends at exit. With `auto` it starts
+    when the first plan needs it."""
     runner = ChosenRunner(options, chosen)
     if options.asks_for_spark:
         runner.start()

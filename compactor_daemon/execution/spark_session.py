@@ -23,10 +23,8 @@ _PORT = 7077
 
 
 def check_spark(options: ExecuteOptions) -> None:
-    """UsageError: PySpark is not installed.
-
-    SparkError: there is no Java, or no host of a standalone master (`spark://HOST:PORT[,HOST:PORT]`) answers.
-    """
+    """UsageError: PySpark is not installed. SparkError: there is no Java, or no host of a standalone master
+    (`spark://HOST:PORT[,HOST:PORT]`) answers."""
     require_pyspark("Spark")
     if spark_java() is None:
         raise SparkError(
@@ -103,10 +101,8 @@ class StartingSpark:
         return self._context.result()
 
     def stop(self) -> None:
-        """Ends the context, or its start, without waiting: PySpark's stop idles for a second.
-
-        A process that exits before that loses nothing: its JVM stops the context.
-        """
+        """Ends the context, or its start, without waiting: PySpark's stop idles for a second. A process that exits
+        before that loses nothing: its JVM stops the context."""
         global _stopping
         self._unwanted.set()
         _stopping = threading.Thread(target=self._stop, name="spark-stop", daemon=True)
@@ -175,11 +171,9 @@ class StartingSpark:
 
 
 def chosen_settings(options: ExecuteOptions) -> dict[str, str]:
-    """The settings of Spark for these options (pure).
-
-    Spark itself requests executors while file slices wait: one after a second, then two, four, and so on. It releases
-    idle executors. No data on them is needed afterwards, because these jobs have no shuffle.
-    """
+    """The settings of Spark for these options (pure). Spark itself requests executors while file slices wait: one after
+    a second, then two, four, and so on. It releases idle executors. No data on them is needed afterwards, because these
+    jobs have no shuffle."""
     settings: dict[str, str] = {}
     if options.executor_memory is not None:
         settings["spark.executor.memory"] = options.executor_memory

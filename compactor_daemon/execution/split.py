@@ -55,10 +55,8 @@ class SliceResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionTask:
-    """One file slice of a planned compaction, plain data: `bytes` is the size of its files.
-
-    `storage_options` has no secrets: each process finds those in its environment.
-    """
+    """One file slice of a planned compaction, plain data: `bytes` is the size of its files. `storage_options` has no
+    secrets: each process finds those in its environment."""
 
     table: str
     instant: str
@@ -72,10 +70,8 @@ class CompactionTask:
 
     def execute(self, storage_options: Given = None) -> SliceResult:
         """Compacts the slice and leaves the result in the table; a finished one is not compacted again.
-
         AttemptDeadError: another compactor took the instant. ConflictError: it is no task of the plan. LedgerError: the
-        ledger does not balance, nothing is left. Other errors of the tree: unreadable inputs.
-        """
+        ledger does not balance, nothing is left. Other errors of the tree: unreadable inputs."""
         table = Table.open(self.table, storage_options or dict(self.storage_options))
         return from_one_snapshot(lambda: self._execute(table.reload()))
 
@@ -291,12 +287,9 @@ def plan_compaction(
     attempt: AttemptOptions | None = None,
     storage_options: Given = None,
 ) -> PlannedCompaction | None:
-    """Opens an attempt at a pending compaction, by default the earliest, and returns its tasks.
-
-    None: no compaction is pending. One that is decided already has no tasks: `commit` publishes it. UsageError:
-    `instant` is not pending. ClaimedError: another compactor is at work on it. Other errors: as of `compact`, before
-    anything is changed.
-    """
+    """Opens an attempt at a pending compaction, by default the earliest, and returns its tasks. None: no compaction is
+    pending. One that is decided already has no tasks: `commit` publishes it. UsageError: `instant` is not pending.
+    ClaimedError: another compactor is at work on it. Other errors: as of `compact`, before anything is changed."""
     path, options, given = os.fspath(path), attempt or AttemptOptions(), StorageOptions.of(storage_options)
     table = Table.open(path, given)
     seen = table.snapshot()

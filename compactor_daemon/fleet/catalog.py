@@ -56,19 +56,15 @@ class TableListing(Protocol):
 
     def tables(self) -> Mapping[str, str]:
         """The base paths of the tables, by name (`a/b`). Errors of the tree: they cannot be listed now."""
-        ...
 
     @property
     def shown(self) -> str:
         """What is listed, for messages; equal for all daemons of a fleet."""
-        ...
 
 
 class FolderListing:
-    """The tables below a folder: folders with `.hoodie`. No table is searched below a table.
-
-    A table that was found before costs no request of its own.
-    """
+    """The tables below a folder: folders with `.hoodie`. No table is searched below a table. A table that was found
+    before costs no request of its own."""
 
     def __init__(self, root: str, options: StorageOptions, depth: int = DEPTH) -> None:
         self._root = full_path(root).rstrip("/") or "/"
@@ -78,7 +74,6 @@ class FolderListing:
 
     @property
     def shown(self) -> str:
-        """See `TableListing`."""
         return self._root
 
     def tables(self) -> Mapping[str, str]:
@@ -150,7 +145,6 @@ class MetastoreListing:
 
     @property
     def shown(self) -> str:
-        """See `TableListing`."""
         return f"hive:{self._host}:{self._port}"
 
     def tables(self) -> Mapping[str, str]:

@@ -1,8 +1,7 @@
 """Claims: which process works on which pending compaction.
 
 Claims save work; safety does not depend on them. If two processes work on one instant, storage decides which attempt
-wins.
-Without ZooKeeper (`zookeeper_claims`) they lie on the table's storage:
+wins. Without ZooKeeper (`zookeeper_claims`) they lie on the table's storage:
 
     .hoodie/.phantombase/claim.lock     file systems: a lock file, the claim on all instants of the table
     .hoodie/.phantombase/<C>/claim      object stores: a lease on one instant
@@ -39,9 +38,7 @@ TABLE_ID = f"{RECORDS}/table-id"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """Which process works on an instant, and its progress: file slices `done` of `total`, bytes of all their inputs.
-
-    `since_ms` since the epoch; `attempt` is None until one is opened. `nonce` distinguishes one claim from the next.
-    """
+    `since_ms` since the epoch; `attempt` is None until one is opened. `nonce` distinguishes one claim from the next."""
 
     instant: str
     holder: str
@@ -100,16 +97,13 @@ class HeldClaim(Protocol):
     @property
     def lost(self) -> bool:
         """Whether another process may hold the claim by now: then the work under it must stop."""
-        ...
 
     def report(self, note: WorkNote) -> None:
         """Publishes the progress; never raises. Writes to ZooKeeper at most once a second."""
-        ...
 
     def release(self) -> None:
         """Releases the claim; never raises. A node that cannot be removed now is removed later, or by the session's
         end."""
-        ...
 
 
 class Claims(Protocol):
@@ -118,30 +112,23 @@ class Claims(Protocol):
     @property
     def available(self) -> bool:
         """Whether claims can be taken now."""
-        ...
 
     def names(self) -> frozenset[str]:
         """The claimed instants. UnknownStateError: they cannot be known now."""
-        ...
 
     def all(self) -> Mapping[str, Claim]:
         """The claims by instant. UnknownStateError: they cannot be known now."""
-        ...
 
     def take(self, instant: str) -> HeldClaim | None:
         """Claims an instant. None: another process holds it. UnknownStateError: the outcome is unknown."""
-        ...
 
     def close(self) -> None:
         """These claims are not used any more; held ones remain held."""
-        ...
 
 
 def find_table_id(storage: Storage) -> str | None:
-    """The name of a table in ZooKeeper, None while no fleet has served it.
-
-    It is kept in the table, because machines may mount the table under different paths.
-    """
+    """The name of a table in ZooKeeper, None while no fleet has served it. It is kept in the table, because machines
+    may mount the table under different paths."""
     try:
         return storage.read(TABLE_ID).decode()
     except MissingFileError:
@@ -160,10 +147,8 @@ def claim_path(table: Table, instant: str) -> str:
 
 
 def claim(table: Table, instant: str, wait_s: float = 0.0) -> AbstractContextManager[Callable[[], bool]]:
-    """Holds the claim on an instant; gives whether it is still held, see `Storage.hold`.
-
-    ClaimedError: another phantombase process holds it for longer than `wait_s`.
-    """
+    """Holds the claim on an instant; gives whether it is still held, see `Storage.hold`. ClaimedError: another
+    phantombase process holds it for longer than `wait_s`."""
     path = claim_path(table, instant)
     busy = ClaimedError(
         f"another compactor is at work on this {'table' if table.storage.is_file_system else 'instant'}",
@@ -213,11 +198,9 @@ class TableClaims:
         return frozenset(tuple(self._ours))
 
     def all(self) -> Mapping[str, Claim]:
-        """See `Claims`."""
         return dict(self._ours)
 
     def take(self, instant: str) -> HeldTable | None:
-        """See `Claims`."""
         path = claim_path(self._table, instant)
         with self._changing:
             if instant in self._ours:
@@ -257,12 +240,10 @@ class HeldTable:
 
     @property
     def lost(self) -> bool:
-        """See `HeldClaim`."""
         return not self._is_held()
 
     def report(self, note: WorkNote) -> None:
         """Does nothing: other processes read the heartbeat."""
 
     def release(self) -> None:
-        """See `HeldClaim`."""
         self._claims._give_back(self._instant)

@@ -31,10 +31,8 @@ _REPORT_S = 1.0
 
 
 class ZooKeeperClaims:
-    """See `Claims`. `table`: the table's id; `holder`: the daemon's name, as other processes see it.
-
-    `wake` is called in kazoo's thread when a claim is taken or released: once after each call of `names`.
-    """
+    """See `Claims`. `table`: the table's id; `holder`: the daemon's name, as other processes see it. `wake` is called
+    in kazoo's thread when a claim is taken or released: once after each call of `names`."""
 
     def __init__(
         self, session: ZooKeeperSession, table: str, holder: str, wake: Callable[[], None] | None = None
@@ -53,11 +51,9 @@ class ZooKeeperClaims:
 
     @property
     def available(self) -> bool:
-        """See `Claims`."""
         return self.session.connected
 
     def names(self) -> frozenset[str]:
-        """See `Claims`."""
         from kazoo.exceptions import NoNodeError
 
         self._settle()
@@ -67,7 +63,6 @@ class ZooKeeperClaims:
             return frozenset()
 
     def all(self) -> Mapping[str, Claim]:
-        """See `Claims`."""
         from kazoo.exceptions import NoNodeError
 
         found = {}
@@ -80,7 +75,6 @@ class ZooKeeperClaims:
         return found
 
     def take(self, instant: str) -> HeldNode | None:
-        """See `Claims`."""
         from kazoo.exceptions import NodeExistsError
 
         number = self.session.number
@@ -213,7 +207,6 @@ class HeldNode:
         return self._removed or self._claims.session.number != self._session
 
     def report(self, note: WorkNote) -> None:
-        """See `HeldClaim`."""
         now = self._claim.after(note)
         is_soon = time.monotonic() - self._reported_at < _REPORT_S
         if now == self._claim or (is_soon and now.attempt == self._claim.attempt):
@@ -227,7 +220,6 @@ class HeldNode:
             _log.warning("claim_not_updated", instant=now.instant, error=str(error))
 
     def release(self) -> None:
-        """See `HeldClaim`."""
         self._claims._give_back(self._claim.instant, self._session)
 
 
@@ -249,10 +241,8 @@ _CONNECT_S = 3.0
 
 
 def ring(table: Table, instant: str, zookeeper: ZooKeeperOptions) -> None:
-    """Wakes the daemons of a table. Never raises: the plan is on the timeline, and a poll finds it too.
-
-    Does nothing for a table that no fleet has served yet.
-    """
+    """Wakes the daemons of a table. Never raises: the plan is on the timeline, and a poll finds it too. Does nothing
+    for a table that no fleet has served yet."""
     try:
         name = find_table_id(table.storage)
         if name is not None:

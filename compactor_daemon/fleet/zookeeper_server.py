@@ -98,11 +98,9 @@ class ServerProcess:
 def start_server(
     folder: Path, *, port: int, settings: dict[str, object], inherited: int | None = None
 ) -> ServerProcess:
-    """Starts a server with `data`, `zoo.cfg` and `server.log` in a folder, and does not wait for it.
-
-    `settings`: more of zoo.cfg, by its names. `inherited`: a file descriptor that stays open while the server lives.
-    UsageError: PySpark is not installed. ZooKeeperError: no Java, or the folder cannot be used.
-    """
+    """Starts a server with `data`, `zoo.cfg` and `server.log` in a folder, and does not wait for it. `settings`: more
+    of zoo.cfg, by its names. `inherited`: a file descriptor that stays open while the server lives. UsageError: PySpark
+    is not installed. ZooKeeperError: no Java, or the folder cannot be used."""
     require_pyspark("the embedded ZooKeeper, whose jars are Spark's,")
     java = spark_java()
     if java is None:
@@ -238,19 +236,15 @@ class EmbeddedZooKeeper:
     _keeper: _Keeper = field(repr=False)
 
     def problem(self) -> str | None:
-        """Why the server does not serve now, in one line with the end of its log; None if it serves.
-
-        ZooKeeperError: its folder cannot be read.
-        """
+        """Why the server does not serve now, in one line with the end of its log; None if it serves. ZooKeeperError:
+        its folder cannot be read."""
         return self._keeper.problem()
 
 
 @contextmanager
 def embedded_zookeeper(folder: Path) -> Iterator[EmbeddedZooKeeper]:
     """Joins the server of a folder or starts one, and keeps it running, in a thread of its own, until exit.
-
-    ZooKeeperError: it does not start. If it ends later, that is logged, and it is started again.
-    """
+    ZooKeeperError: it does not start. If it ends later, that is logged, and it is started again."""
     keeper = _Keeper(folder.absolute())
     try:
         keeper.begin()
@@ -294,7 +288,6 @@ class _Keeper:
             self._server.stop()
 
     def problem(self) -> str | None:
-        """See `EmbeddedZooKeeper.problem`."""
         if (kept := _kept_port(self._folder)) != self.port:
             return (
                 f"the ZooKeeper server in {self._folder} moved from port {self.port} to {kept}: start the daemon again"

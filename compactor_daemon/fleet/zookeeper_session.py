@@ -34,11 +34,9 @@ _PORT = 2181
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperOptions:
-    """How to reach ZooKeeper. `hosts`: `host:port[,host:port][/chroot]`; times in seconds.
-
-    `access`: for a secured ZooKeeper; with a digest, new nodes are accessible to its user only. `session_timeout_s`: a
-    daemon loses its claims after this time without contact.
-    """
+    """How to reach ZooKeeper. `hosts`: `host:port[,host:port][/chroot]`; times in seconds. `access`: for a secured
+    ZooKeeper; with a digest, new nodes are accessible to its user only. `session_timeout_s`: a daemon loses its claims
+    after this time without contact."""
 
     hosts: str
     session_timeout_s: float = 10.0
@@ -121,11 +119,9 @@ class ZooKeeperSession:
         return int(found[0]) if found else None
 
     def call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Makes an asynchronous kazoo call, with the time limit, and returns its answer.
-
-        NoNodeError, NodeExistsError: the answer of ZooKeeper. UnknownStateError: no answer; the call may have taken
-        effect, or may still do so. ZooKeeperError: refused.
-        """
+        """Makes an asynchronous kazoo call, with the time limit, and returns its answer. NoNodeError, NodeExistsError:
+        the answer of ZooKeeper. UnknownStateError: no answer; the call may have taken effect, or may still do so.
+        ZooKeeperError: refused."""
         from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
         from phantombase.timeline.locks.zookeeper_handler import answer

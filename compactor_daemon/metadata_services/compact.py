@@ -44,10 +44,8 @@ def request(metadata: Table, instant: str, plan: CompactionPlan) -> None:
 
 def execute(table: Table, instant: str) -> CommitMetadata:
     """Executes the pending plan at `instant` of the metadata table of `table`: one of phantombase or of Hudi.
-
     MissingFileError: a file of the plan was removed. MalformedError, UnsupportedError: one cannot be read.
-    ConflictError: another process works on it, without the lock.
-    """
+    ConflictError: another process works on it, without the lock."""
     data = table.load_timeline()
     metadata = open_metadata_table(table)
     timeline = metadata.load_timeline()
@@ -93,11 +91,9 @@ def _remove_leftovers(metadata: Table, instant: str, plan: CompactionPlan) -> No
 
 
 def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice:
-    """The file slice that an operation names. MissingFileError: one of its files was removed.
-
-    On version 6 with all log files that name its base instant: a process that unknowingly lost the lock may have put
-    the plan after a delta commit unknown to it, and no reader would find again what the base file lacks.
-    """
+    """The file slice that an operation names. MissingFileError: one of its files was removed. On version 6 with all log
+    files that name its base instant: a process that unknowingly lost the lock may have put the plan after a delta
+    commit unknown to it, and no reader would find again what the base file lacks."""
     partition = operation.partition_path
     sizes = {entry.name: entry.size for entry in metadata.storage.list(partition)}
     logs = {str(log): log for log in map(LogFileName.parse, operation.delta_file_paths)}
@@ -130,10 +126,8 @@ def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice
 
 
 def _refuse_undecided(metadata: Table, data: Timeline, timeline: Timeline, instant: str) -> None:
-    """ConflictError: a log file that the plan does not name may be of a pending instant of the data table.
-
-    If merged, its entries could not be removed any more; if left out, they would be lost.
-    """
+    """ConflictError: a log file that the plan does not name may be of a pending instant of the data table. If merged,
+    its entries could not be removed any more; if left out, they would be lost."""
     done = {i.requested_time for i in timeline.completed}
     if undecided := sorted(i.requested_time for i in data.instants if not i.completed and i.requested_time in done):
         raise ConflictError(

@@ -76,9 +76,7 @@ _DECODE: dict[str, Callable[[bytes, str], object]] = {"rollback": decode_rollbac
 
 def unreadable(metadata: Table, timeline: Timeline, now_ms: Callable[[], int]) -> tuple[Instant, ...]:
     """The unreadable plans of a metadata table's timeline that no process has started or may still be writing.
-
-    `now_ms`: the storage's clock.
-    """
+    `now_ms`: the storage's clock."""
     pending = (i for action in _DECODE for i in timeline.pending(action) if i.state is State.REQUESTED)
     found = (i for i in pending if _is_unreadable(metadata, i))
     return tuple(
@@ -114,9 +112,7 @@ _DIGITS = 17
 
 def unknown(table: Table, metadata: Timeline, now_ms: Callable[[], int]) -> tuple[Instant, ...]:
     """The pending delta commits that the data table does not know, earliest first. `now_ms`: see `is_live`.
-
-    ConflictError: the table is being upgraded. MalformedError, UnknownStateError: its archive cannot be read.
-    """
+    ConflictError: the table is being upgraded. MalformedError, UnknownStateError: its archive cannot be read."""
     pending = [i for i in metadata.pending("deltacommit") if _is_of_data(i.requested_time)]
     if not pending:
         return ()
@@ -186,9 +182,7 @@ def _operation(slice_: FileSlice) -> CompactionOperation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataCompaction:
     """A compaction of the metadata table: `files` base files of `log_files` log files, and the bytes of both.
-
-    `finished`: the compaction was already pending.
-    """
+    `finished`: the compaction was already pending."""
 
     instant: str
     finished: bool
@@ -201,9 +195,7 @@ class MetadataCompaction:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataClean:
     """A clean of the metadata table: `files` that its plan names. `bytes`: of these, 0 if the clean was pending.
-
-    `finished`: the clean was already pending. `instant`: "" in a dry run.
-    """
+    `finished`: the clean was already pending. `instant`: "" in a dry run."""
 
     instant: str
     finished: bool
@@ -214,9 +206,7 @@ class MetadataClean:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataServed:
     """What was done, or would be in a dry run. `why`: why a new compaction was due or not; `why_clean`: of a clean.
-
-    `archived`: instants, and what stopped archiving there. `forgotten`: see `unknown`, `unreadable`.
-    """
+    `archived`: instants, and what stopped archiving there. `forgotten`: see `unknown`, `unreadable`."""
 
     forgotten: tuple[str, ...] = ()
     compactions: tuple[MetadataCompaction, ...] = ()

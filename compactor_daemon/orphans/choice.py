@@ -67,11 +67,9 @@ class OrphanKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A file, or the folder of one instant's staged files or markers. `path`: relative to the table.
-
-    `instant`: in its name; "" in that of a temporary file. `bytes`, `files`: of all its files. `modified_ms`: of the
-    youngest, since the epoch. `group`: the file group of a data file.
-    """
+    """A file, or the folder of one instant's staged files or markers. `path`: relative to the table. `instant`: in its
+    name; "" in that of a temporary file. `bytes`, `files`: of all its files. `modified_ms`: of the youngest, since the
+    epoch. `group`: the file group of a data file."""
 
     path: str
     kind: OrphanKind
@@ -126,10 +124,8 @@ class OrphanChoice:
 
 
 def why_by_time(item: Item, facts: OrphanFacts) -> str | None:
-    """Why an item stays by its instant, the timeline and processes; None: its instant is gone, or it has none.
-
-    Staged files, markers and heartbeats are left over once their instant is completed.
-    """
+    """Why an item stays by its instant, the timeline and processes; None: its instant is gone, or it has none. Staged
+    files, markers and heartbeats are left over once their instant is completed."""
     if item.kind is OrphanKind.TEMPORARY:
         return None
     time = item.instant
@@ -157,11 +153,9 @@ def why_counted(time: str, facts: OrphanFacts) -> str | None:
 
 
 def counted_from(timeline: Timeline) -> str:
-    """Writes before this time that are not on the timeline count as completed, for phantombase or Hudi.
-
-    Archiving may have passed savepoints, and a writer whose clock is slow may begin a write before what is archived.
-    Hudi counts from the first completed write, or pending compaction, that no savepoint keeps.
-    """
+    """Writes before this time that are not on the timeline count as completed, for phantombase or Hudi. Archiving may
+    have passed savepoints, and a writer whose clock is slow may begin a write before what is archived. Hudi counts from
+    the first completed write, or pending compaction, that no savepoint keeps."""
     saved = {i.requested_time for i in timeline.instants if i.action == "savepoint"}
     counted = (i for i in timeline.instants if i.is_write and (i.completed or i.action == "compaction"))
     unsaved = (i.requested_time for i in counted if i.requested_time not in saved)
@@ -204,11 +198,9 @@ def _is_over(time: str, timeline: Timeline) -> bool:
 
 
 def why_pinned(time: str, pins: Iterable[Pin], moments: Collection[str]) -> str | None:
-    """Why pins keep the files of an instant that is gone.
-
-    A write is rolled back only while it is the newest one. So a pin was put while the write counted only if no write
-    that still counts lies between the write and the state that the pin holds. `moments`: of these writes.
-    """
+    """Why pins keep the files of an instant that is gone. A write is rolled back only while it is the newest one. So a
+    pin was put while the write counted only if no write that still counts lies between the write and the state that the
+    pin holds. `moments`: of these writes."""
     for pin in pins:
         if time <= pin.holds and not any(time <= moment <= pin.holds for moment in moments):
             return f"pin {pin.name} may hold a state with instant {time}"

@@ -49,10 +49,8 @@ _TEMPORARY_NAME = re.compile(r"(clock-|probe-)?[0-9a-f]{32}(\.[a-z]+)?")
 
 
 def list_items(table: Table, timeline: Timeline) -> tuple[list[Item], list[str]]:
-    """What may be an orphan, and the paths of foreign files among data files, staged files and markers.
-
-    `timeline`: loaded before. Data files of its completed writes are left out.
-    """
+    """What may be an orphan, and the paths of foreign files among data files, staged files and markers. `timeline`:
+    loaded before. Data files of its completed writes are left out."""
     items, foreign = list[Item](), list[str]()
     for folder, entries in folders(table.storage, "", _is_other_table):
         if _is_other_table(folder, entries):
@@ -124,9 +122,7 @@ def found_again(storage: Storage, item: Item) -> Item | None:
 
 def upload_item(path: str) -> Item | None:
     """An unfinished upload, of a data file, a staged file or another record, as an item; None: it is of another kind.
-
-    An age is not in it: the store knows it.
-    """
+    An age is not in it: the store knows it."""
     folder, _, text = path.rpartition("/")
     if path.startswith(f"{RECORDS}/"):
         first = path.removeprefix(f"{WRITES}/").removeprefix(f"{RECORDS}/").partition("/")[0]
@@ -260,9 +256,7 @@ def _named(table: Table, timeline: Timeline, names: Set[str], older_s: float, no
 
 def _naming(table: Table, timeline: Timeline) -> Iterator[StateFile]:
     """The files of the timeline that may name files in use: of pending instants, completed writes and savepoints.
-
-    Completed cleans, rollbacks and restores name what they removed.
-    """
+    Completed cleans, rollbacks and restores name what they removed."""
     pending = {i.identity: i for i in timeline.instants if not i.completed}
     for identity, files in load_state_files(table.storage, table.config).of.items():
         one = pending.get(identity)

@@ -50,9 +50,7 @@ class Orphan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanResult:
     """`orphans`: that were removed, or would be. `kept`: what stays, by reason. `foreign`: paths with other names.
-
-    `files`, `bytes`: of the orphans. `uploads`: unfinished ones to such files that were aborted, on S3.
-    """
+    `files`, `bytes`: of the orphans. `uploads`: unfinished ones to such files that were aborted, on S3."""
 
     orphans: tuple[Orphan, ...]
     files: int
@@ -65,9 +63,7 @@ class OrphanResult:
 
 def find_orphans(table: Table, options: OrphanOptions, now_ms: int) -> tuple[OrphanChoice, str, list[str]]:
     """The choice for a table, the newest time when its files were listed, and its foreign files. Errors: see `gather`.
-
-    `now_ms`: by the clock of the storage.
-    """
+    `now_ms`: by the clock of the storage."""
     table = table.reload()
     timeline = table.load_timeline()
     newest = newest_time(timeline)
@@ -83,9 +79,7 @@ def _chosen(table: Table, items: Sequence[Item], newest: str, options: OrphanOpt
 
 def remove_orphans(table: Table, options: OrphanOptions, lock: TableLock, *, dry_run: bool = False) -> OrphanResult:
     """Removes the orphans of a table. `dry_run`: changes nothing, takes no lock, and goes by this process's clock.
-
-    LockError, StorageError, and the errors of `gather`: what was not removed yet stays. Run again.
-    """
+    LockError, StorageError, and the errors of `gather`: what was not removed yet stays. Run again."""
     now_ms = clock_ms() if dry_run else storage_ms(table.storage)
     choice, newest, foreign = find_orphans(table, options, now_ms)
     found, kept = choice.orphans, choice.kept

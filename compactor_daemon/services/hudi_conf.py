@@ -131,10 +131,8 @@ def parse_hudi_conf(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_schedule_conf(pairs: Iterable[str], strategies: tuple[Strategy, ...] = ()) -> dict[str, Any]:
-    """`name=value` pairs as fields of ScheduleOptions; UsageError for names without a meaning here.
-
-    `strategies`: those chosen by other options; without any, settings of strategies apply to Hudi's default strategy.
-    """
+    """`name=value` pairs as fields of ScheduleOptions; UsageError for names without a meaning here. `strategies`: those
+    chosen by other options; without any, settings of strategies apply to Hudi's default strategy."""
     found = _parsed(pairs, SCHEDULE_CONF)
     if not strategies and "strategies" not in found and any(field in found for field, _ in STRATEGY_CONF.values()):
         found["strategies"] = (Strategy.LOG_FILE_SIZE,)  # Hudi's default, to which these settings apply
@@ -142,10 +140,8 @@ def parse_schedule_conf(pairs: Iterable[str], strategies: tuple[Strategy, ...] =
 
 
 def clean_of(options: CleanOptions, given: Mapping[str, Any], *, infers: bool) -> CleanOptions:
-    """The options with the fields `given`, of `CLEAN_CONF`. As in Hudi, only the number of the policy counts.
-
-    `infers`: without a policy, the policy is that of the only number.
-    """
+    """The options with the fields `given`, of `CLEAN_CONF`. As in Hudi, only the number of the policy counts. `infers`:
+    without a policy, the policy is that of the only number."""
     numbers = [policy for policy in Policy if policy.value in given]
     inferred = numbers[0] if infers and len(numbers) == 1 else None
     policy = given.get("policy") or inferred or options.policy

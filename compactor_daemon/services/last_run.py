@@ -48,10 +48,8 @@ class LastRun:
 
 
 def last_runs(storage: Storage) -> dict[Service, LastRun]:
-    """The last known run of each service of a table, in the order of services.
-
-    Unreadable entries are left out, and the record of a release that had one entry for all services.
-    """
+    """The last known run of each service of a table, in the order of services. Unreadable entries are left out, and the
+    record of a release that had one entry for all services."""
     try:
         fields = Fields.parse(storage.read(PATH), PATH, "unreadable record of services")
     except (MissingFileError, MalformedError, StorageError):
@@ -82,8 +80,6 @@ def due(
     services: Sequence[Service], runs: Mapping[Service, LastRun], every_s: float, now_ms: int
 ) -> tuple[Service, ...]:
     """The services that should run now (pure). A run in the future is ignored: its process's clock was wrong.
-
-    `every_s`: 0 in a daemon that runs once.
-    """
+    `every_s`: 0 in a daemon that runs once."""
     wait_ms = {s: max(every_s, s.least_s if every_s else 0.0) * 1000 * _EARLY for s in services}
     return tuple(s for s in services if s not in runs or not 0 <= now_ms - runs[s].at_ms < wait_ms[s])

@@ -25,11 +25,9 @@ _DAY_S = 86_400.0
 
 
 class Service(Enum):
-    """The services of a table, in the order in which they run: archiving depends on the others.
-
-    `kind`: its option dataclass. `module`: has `run_service`, and is imported when it runs. `least_s`: the least
-    interval between two runs of a daemon that goes on.
-    """
+    """The services of a table, in the order in which they run: archiving depends on the others. `kind`: its option
+    dataclass. `module`: has `run_service`, and is imported when it runs. `least_s`: the least interval between two runs
+    of a daemon that goes on."""
 
     METADATA = "metadata", MetadataOptions, "metadata_services.serve"
     CLUSTER = "cluster", ClusterOptions, "clustering.cluster"
@@ -59,10 +57,8 @@ _BY_NAME: Mapping[str, Service] = {str(service.value): service for service in Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """The services to run, with their options. `means`: for all of them.
-
-    `counted_commits`: delta commits that the trigger of compactions counts; the archiver keeps as many.
-    """
+    """The services to run, with their options. `means`: for all of them. `counted_commits`: delta commits that the
+    trigger of compactions counts; the archiver keeps as many."""
 
     chosen: Mapping[Service, Any] = field(default_factory=dict)
     counted_commits: int = 0

@@ -24,11 +24,9 @@ def serve_table(
     only: Sequence[Service] = tuple(Service),
     stopping: Callable[[], bool] = lambda: False,
 ) -> tuple[ServiceDone, ...]:
-    """Runs the services that `options` and `only` name; none is started once `stopping` is set.
-
-    Each service decides what is due, and finishes what a dead process left. The error of a service is in its result,
-    and the next one runs: each service leaves a valid table.
-    """
+    """Runs the services that `options` and `only` name; none is started once `stopping` is set. Each service decides
+    what is due, and finishes what a dead process left. The error of a service is in its result, and the next one runs:
+    each service leaves a valid table."""
     chosen = [service for service in options.services if service in only]
     return tuple(_run(service, table, options, lock) for service in chosen if not stopping())
 

@@ -35,11 +35,9 @@ _log = get_logger()
 
 
 def due_at_once(options: CompactionOptions) -> CompactionOptions:
-    """The same options, but every file group with log files is due for a new base file, within the limits of a plan.
-
-    No strategy, picking or trigger may leave out a file group for which a write waits. The trigger is not ALWAYS,
-    because a write that waits repeats the request, and would use the gate of version 6 each time.
-    """
+    """The same options, but every file group with log files is due for a new base file, within the limits of a plan. No
+    strategy, picking or trigger may leave out a file group for which a write waits. The trigger is not ALWAYS, because
+    a write that waits repeats the request, and would use the gate of version 6 each time."""
     own = options.schedule
     at_once = ScheduleOptions(
         strategy=TriggerStrategy.TIME_ELAPSED,

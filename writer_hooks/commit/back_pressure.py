@@ -55,11 +55,8 @@ class Full:
 
 
 def full_groups(groups: Iterable[FileGroup], limit: int) -> tuple[Full, ...]:
-    """The full groups among the file groups to which a write appends, the longest log first (pure).
-
-    All log files that a reader merges count. Until a pending compaction completes, these include the log files that it
-    will merge.
-    """
+    """The full groups among the file groups to which a write appends, the longest log first (pure). All log files that
+    a reader merges count. Until a pending compaction completes, these include the log files that it will merge."""
     full = [
         Full(slice=slice_, logs=len(slice_.logs), plan=group.pending_compaction)
         for group in groups
@@ -69,10 +66,8 @@ def full_groups(groups: Iterable[FileGroup], limit: int) -> tuple[Full, ...]:
 
 
 def shows_compaction(timeline: Timeline) -> bool:
-    """Whether the active timeline has a compaction, pending or completed, so that the table is compacted (pure).
-
-    In a MERGE_ON_READ table only compactions complete as `commit`.
-    """
+    """Whether the active timeline has a compaction, pending or completed, so that the table is compacted (pure). In a
+    MERGE_ON_READ table only compactions complete as `commit`."""
     return any(i.action in ("compaction", "logcompaction", "commit") for i in timeline.instants)
 
 
@@ -110,11 +105,8 @@ class Capacity:
         return from_one_snapshot(lambda: self._still_full(full, limit)) if full else ()
 
     def _still_full(self, full: tuple[Full, ...], limit: int) -> tuple[Full, ...]:
-        """The groups that are full without the log files that a log compaction has replaced.
-
-        Those files are kept until a cleaner removes their slice, and only the headers of their blocks show that they
-        were replaced.
-        """
+        """The groups that are full without the log files that a log compaction has replaced. Those files are kept until
+        a cleaner removes their slice, and only the headers of their blocks show that they were replaced."""
         table = self._table.reload()
         timeline = table.load_timeline()
         rules = slice_rules(table, timeline, table.newest_schema(timeline))
@@ -129,11 +121,9 @@ class Capacity:
         return [group for groups in found for group in groups if not is_replaced(group, facts)]
 
     def wait(self) -> None:
-        """Waits for capacity, after `check` has found none. The caller is outside the transaction.
-
-        Calls `relieve` at least once, unless no compactor is known. PressureError: the write must fail instead of
-        waiting, its wait has timed out, or no process is known that compacts the table.
-        """
+        """Waits for capacity, after `check` has found none. The caller is outside the transaction. Calls `relieve` at
+        least once, unless no compactor is known. PressureError: the write must fail instead of waiting, its wait has
+        timed out, or no process is known that compacts the table."""
         limit_s = self._options.wait_s if self._options.action is FullAction.WAIT else 0.0
         self._refuse_endless_wait()
         first, keys = self._full[0], {one.key for one in self._full}

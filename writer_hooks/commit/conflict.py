@@ -73,11 +73,9 @@ def conflict_with_commit(mine: WriteSet, theirs: CommitMetadata) -> str | None:
 
 
 def conflict_with_schema(mine: Mapping[str, str], theirs: CommitMetadata) -> str | None:
-    """The conflict with a write that completed since this one began and changed the schema; None if there is none.
-
-    Of two changes at once one would be lost. `mine`: the table's Avro schema as this write records it, and Hudi's own
-    record of the columns where they evolve on read.
-    """
+    """The conflict with a write that completed since this one began and changed the schema; None if there is none. Of
+    two changes at once one would be lost. `mine`: the table's Avro schema as this write records it, and Hudi's own
+    record of the columns where they evolve on read."""
     text, own = theirs.extra_metadata.get("schema"), mine["schema"]
     if not text:
         return None

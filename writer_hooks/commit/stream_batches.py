@@ -128,10 +128,8 @@ class Record:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamBatch:
     """One part of a batch of the stream `name` (`hoodie.datasource.write.streaming.checkpoint.identifier`).
-
     `operation`, `run`, `rows`: see `BatchPart`. `query`: Spark's id of the query, "" without Spark. `take_over`: the
-    instant of the last batch of the query that this one replaces.
-    """
+    instant of the last batch of the query that this one replaces."""
 
     name: str
     number: int
@@ -180,9 +178,7 @@ class StreamBatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenAs:
     """What the table records of a part: the completed commit that holds it, or the pending instant of an earlier try.
-
-    `last`: the stream's last batch that counts.
-    """
+    `last`: the stream's last batch that counts."""
 
     last: Begun | None
     done: BatchPart | None = None
@@ -197,10 +193,8 @@ def checked_stream(name: str) -> str:
 
 
 def begin_batch(table: Table, lock: TableLock, batch: StreamBatch, instant: str) -> None:
-    """Records that `instant`, which is on the timeline, writes the part.
-
-    ConflictError: another try has written it since then. UsageError: see `written_as`.
-    """
+    """Records that `instant`, which is on the timeline, writes the part. ConflictError: another try has written it
+    since then. UsageError: see `written_as`."""
     with exclusive(table, lock, "begin a batch of a stream", _OF_WRITE) as held:
         table = held.table
         found = written_as(table, batch)
@@ -278,11 +272,9 @@ def read_record(storage: Storage, batch: StreamBatch) -> Record | None:
 
 
 def written_as(table: Table, batch: StreamBatch) -> WrittenAs:
-    """Whether the part is written, was started, or must be written (again).
-
-    UsageError: another query wrote under the stream's name, or the batch is not the one that follows, or its rows are
-    not those of the part that was written. Such rows are never skipped silently.
-    """
+    """Whether the part is written, was started, or must be written (again). UsageError: another query wrote under the
+    stream's name, or the batch is not the one that follows, or its rows are not those of the part that was written.
+    Such rows are never skipped silently."""
     timeline = table.load_timeline()
     last = _last_batch(table, timeline, batch)
     if last is None or batch.replaces(last):

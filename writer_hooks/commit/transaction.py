@@ -59,11 +59,8 @@ DELTA_COMMIT, REPLACE_COMMIT = "deltacommit", "replacecommit"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """The action of a write, and the content of its requested and inflight file.
-
-    `expiry_s`: the seconds without a heartbeat after which the write counts as dead: Hudi's default, which other
-    writers may use, or less.
-    """
+    """The action of a write, and the content of its requested and inflight file. `expiry_s`: the seconds without a
+    heartbeat after which the write counts as dead: Hudi's default, which other writers may use, or less."""
 
     action: str = DELTA_COMMIT
     requested: bytes = b""
@@ -77,11 +74,8 @@ def action_of(operation: Operation) -> str:
 
 
 def opening_of(operation: Operation, layout: Layout, counts: RowCounts) -> Opening:
-    """How a write begins. `counts`: of its rows.
-
-    As in Hudi, a replacecommit is requested without a plan, and its inflight file has the number of rows of each
-    partition.
-    """
+    """How a write begins. `counts`: of its rows. As in Hudi, a replacecommit is requested without a plan, and its
+    inflight file has the number of rows of each partition."""
     if not operation.replaces:
         return Opening()
     rows = Counter[str]()
@@ -127,10 +121,8 @@ class Transaction:
     expiry_s: float = EXPIRY_S
 
     def check_conflicts(self, mine: WriteSet, schema: Mapping[str, str]) -> None:
-        """ConflictError: another process has rolled back this write, or changed what it changes.
-
-        `schema`: what the write records of the table's schema.
-        """
+        """ConflictError: another process has rolled back this write, or changed what it changes. `schema`: what the
+        write records of the table's schema."""
         now = self.table.load_timeline()
         refuse_in_progress(self.table, now)
         self._check_conflicts(now, mine, schema)
@@ -149,11 +141,8 @@ class Transaction:
             )
 
     def _check_ground(self, now: Timeline) -> None:
-        """ConflictError: a write that this one has seen, and may build upon, was undone.
-
-        A process that stalls right before it begins a write, and loses the lock, begins concurrently with a restore or
-        rollback.
-        """
+        """ConflictError: a write that this one has seen, and may build upon, was undone. A process that stalls right
+        before it begins a write, and loses the lock, begins concurrently with a restore or rollback."""
         gone = _names(self.timeline.completed) - _names(now.completed)
         if gone and (gone := gone - _names(self.table.with_archive(now).archived)):
             raise ConflictError(
@@ -197,8 +186,7 @@ class Transaction:
 
     def _archived_conflict(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> str | None:
         """The conflict with a write that completed since then and was archived: Hudi's archiver goes up to the last
-        write before the earliest pending one, also past writes that completed since that one began.
-        """
+        write before the earliest pending one, also past writes that completed since that one began."""
         active = _names(now.instants)
         if active >= _names(i for i in self.timeline.instants if i.is_write):
             return None
@@ -229,11 +217,9 @@ class Transaction:
         check: Callable[[Table], None] = lambda _: None,
         keys: RecordedKeys | str = NOT_FOLLOWED,
     ) -> Instant:
-        """Makes the write visible; its files are placed already. ConflictError: nothing of it is visible.
-
-        `measured`: known column ranges of the files, for the metadata table; other files are read for it. `check`:
-        called under the lock; an error that it raises stops the write from completing. `keys`: see `Change`.
-        """
+        """Makes the write visible; its files are placed already. ConflictError: nothing of it is visible. `measured`:
+        known column ranges of the files, for the metadata table; other files are read for it. `check`: called under the
+        lock; an error that it raises stops the write from completing. `keys`: see `Change`."""
         change = replace(Change.of(self.instant, metadata, measured or {}), keys=keys)
         update = prepare(self.table.reload(), change)  # reloaded: the metadata table may have been dropped since then
         with exclusive(self.table, self.lock, f"complete a {self.action}") as held:
@@ -257,11 +243,9 @@ class Transaction:
             return done
 
     def _others(self, table: Table, *, everywhere: bool) -> bool:
-        """Whether another write has completed since this one began: the record index may hold keys of both.
-
-        One with a later instant may have completed before the load: on versions 8 and 9 its log of the index counts
-        after that of this write. `everywhere`: one with rows was a conflict already, one that only replaces was none.
-        """
+        """Whether another write has completed since this one began: the record index may hold keys of both. One with a
+        later instant may have completed before the load: on versions 8 and 9 its log of the index counts after that of
+        this write. `everywhere`: one with rows was a conflict already, one that only replaces was none."""
         before, now = _names(self.timeline.instants), table.load_timeline()
         if not everywhere and not before <= _names(now.instants):
             return True  # archived since then: what has ended is unknown
@@ -272,11 +256,8 @@ class Transaction:
         return any(not everywhere or (m.replaced_groups and m.operation_type != CLUSTER) for m in writes)
 
     def _unknown(self, path: str, error: PhantombaseError) -> UnknownCommitError:
-        """The completed file could not be put, and does not exist.
-
-        An abandoned request to an object store may still be executed. If the write were rolled back now, it could
-        complete without its files.
-        """
+        """The completed file could not be put, and does not exist. An abandoned request to an object store may still be
+        executed. If the write were rolled back now, it could complete without its files."""
         return UnknownCommitError(
             "whether this write is completed is not known: the storage did not answer, and it may complete yet",
             path=path,
@@ -338,12 +319,9 @@ def _instant(time: str, action: str, state: State) -> Instant:
 def transaction(
     table: Table, lock: TableLock, heartbeat_s: float, opening: Opening = _DELTA_COMMIT
 ) -> Iterator[Transaction]:
-    """Begins a write; rolls it back if the block fails, so that the table reads as before.
-
-    UnknownCommitError: it may still complete, so it is not rolled back; its heartbeat expires.
-
-    UnsupportedError: see `check_keepable`. Errors before the first file leave no files.
-    """
+    """Begins a write; rolls it back if the block fails, so that the table reads as before. UnknownCommitError: it may
+    still complete, so it is not rolled back; its heartbeat expires. UnsupportedError: see `check_keepable`. Errors
+    before the first file leave no files."""
     with ExitStack() as stack:
         with exclusive(table, lock, f"begin a {opening.action}", READ_INSIDE) as held:
             table, timeline = held.table, held.timeline

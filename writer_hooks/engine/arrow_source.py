@@ -33,10 +33,8 @@ def with_columns(rows: Any, columns: Mapping[str, str]) -> Any:
 
 
 def in_arrow(rows: Any) -> Any:
-    """Rows as a pyarrow Table; a Spark DataFrame and None are returned unchanged.
-
-    Rows are read here, since a stream can be read only once. UsageError: no rows, or values that Arrow has no type for.
-    """
+    """Rows as a pyarrow Table; a Spark DataFrame and None are returned unchanged. Rows are read here, since a stream
+    can be read only once. UsageError: no rows, or values that Arrow has no type for."""
     if rows is None or isinstance(rows, pa.Table) or hasattr(rows, "mapInArrow"):  # Spark's have a stream too
         return rows
     kind = f"{type(rows).__module__.partition('.')[0]} {type(rows).__name__}"
@@ -52,10 +50,8 @@ def in_arrow(rows: Any) -> Any:
 
 def rows_mark(rows: Any, query: str) -> str:
     """A mark that distinguishes rows from others, whatever their order; "" if there is none. `rows`: from `in_arrow`.
-
     For a DataFrame of a query it is the hash of the plan, which is the same within one run of the query only. A
-    DataFrame without a known query, as in a thread of a `foreachBatch` function, is computed. SparkError: see `run`.
-    """
+    DataFrame without a known query, as in a thread of a `foreachBatch` function, is computed. SparkError: see `run`."""
     if isinstance(rows, pa.Table):
         marks = marked(rows.to_batches())
     elif query:

@@ -37,27 +37,21 @@ class Pieces(Protocol):
 
     def map(self, step: Step) -> Pieces:
         """Applies a step to all pieces, in their tasks and in their order."""
-        ...
 
     def regroup(self, step: Step) -> Pieces:
         """Brings all pieces of a target into one task, sorted, and applies a step."""
-        ...
 
     def union(self, other: Pieces) -> Pieces:
         """The pieces of both."""
-        ...
 
     def kept(self) -> AbstractContextManager[Pieces]:
         """The same pieces, computed once, for several uses."""
-        ...
 
     def row_counts(self) -> RowCounts:
         """The number of rows by partition and target."""
-        ...
 
     def collect(self) -> list[bytes]:
         """The payloads, in no particular order: for statistics."""
-        ...
 
 
 class Engine(Protocol):
@@ -66,31 +60,23 @@ class Engine(Protocol):
     @property
     def slots(self) -> int:
         """The number of tasks of a shuffle."""
-        ...
 
     @property
     def schema(self) -> pa.Schema:
         """The input's columns."""
-        ...
 
     def prepare(self, prepare: Prepare, storage: Storage, *, here: bool = False) -> Pieces:
-        """The input as pieces. They may be kept in files on the table's storage, until `kept` exits.
-
-        `here`: no step needs more than the pieces themselves, so if they are small all of them run in this process.
-        """
-        ...
+        """The input as pieces. They may be kept in files on the table's storage, until `kept` exits. `here`: no step
+        needs more than the pieces themselves, so if they are small all of them run in this process."""
 
     def runner(self) -> Runner:
         """The runner for inline compaction of this input's table."""
-        ...
 
     def described(self, text: str) -> AbstractContextManager[None]:
         """Jobs of this thread are shown under this text in the UI of the input's Spark."""
-        ...
 
     def hadoop_conf(self, path: str) -> dict[str, str]:
         """The Hadoop options of the input's Spark for the object store of a URL; empty without Spark."""
-        ...
 
 
 class LocalEngine:
@@ -102,23 +88,18 @@ class LocalEngine:
 
     @property
     def schema(self) -> pa.Schema:
-        """See `Engine`."""
         return self._rows.schema
 
     def prepare(self, prepare: Prepare, storage: Storage, *, here: bool = False) -> Pieces:
-        """See `Engine`."""
         return LocalPieces(list(prepare(0, in_batches(self._rows))), self.slots)
 
     def runner(self) -> Runner:
-        """See `Engine`."""
         return LocalRunner(self.slots)
 
     def described(self, text: str) -> AbstractContextManager[None]:
-        """See `Engine`."""
         return nullcontext()
 
     def hadoop_conf(self, path: str) -> dict[str, str]:
-        """See `Engine`."""
         return {}
 
 
@@ -139,11 +120,9 @@ class LocalPieces:
         self._slots = slots
 
     def map(self, step: Step) -> Pieces:
-        """See `Pieces`."""
         return LocalPieces(list(step(0, iter(self._pieces))), self._slots)
 
     def regroup(self, step: Step) -> Pieces:
-        """See `Pieces`."""
         tasks: list[list[Piece]] = [[] for _ in range(self._slots)]
         for piece in sorted(self._pieces, key=lambda p: p.order):
             tasks[_hash(piece) % self._slots].append(piece)
@@ -152,21 +131,17 @@ class LocalPieces:
             return LocalPieces([piece for part in done for piece in part], self._slots)
 
     def union(self, other: Pieces) -> Pieces:
-        """See `Pieces`."""
         assert isinstance(other, LocalPieces)
         return LocalPieces(self._pieces + other._pieces, self._slots)
 
     def kept(self) -> AbstractContextManager[Pieces]:
-        """See `Pieces`."""
         return nullcontext(self)
 
     def row_counts(self) -> RowCounts:
-        """See `Pieces`."""
         pieces = self._pieces
         return summed((p.partition for p in pieces), (p.target for p in pieces), (p.rows for p in pieces))
 
     def collect(self) -> list[bytes]:
-        """See `Pieces`."""
         return [bytes(piece.payload) for piece in self._pieces]
 
 

@@ -44,10 +44,8 @@ SPARK_PIECE = "partition string, target string, source long, number long, rows l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Some rows of one partition path for one target. The next step gives the target its meaning.
-
-    `source` and `number` are the place of the rows in the input: sorted by them, pieces have the input's order.
-    """
+    """Some rows of one partition path for one target. The next step gives the target its meaning. `source` and `number`
+    are the place of the rows in the input: sorted by them, pieces have the input's order."""
 
     partition: str
     target: str

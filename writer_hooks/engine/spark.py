@@ -68,11 +68,9 @@ def to_arrow(frame: Any) -> pa.Table:
 
 
 def streaming_run(rows: Any) -> tuple[str, str]:
-    """Spark's ids of the streaming query whose batch this thread writes, and of its run; "" if it writes none.
-
-    The query's id is stored in the checkpoint; the run's id changes with each start. `rows`: a DataFrame, or rows
-    that were made of one.
-    """
+    """Spark's ids of the streaming query whose batch this thread writes, and of its run; "" if it writes none. The
+    query's id is stored in the checkpoint; the run's id changes with each start. `rows`: a DataFrame, or rows that were
+    made of one."""
     session = getattr(rows, "sparkSession", None)
     if session is None and (sql := sys.modules.get("pyspark.sql")) is not None:
         session = sql.SparkSession.getActiveSession()
@@ -98,10 +96,8 @@ _LIMIT, _LIMIT_DEFAULT, _UNLIMITED = "spark.driver.maxResultSize", "1g", ("0", "
 
 
 def fetched(frame: Any) -> pa.Table | None:
-    """All rows, if Spark's estimate holds and is small; None: the rows are many, or their number is not known.
-
-    Spark ends the job at its own limit of results if there are more than estimated. SparkError: the job fails.
-    """
+    """All rows, if Spark's estimate holds and is small; None: the rows are many, or their number is not known. Spark
+    ends the job at its own limit of results if there are more than estimated. SparkError: the job fails."""
     context, plan = frame.sparkSession.sparkContext, frame._jdf.queryExecution().optimizedPlan()
     if str(context.getConf().get(_LIMIT, _LIMIT_DEFAULT)).lower() in _UNLIMITED:
         return None
@@ -151,10 +147,8 @@ hand-over. Spark 3.5 cuts at 10,000 rows only. Columns of bytes may hold large o
 
 
 def default_slots(frame: Any) -> int:
-    """The default number of tasks of a shuffle: by Spark's estimate of the input's size, at least two per core.
-
-    A slot's rows are held in memory. If the input is files, Spark estimates compressed bytes.
-    """
+    """The default number of tasks of a shuffle: by Spark's estimate of the input's size, at least two per core. A
+    slot's rows are held in memory. If the input is files, Spark estimates compressed bytes."""
     cores = int(frame.sparkSession.sparkContext.defaultParallelism)
     size = estimated_bytes(frame._jdf.queryExecution().optimizedPlan())
     wanted = size // _SLOT_BYTES if 0 <= size < _UNKNOWN_BYTES else 0
@@ -170,11 +164,9 @@ class SparkEngine:
 
     @property
     def schema(self) -> pa.Schema:
-        """See `Engine`."""
         return from_spark(self._frame.schema)
 
     def prepare(self, prepare: Prepare, storage: Storage, *, here: bool = False) -> Pieces:
-        """See `Engine`."""
         rows = fetched(self._frame) if here else None
         if rows is not None:
             return LocalEngine(rows, slots=_threads(self.slots)).prepare(prepare, storage)
@@ -201,15 +193,12 @@ class SparkEngine:
                 context.setLocalProperty(name, value)
 
     def hadoop_conf(self, path: str) -> dict[str, str]:
-        """See `Engine`."""
         return hadoop_conf(self._frame.sparkSession.sparkContext, path)
 
 
 class SparkPieces:
     """Pieces as a DataFrame, large payloads as references into `spool`. The `first` pieces remove the spool at exit.
-
-    `here`: see `Engine.prepare`.
-    """
+    `here`: see `Engine.prepare`."""
 
     def __init__(self, frame: Any, slots: int, spool: Spool, *, first: bool = False, here: bool = False) -> None:
         self._frame = frame
@@ -219,23 +208,19 @@ class SparkPieces:
         self._here = here
 
     def map(self, step: Step) -> Pieces:
-        """See `Pieces`."""
         return self._of(_mapped(self._frame, _Step(step, self._spool)))
 
     def regroup(self, step: Step) -> Pieces:
-        """See `Pieces`."""
         order = ("partition", "target", "source", "number")
         sorted_ = self._frame.repartition(self._slots, "partition", "target").sortWithinPartitions(*order)
         return self._of(_mapped(sorted_, _Step(step, self._spool)))
 
     def union(self, other: Pieces) -> Pieces:
-        """See `Pieces`."""
         assert isinstance(other, SparkPieces)
         return self._of(self._frame.unionByName(other._frame))
 
     @contextmanager
     def kept(self) -> Iterator[Pieces]:
-        """See `Pieces`."""
         from pyspark import StorageLevel
 
         frame = self._frame.persist(StorageLevel.MEMORY_AND_DISK)
@@ -248,10 +233,8 @@ class SparkPieces:
                 self._spool.remove()
 
     def _fetched(self) -> LocalPieces | None:
-        """The pieces in this process, where further Spark jobs would take longer than the steps themselves.
-
-        None: they are large, or very many. The rows of most are kept in the spool, mapped.
-        """
+        """The pieces in this process, where further Spark jobs would take longer than the steps themselves. None: they
+        are large, or very many. The rows of most are kept in the spool, mapped."""
         sizes = run(partial(to_arrow, self._frame.selectExpr("octet_length(payload) AS size"))).column("size")
         if (pc.sum(sizes).as_py() or 0) > _FETCHED_BYTES:
             return None
@@ -266,14 +249,12 @@ class SparkPieces:
         return SparkPieces(frame, self._slots, self._spool)
 
     def row_counts(self) -> RowCounts:
-        """See `Pieces`."""
         done = run(partial(to_arrow, self._frame.select("partition", "target", "rows")))
         if _ERROR in pc.unique(done.column("target")).to_pylist():
             self.collect()  # raises the error
         return summed(*(done.column(name).to_pylist() for name in ("partition", "target", "rows")))
 
     def collect(self) -> list[bytes]:
-        """See `Pieces`."""
         done = run(partial(to_arrow, self._frame.select("target", "payload")))
         for target, payload in zip(done.column("target"), done.column("payload"), strict=True):
             if target.as_py() == _ERROR:

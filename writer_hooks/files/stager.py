@@ -48,10 +48,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPart:
-    """The entries of a log for some keys: rows, and keys to delete with ordering values.
-
-    A delete without ordering values deletes all earlier rows. `partial`: the rows are updates of some columns.
-    """
+    """The entries of a log for some keys: rows, and keys to delete with ordering values. A delete without ordering
+    values deletes all earlier rows. `partial`: the rows are updates of some columns."""
 
     rows: pa.Table
     deleted: pa.Array
@@ -163,11 +161,9 @@ class Stager:
         *,
         until: float = math.inf,
     ) -> StagedFile:
-        """Stages a base file of rows that have their meta columns.
-
-        `counts`: gives the statistics, once the number of rows is known. `kept`: the slice that the file replaces.
-        `until`: size in bytes after which no further table is taken; the others are left in the iterator.
-        """
+        """Stages a base file of rows that have their meta columns. `counts`: gives the statistics, once the number of
+        rows is known. `kept`: the slice that the file replaces. `until`: size in bytes after which no further table is
+        taken; the others are left in the iterator."""
         work = self._work
         token = f"{self._slot}-{WRITER}-{random.randrange(10**9)}"
         name = str(BaseFileName(file_id=key[1], token=token, instant=work.instant))

@@ -44,10 +44,8 @@ _SPILL_PARTITIONS = 32
 
 
 def log_of(stager: Stager, group: FileGroup, work: WriteWork, pieces: Iterable[Piece]) -> StagedFile | None:
-    """A log file on a group's newest slice with the pieces' rows; None if they have no entries.
-
-    It has one row per key even if duplicates are allowed: readers would merge them by the same rule.
-    """
+    """A log file on a group's newest slice with the pieces' rows; None if they have no entries. It has one row per key
+    even if duplicates are allowed: readers would merge them by the same rule."""
     # A delete by key, and any delete in a table without ordering, wins over all entries before it.
     typed = bool(work.merge.ordering_types) and not work.deletes
     leaving: list[pa.Array] = []
@@ -232,11 +230,8 @@ def _base_rows(work: WriteWork, slice_: FileSlice) -> Iterator[pa.Table]:
 def merged_log(
     stager: Stager, group: FileGroup, work: WriteWork, pieces: Iterable[Piece], *, in_base: bool
 ) -> StagedFile | None:
-    """A log file on the group's newest slice with what the pieces' rows change; None if that is nothing.
-
-    `in_base`: the keys are known to be in the base file, unless a log deletes them. UnsupportedError: see
-    `_refuse_after_deletes`.
-    """
+    """A log file on the group's newest slice with what the pieces' rows change; None if that is nothing. `in_base`: the
+    keys are known to be in the base file, unless a log deletes them. UnsupportedError: see `_refuse_after_deletes`."""
     slice_ = latest_slice(group)
     assert slice_ is not None, "a file group without a slice is no target"
     notes = KeyNotes()

@@ -67,10 +67,8 @@ class WriteWork:
 
     @property
     def row_schema(self) -> pa.Schema:
-        """The columns sent to the tasks that write files: the record key and, unless deleting, the table's own.
-
-        The rows of an update of some columns may lack some of these.
-        """
+        """The columns sent to the tasks that write files: the record key and, unless deleting, the table's own. The
+        rows of an update of some columns may lack some of these."""
         own = self.data_schema
         own = own if self.into is None else self.into.row_schema(own, self.table.config)
         return pa.schema([KEY_FIELD] if self.deletes else [KEY_FIELD, *own])
@@ -106,9 +104,7 @@ class WriteWork:
 
     def refuse_unchangeable(self, group: FileGroup) -> None:
         """ConflictError while a clustering of the group is pending: Hudi rejects updates to it as well.
-
-        MissingFileError, MalformedError: a file of the group is lost or damaged.
-        """
+        MissingFileError, MalformedError: a file of the group is lost or damaged."""
         for slice_ in group.slices:
             slice_.check_whole(self.table.storage.base_path)
         if group.key in self.clustering:
@@ -132,10 +128,8 @@ class WriteWork:
             fold.add_rows(self.keyed(rows))
 
     def keyed(self, rows: pa.Table, stored_in: str | None = None) -> Keyed:
-        """Rows with what merging needs. Those with the table's delete marker delete, as in Hudi's writers.
-
-        `stored_in`: the file whose rows these are, None for rows of the write.
-        """
+        """Rows with what merging needs. Those with the table's delete marker delete, as in Hudi's writers. `stored_in`:
+        the file whose rows these are, None for rows of the write."""
         keys = flat(rows.column(RECORD_KEY)) if stored_in is None else self.rules.keys.keys(rows, stored_in)
         rule = replace(self.merge, marker=self.table.config.merge_settings.marker)
         keyed = Keyed.of(rows, keys, self.rules.ordering_fields, rows.column_names, rule)

@@ -58,7 +58,6 @@ class NewFilesStep:
     work: WriteWork
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """See `engine.Step`."""
         stager = Stager(self.work, slot)
         for (partition, _), group in by_target(pieces):
             for done in new_bases(stager, partition, plain_file_id, self.work.file_bytes, self.work, group):
@@ -132,10 +131,8 @@ def _capacity(
 
 
 def living(work: WriteWork, partition: str, hits: pa.Table) -> pa.Table:
-    """The hits without those of files where logs delete the key, if another file holds it too.
-
-    A key that is deleted in all of them keeps the first one.
-    """
+    """The hits without those of files where logs delete the key, if another file holds it too. A key that is deleted in
+    all of them keeps the first one."""
     counts = hits.group_by(RECORD_KEY).aggregate([(FILE_ID, "count")])
     twice = counts.filter(pc.field(f"{FILE_ID}_count") > 1).column(RECORD_KEY)
     if not len(twice):
@@ -212,11 +209,9 @@ class JoinStep:
         )
 
     def _living(self, partition: str, rows: pa.Table) -> pa.Table:
-        """The rows of new keys without deletes, since there is nothing to delete; none if nothing is inserted.
-
-        With `combine`, a row marked deleted may first have won against another row of the batch.
-        ConflictError: it is a key that leaves the partition, and would be in two.
-        """
+        """The rows of new keys without deletes, since there is nothing to delete; none if nothing is inserted. With
+        `combine`, a row marked deleted may first have won against another row of the batch. ConflictError: it is a key
+        that leaves the partition, and would be in two."""
         if self.work.are_leaving(rows):
             if rows.num_rows:
                 raise self._lost(partition, rows)
@@ -271,7 +266,6 @@ class AssignStep:
     every: bool
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """See `engine.Step`."""
         for piece in pieces:
             if piece.target != NEW and not self.every:
                 yield piece
@@ -283,17 +277,14 @@ class AssignStep:
 
 @dataclass(frozen=True)
 class KeyStep:
-    """Makes staged files from rows by file id.
-
-    `rewritten`: small base files that take new keys. `appends`: add the rows without looking up existing keys.
-    """
+    """Makes staged files from rows by file id. `rewritten`: small base files that take new keys. `appends`: add the
+    rows without looking up existing keys."""
 
     work: WriteWork
     rewritten: frozenset[GroupKey]
     appends: bool
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """See `engine.Step`."""
         stager = Stager(self.work, slot)
         partition, groups = None, dict[str, FileGroup]()
         for (path, file_id), group in by_target(pieces):

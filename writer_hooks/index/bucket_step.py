@@ -37,10 +37,8 @@ _COMMITS_ASKED = 10
 
 @dataclass(frozen=True)
 class BucketStep:
-    """Makes staged files from pieces whose target is a bucket number; returns pieces with the files' records.
-
-    `route`: the rule that gave rows their targets.
-    """
+    """Makes staged files from pieces whose target is a bucket number; returns pieces with the files' records. `route`:
+    the rule that gave rows their targets."""
 
     work: WriteWork
     route: ToBucket
@@ -178,10 +176,8 @@ def refuse_two_of_one_bucket(groups: Iterable[FileGroup]) -> None:
 
 
 def living_elsewhere(work: WriteWork, partition: str) -> list[FileGroup]:
-    """The file groups of another partition, the one that the newest write with files names; empty: there is none.
-
-    A new partition does not show the table's index.
-    """
+    """The file groups of another partition, the one that the newest write with files names; empty: there is none. A new
+    partition does not show the table's index."""
     for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_ASKED]:
         try:
             metadata = work.table.commit_metadata(work.timeline.completed_writes[requested])

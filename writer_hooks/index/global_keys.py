@@ -64,9 +64,7 @@ _FIRST_BIN = "0"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misplaced:
     """Misplaced keys of a batch: `count` keys, such as `key`, whose rows are for `partition` but which are in `other`.
-
-    `in_batch`: other rows of the batch, not rows of the table, have them in `other`.
-    """
+    `in_batch`: other rows of the batch, not rows of the table, have them in `other`."""
 
     count: int
     key: str
@@ -82,7 +80,6 @@ class KeysToAllBins:
     bins: int
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """See `engine.Step`."""
         for piece in pieces:
             keys = piece.table().select([RECORD_KEY]).replace_schema_metadata({_PARTITION: piece.partition.encode()})
             payload = pack(keys)
@@ -92,10 +89,8 @@ class KeysToAllBins:
 
 @dataclass(frozen=True)
 class MisplacedStep:
-    """Makes pieces with a `Misplaced` in JSON from the keys of a bin.
-
-    `keys_in_logs`: the table's index puts new keys into logs. `once`: the batch may have a key in one partition only.
-    """
+    """Makes pieces with a `Misplaced` in JSON from the keys of a bin. `keys_in_logs`: the table's index puts new keys
+    into logs. `once`: the batch may have a key in one partition only."""
 
     storage: Storage
     bins: Sequence[Sequence[Slices]]
@@ -104,7 +99,6 @@ class MisplacedStep:
     once: bool
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """See `engine.Step`."""
         for (_, target), group in by_target(pieces):
             asked = _Asked(group)
             found = asked.twice() if self.once and target == _FIRST_BIN else None
@@ -203,11 +197,9 @@ class GlobalKeys:
     write: Write
 
     def check(self, table: Table, seen: Seen | None = None) -> Seen | None:
-        """The writes that the look-up has read; None: this table's keys need no look-up.
-
-        `seen`: the result of an earlier check; if no write has ended since then, it is returned without a look-up.
-        UnsupportedError: keys are in other partitions than their rows, or the batch has one key in two partitions.
-        """
+        """The writes that the look-up has read; None: this table's keys need no look-up. `seen`: the result of an
+        earlier check; if no write has ended since then, it is returned without a look-up. UnsupportedError: keys are in
+        other partitions than their rows, or the batch has one key in two partitions."""
         if self.write.moved_keys is not None or not looks_everywhere(self.write, table):
             return None
         if seen is not None and seen.is_all_of(table.load_timeline()):
@@ -256,11 +248,8 @@ def _refusal(table: Table, found: Iterable[Misplaced]) -> UnsupportedError:
 
 
 def place_keys(rows: Pieces, work: WriteWork, route: KeyRoute, slots: int, moved: MovedKeys) -> Pieces:
-    """The rows by the partitions in which they are written, and tables of keys alone to delete in others.
-
-    `rows`: those of all partitions together, see `PrepareRows`. `route`: the rule that gave them their targets, which
-    they keep.
-    """
+    """The rows by the partitions in which they are written, and tables of keys alone to delete in others. `rows`: those
+    of all partitions together, see `PrepareRows`. `route`: the rule that gave them their targets, which they keep."""
     by_time = moved is MovedKeys.MOVE and not work.deletes
     groups = (g for of in prefetched(work.table.partitions(), work.groups) for g in of)
     bins = bins_of(((s,) for g in groups if (s := latest_slice(g)) is not None), slots)
@@ -287,7 +276,6 @@ class HeldStep:
     ordering: tuple[str, ...]
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """See `engine.Step`."""
         for (_, target), group in by_target(pieces):
             keys = keys_of(group)
             lookup = KeyLookup(keys)

@@ -93,11 +93,9 @@ class KeyIndex:
 
 
 def row_bytes(work: WriteWork) -> float:
-    """The size of a row in a base file, from the newest commits that wrote base files, as Hudi estimates it.
-
-    Small files are left out: most of a file of few rows is its key filter, of 430 kB. So is a commit that a killed Hudi
-    left incomplete, or that was archived since then: no write may fail because of an estimate.
-    """
+    """The size of a row in a base file, from the newest commits that wrote base files, as Hudi estimates it. Small
+    files are left out: most of a file of few rows is its key filter, of 430 kB. So is a commit that a killed Hudi left
+    incomplete, or that was archived since then: no write may fail because of an estimate."""
     for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_LOOKED_AT]:
         try:
             metadata = work.table.commit_metadata(work.timeline.completed_writes[requested])
@@ -117,9 +115,7 @@ def _tells(stat: WriteStat) -> bool:
 
 def _refuse_logs_only(partition: str, groups: list[FileGroup]) -> None:
     """UnsupportedError: another index has put new keys into logs. The look-up reads no logs: rows would be doubled.
-
-    MissingFileError, MalformedError: a base file is lost or damaged, so the index is unknown.
-    """
+    MissingFileError, MalformedError: a base file is lost or damaged, so the index is unknown."""
     for group in groups:
         for flaw in group.flaws:
             if flaw.is_base:

@@ -64,11 +64,9 @@ Bins = Mapping[str, Sequence[Sequence[Slices]]]
 
 
 def looked_into(group: FileGroup) -> Slices:
-    """The slices that hold a group's keys (pure).
-
-    This is its base file; with a pending compaction, the slice that it merges, then the phantom slice.
-    MissingFileError, MalformedError: they are lost or damaged, so the group may hold any key.
-    """
+    """The slices that hold a group's keys (pure). This is its base file; with a pending compaction, the slice that it
+    merges, then the phantom slice. MissingFileError, MalformedError: they are lost or damaged, so the group may hold
+    any key."""
     plan = group.pending_compaction
     for flaw in group.flaws:
         if flaw.is_base or plan is not None:
@@ -84,10 +82,8 @@ def looked_into(group: FileGroup) -> Slices:
 
 
 def bins_of(groups: Iterable[Slices], count: int) -> list[list[Slices]]:
-    """Distributes groups, the largest first, to at most `count` bins of about the same size (pure).
-
-    MissingFileError, MalformedError: a slice has a flaw.
-    """
+    """Distributes groups, the largest first, to at most `count` bins of about the same size (pure). MissingFileError,
+    MalformedError: a slice has a flaw."""
     bins: list[list[Slices]] = [[] for _ in range(count)]
     sizes = [0] * count
     for size, slices in sorted(((_size(slices), slices) for slices in groups), key=lambda pair: -pair[0]):
@@ -110,7 +106,6 @@ class KeysToBins:
     bins: Mapping[str, int]
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """See `engine.Step`."""
         for piece in pieces:
             count = self.bins.get(piece.partition, 0)
             if count:
@@ -129,7 +124,6 @@ class LookupStep:
     rules: SliceRules
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """See `engine.Step`."""
         for (partition, target), group in by_target(pieces):
             keys = keys_of(group)
             lookup = KeyLookup(keys)
@@ -166,9 +160,7 @@ def keys_in_base(
     storage: Storage, file: BaseFile, keys: pa.StringArray, lookup: KeyLookup, rules: SliceRules
 ) -> Iterator[npt.NDArray[np.int64]]:
     """Positions of the keys that a base file holds, and -1 for others; nothing if its footer excludes all keys.
-
-    `lookup`: of the same `keys`. MalformedError: not a readable base file with keys.
-    """
+    `lookup`: of the same `keys`. MalformedError: not a readable base file with keys."""
     with storage.open_input(file.path, whole=False) as source, readable("base file", file.path):
         parquet = open_parquet(source)
         if rules.keys.are_stored and not _may_hold(parquet.metadata, keys):
@@ -221,7 +213,6 @@ class _ABin:
     bins: int
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """See `engine.Step`."""
         for number in range(self.bins) if slot == 0 else ():
             yield Piece(partition="", target=str(number), source=0, number=0, rows=0, payload=b"")
 
@@ -234,7 +225,6 @@ class ReplacedKeysStep:
     bins: Sequence[Sequence[Slices]]
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """See `engine.Step`."""
         for (_, target), _ in by_target(pieces):
             for slices in self.bins[int(target)]:
                 for slice_ in slices:

@@ -62,11 +62,9 @@ class KeyRoute(Protocol):
     @property
     def targets(self) -> int:
         """The number of targets of a partition path."""
-        ...
 
     def __call__(self, keys: pa.StringArray, source: int) -> npt.NDArray[np.int64]:
         """The target of each key."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,6 @@ class ToBucket:
     split: KeySplit
 
     def __call__(self, keys: pa.StringArray, source: int) -> npt.NDArray[np.int64]:
-        """See `KeyRoute`."""
         return bucket_of(keys, self.index_fields, self.targets, self.split).astype(np.int64)
 
 
@@ -89,7 +86,6 @@ class ToSlot:
     targets: int
 
     def __call__(self, keys: pa.StringArray, source: int) -> npt.NDArray[np.int64]:
-        """See `KeyRoute`."""
         return (row_hashes([keys], len(keys)) % np.uint64(self.targets)).astype(np.int64)
 
 
@@ -100,7 +96,6 @@ class BySource:
     targets: int
 
     def __call__(self, keys: pa.StringArray, source: int) -> npt.NDArray[np.int64]:
-        """See `KeyRoute`."""
         return np.full(len(keys), source % self.targets, np.int64)
 
 

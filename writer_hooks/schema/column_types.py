@@ -28,12 +28,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def data_fields(schema: pa.Schema, *, untyped: bool = False) -> pa.Schema:
-    """The columns that are written, in the types of columns. Hudi's meta columns are left out.
-
-    Rows that were read from a Hudi table have meta columns. `untyped`: keep Arrow's type null, of columns without any
-    value. UsageError: two equal names, or names that differ in case only; names and types that Avro or Hudi does not
-    have.
-    """
+    """The columns that are written, in the types of columns. Hudi's meta columns are left out. Rows that were read from
+    a Hudi table have meta columns. `untyped`: keep Arrow's type null, of columns without any value. UsageError: two
+    equal names, or names that differ in case only; names and types that Avro or Hudi does not have."""
     fields = [f for f in schema if f.name not in META_COLUMNS]
     if any(f.name == OPERATION for f in fields):
         raise UsageError(f"the column {OPERATION} is Hudi's own", todo="Drop it.")
@@ -60,9 +57,7 @@ def _column_fields(fields: Iterable[pa.Field], above: str, untyped: bool) -> lis
 
 def column_type(kind: pa.DataType, path: str, untyped: bool = False) -> pa.DataType:
     """The type of a table's column for incoming values of a type (`timeline.codec.avro_schema` lists them all).
-
-    `untyped`: see `data_fields`. UsageError: there is no such type; `path` names the column.
-    """
+    `untyped`: see `data_fields`. UsageError: there is no such type; `path` names the column."""
     types = pa.types
     if types.is_null(kind):
         if untyped:

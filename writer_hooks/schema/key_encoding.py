@@ -86,10 +86,7 @@ def generator_of(table: Table, times: Mapping[str, str], *, moves: bool = False)
 
 
 def one_field_prefixed(table: Table) -> bool | None:
-    """Whether the keys of this table are `f:v`; None if it has no one-field COMPLEX key.
-
-    Errors as `generator_of`.
-    """
+    """Whether the keys of this table are `f:v`; None if it has no one-field COMPLEX key. Errors as `generator_of`."""
     if not has_one_field_complex_key(table.config):
         return None
     if not table.config.populate_meta_fields:
@@ -175,11 +172,9 @@ def _with_their_keys(config: TableConfig, usual: KeyGenerator, samples: Sequence
 
 
 def _with_their_folders(table: Table, usual: KeyGenerator, samples: Sequence[_Sample], *, moves: bool) -> KeyGenerator:
-    """The generator that gives the rows of the samples their folders.
-
-    A row of a key that is unique over all partitions may be in another folder than its own, so the usual generator is
-    chosen if it is right for some row of each sample. Another one must be right for all rows.
-    """
+    """The generator that gives the rows of the samples their folders. A row of a key that is unique over all partitions
+    may be in another folder than its own, so the usual generator is chosen if it is right for some row of each sample.
+    Another one must be right for all rows."""
     if all(_right(usual, sample) is not _NONE for sample in samples):
         return usual
     for other in _others(usual):
@@ -240,11 +235,9 @@ def _differences(one: KeyGenerator, other: KeyGenerator) -> int:
 
 
 def is_prefixed(config: TableConfig, stored: pa.Table | None) -> bool:
-    """Whether the keys of a table with one key field are `f:v` (True) or `v` (False).
-
-    `stored`: rows of the table with the key's meta column and the key field; None if a COMPLEX table has no rows.
-    MalformedError: the rows have keys of neither form or of both, or `stored` has no rows.
-    """
+    """Whether the keys of a table with one key field are `f:v` (True) or `v` (False). `stored`: rows of the table with
+    the key's meta column and the key field; None if a COMPLEX table has no rows. MalformedError: the rows have keys of
+    neither form or of both, or `stored` has no rows."""
     if stored is None:
         return config.layout.has_completion_times
     name = config.record_key_fields[0]

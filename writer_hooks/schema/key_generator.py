@@ -45,8 +45,7 @@ _USE_HUDI = "Write this table with Hudi."
 
 class TimestampText(Enum):
     """How folders show a timestamp: as its number; as Hudi's SQL writes it, escaped and cut to seconds; or as Java's
-    `Timestamp`, with a fraction, as bulk inserts of Spark rows write it. The texts are in UTC.
-    """
+    `Timestamp`, with a fraction, as bulk inserts of Spark rows write it. The texts are in UTC."""
 
     NUMBER = "1704164645123000"
     SQL = "2024-01-02 03%3A04%3A05"
@@ -63,10 +62,8 @@ class PartitionField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGenerator:
-    """How one table makes record keys and partition paths. Picklable: Spark tasks get a copy.
-
-    `slashed_dates`, `timestamps`, `null_folder`: no table stores these; its folders show them, see `key_encoding`.
-    """
+    """How one table makes record keys and partition paths. Picklable: Spark tasks get a copy. `slashed_dates`,
+    `timestamps`, `null_folder`: no table stores these; its folders show them, see `key_encoding`."""
 
     key_fields: tuple[str, ...]
     labelled: bool
@@ -115,11 +112,9 @@ class KeyGenerator:
         )
 
     def keys(self, rows: pa.Table) -> pa.StringArray:
-        """The record key of each row; in a keyless table a hash of its values in its place.
-
-        UsageError: a key column is missing or has a type without an exact text form; or rows have a null or empty key
-        (with several key fields: all of them null or empty). The error gives the columns and the number of rows.
-        """
+        """The record key of each row; in a keyless table a hash of its values in its place. UsageError: a key column is
+        missing or has a type without an exact text form; or rows have a null or empty key (with several key fields: all
+        of them null or empty). The error gives the columns and the number of rows."""
         if not self.key_fields:
             return pa.array(row_hashes(rows.columns, rows.num_rows)).cast(pa.string())
         parts = [_text(field_values(rows, name), name, "record key") for name in self.key_fields]
@@ -137,11 +132,9 @@ class KeyGenerator:
         return labelled_keys(self.key_fields, parts) if self.labelled else parts[0]
 
     def partition_paths(self, rows: pa.Table) -> pa.StringArray:
-        """The partition path of each row, relative to the table; "" in a table without partitions.
-
-        UsageError: a partition column is missing or has a type without an exact text form; or a value cannot be
-        formatted, or gives a path outside the table or in its metadata.
-        """
+        """The partition path of each row, relative to the table; "" in a table without partitions. UsageError: a
+        partition column is missing or has a type without an exact text form; or a value cannot be formatted, or gives a
+        path outside the table or in its metadata."""
         if not self.partition_fields:
             return pa.repeat(pa.scalar("", pa.string()), rows.num_rows)
         levels = [self._level(rows, field) for field in self.partition_fields]
@@ -304,8 +297,7 @@ def _partition_fields(config: TableConfig, kind: str, writer: Mapping[str, str])
 
 def _typed(config: TableConfig, writer: Mapping[str, str]) -> list[str]:
     """The partition fields of a CUSTOM generator, with their types: of the table, or of its writer where the table
-    stores none, as on version 6. UsageError: both do, and differ, or the fields are others.
-    """
+    stores none, as on version 6. UsageError: both do, and differ, or the fields are others."""
     stored, given = (
         [field.strip() for field in text.split(",") if field.strip()]
         for text in (config.properties.get("hoodie.table.partition.fields", ""), writer.get(PARTITION_TYPES, ""))

@@ -47,13 +47,12 @@ MERGE_STRATEGIES = {
 class NewTable:
     """The description of a table.
 
-    `key_fields`: () for a keyless table, whose writers generate the keys.
-    `partition_fields`: `name`, or `name:SIMPLE` and `name:TIMESTAMP` with the CUSTOM key generator.
-    `key_generator`: SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM; None: as Hudi infers it.
-    `merge_mode`: EVENT_TIME (the default with ordering fields) or COMMIT_TIME (the default without).
-    `times`: options of the TIMESTAMP generator, under Hudi's names. `utc_timezone`: instants are in UTC; Hudi's default
-    is the zone of each writer. `schema_text`: the Avro record, if the table must have it before its first
-    commit, as with SQL's CREATE TABLE. `metadata_table`: with Hudi's metadata table, which lists its files.
+    `key_fields`: () for a keyless table, whose writers generate the keys. `partition_fields`: `name`, or `name:SIMPLE`
+    and `name:TIMESTAMP` with the CUSTOM key generator. `key_generator`: SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or
+    CUSTOM; None: as Hudi infers it. `merge_mode`: EVENT_TIME (the default with ordering fields) or COMMIT_TIME (the
+    default without). `times`: options of the TIMESTAMP generator, under Hudi's names. `utc_timezone`: instants are in
+    UTC; Hudi's default is the zone of each writer. `schema_text`: the Avro record, if the table must have it before its
+    first commit, as with SQL's CREATE TABLE. `metadata_table`: with Hudi's metadata table, which lists its files.
     `meta_columns`: False for virtual keys; None: as the existing table, with them in a new one.
     """
 
@@ -207,11 +206,9 @@ def same_as(config: TableConfig) -> NewTable:
 
 
 def check_same_table(config: TableConfig, spec: NewTable) -> None:
-    """UsageError, with the differences: an existing table is not the one that `spec` describes.
-
-    Compares name, key, partition and ordering fields, key generator, folder names, the zone of instants, and the merge
-    mode if `spec` has one. The version is not compared: Hudi may have upgraded the table since.
-    """
+    """UsageError, with the differences: an existing table is not the one that `spec` describes. Compares name, key,
+    partition and ordering fields, key generator, folder names, the zone of instants, and the merge mode if `spec` has
+    one. The version is not compared: Hudi may have upgraded the table since."""
     compared: dict[str, tuple[Any, Any]] = {
         "name": (config.name, spec.name),
         "record key fields": (config.record_key_fields, spec.key_fields),
@@ -252,10 +249,8 @@ def _words(value: Any) -> str:
 
 def create_table(storage: Storage, spec: NewTable) -> Table:
     """Makes the table that `spec` describes, or opens it if it exists already. Concurrent creators are safe.
-
     UsageError: no such table can be made, or another one exists. MalformedError: a damaged table exists, which a new
-    one must not overwrite. After an error nothing has been written.
-    """
+    one must not overwrite. After an error nothing has been written."""
     config = spec.config()
     existing = _existing(storage)
     if existing is None:
@@ -271,11 +266,9 @@ def create_table(storage: Storage, spec: NewTable) -> Table:
 
 
 def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
-    """UsageError: a new table would be inside another one or above others, or in a table of another format.
-
-    `opened`: gives the storage at a URL. A folder above that cannot be listed counts as none: access to an object
-    store may be for the folder of the table alone. Below it, as many levels are listed as when tables are searched.
-    """
+    """UsageError: a new table would be inside another one or above others, or in a table of another format. `opened`:
+    gives the storage at a URL. A folder above that cannot be listed counts as none: access to an object store may be
+    for the folder of the table alone. Below it, as many levels are listed as when tables are searched."""
     above = storage.base_path.rstrip("/")
     while (parent := above.rpartition("/")[0]) and not parent.endswith(":/"):
         try:
@@ -323,10 +316,8 @@ def _existing(storage: Storage) -> TableConfig | None:
 
 
 def _refuse_remains(storage: Storage, config: TableConfig) -> None:
-    """MalformedError: a timeline exists without hoodie.properties.
-
-    The table has lost that file. With a new one its rows would be read in another way.
-    """
+    """MalformedError: a timeline exists without hoodie.properties. The table has lost that file. With a new one its
+    rows would be read in another way."""
     for folder in sorted({HOODIE, config.timeline_folder}):
         if storage.find(folder) is None:
             continue

@@ -77,11 +77,9 @@ _ZONE_YEARS = (-2_145_916_800_000, 2_145_916_800_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTimes:
-    """How points in time are read and formatted.
-
-    `nanos`: nanoseconds of one unit of a number, None for text. `inputs`, `output`: patterns as in the settings.
-    `input_zone`, `zone`: of the text and of the result; both None: the digits of the text do not change.
-    """
+    """How points in time are read and formatted. `nanos`: nanoseconds of one unit of a number, None for text. `inputs`,
+    `output`: patterns as in the settings. `input_zone`, `zone`: of the text and of the result; both None: the digits of
+    the text do not change."""
 
     nanos: int | None
     inputs: tuple[str, ...]
@@ -92,10 +90,8 @@ class PartitionTimes:
     @staticmethod
     def of(properties: Mapping[str, str], writer: Mapping[str, str]) -> PartitionTimes:
         """From hoodie.properties, and from the writer's options (same names) what the table does not store.
-
         UnsupportedError: an unknown option or pattern. UsageError: a needed option is missing, or the writer
-        contradicts the table.
-        """
+        contradicts the table."""
         parser = properties.get(_PARSER) or writer.get(_PARSER) or ""
         if parser and parser != _DEFAULT_PARSER:
             raise UnsupportedError("this date parser is not supported", expected=_DEFAULT_PARSER, found=parser)
@@ -310,10 +306,8 @@ def _whole(values: pa.Array) -> pa.Array:
 
 
 def arrow_zone(name: str) -> str:
-    """A time zone in Java's spelling (also `GMT+8:00`) in Arrow's spelling.
-
-    UnsupportedError: an unknown name; Java would silently use GMT for it.
-    """
+    """A time zone in Java's spelling (also `GMT+8:00`) in Arrow's spelling. UnsupportedError: an unknown name; Java
+    would silently use GMT for it."""
     offset = re.fullmatch(r"(?:GMT|UTC)([+-])(\d{1,2})(?::?(\d{2}))?", name)
     if offset and int(offset[2]) < 24 and int(offset[3] or 0) < 60:
         return f"{offset[1]}{int(offset[2]):02d}:{offset[3] or '00'}"

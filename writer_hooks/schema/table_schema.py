@@ -24,11 +24,9 @@ from .column_types import column_type, data_fields
 
 
 def new_schema(table_name: str, schema: pa.Schema) -> str:
-    """The Avro record of a new table's rows, without meta columns, as Hudi's Spark writer makes it.
-
-    Record `<table>_record` in namespace `hoodie.<table>`, nullable columns as ["null", T] with default null
-    (hudi-format.md 4.4). UsageError as `data_fields`, and if there is no column.
-    """
+    """The Avro record of a new table's rows, without meta columns, as Hudi's Spark writer makes it. Record
+    `<table>_record` in namespace `hoodie.<table>`, nullable columns as ["null", T] with default null (hudi-format.md
+    4.4). UsageError as `data_fields`, and if there is no column."""
     fields = data_fields(schema)
     if not len(fields):
         raise UsageError("a table needs a column", found="no columns but Hudi's own")
@@ -95,10 +93,8 @@ _AVRO: dict[pa.DataType, Any] = {
 
 
 def _avro_type(kind: pa.DataType, name: str, home: str) -> Any:
-    """The Avro type of an Arrow type.
-
-    `name`: of the nearest field; `home`: the full name of the record around it. Named types get their names from these.
-    """
+    """The Avro type of an Arrow type. `name`: of the nearest field; `home`: the full name of the record around it.
+    Named types get their names from these."""
     if pa.types.is_struct(kind):
         children = [_avro_field(f, f"{home}.{name}") for f in _children(kind)]
         return {"type": "record", "name": name, "namespace": home, "fields": children}
@@ -126,10 +122,8 @@ def decimal_bytes(precision: int) -> int:
 
 
 def merged_fields(table: Sequence[pa.Field], incoming: Sequence[pa.Field], above: str = "") -> list[pa.Field]:
-    """The table's fields after rows of `incoming`, which come from `data_fields` (`untyped`): see `evolve`.
-
-    `above`: the path of the record around them, for messages.
-    """
+    """The table's fields after rows of `incoming`, which come from `data_fields` (`untyped`): see `evolve`. `above`:
+    the path of the record around them, for messages."""
     own, given = {f.name: f for f in table}, {f.name: f for f in incoming}
     lower = {name.lower(): name for name in own}
     for name in given:
@@ -255,9 +249,8 @@ def to_file_schema(rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Tab
 
     Hudi's meta columns are left out on both sides. Nullable columns that the rows lack become null, also inside
     records, and so do columns of Arrow's type null. Floats are widened through their decimal text (1.1 stays 1.1), as
-    in Hudi.
-    UsageError, with the column: `schema` does not cover the rows (`table_schema.evolve` makes one that does); nulls in
-    a column that allows none (with their number); values that do not fit, or would be rounded or cut.
+    in Hudi. UsageError, with the column: `schema` does not cover the rows (`table_schema.evolve` makes one that does);
+    nulls in a column that allows none (with their number); values that do not fit, or would be rounded or cut.
     """
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     target = pa.schema([f for f in schema if f.name not in META_COLUMNS])

@@ -39,11 +39,8 @@ _BY_EVENT_TIME = (MergeMode.EVENT_TIME, MergeMode.EVENT_TIME_0X, MergeMode.EVENT
 
 
 def refuse_inexact_changes(table: Table, schema: TableSchema, write: Write) -> None:
-    """UnsupportedError: of this write Hudi's CDC query may show other changes than it makes.
-
-    Seen with 0.15.0 and 1.2.0, except partial updates, which were not tried. Tables without change data capture allow
-    such writes.
-    """
+    """UnsupportedError: of this write Hudi's CDC query may show other changes than it makes. Seen with 0.15.0 and
+    1.2.0, except partial updates, which were not tried. Tables without change data capture allow such writes."""
     if not table.config.captures_changes:
         return
     settings = table.config.merge_settings
@@ -138,10 +135,8 @@ def schema_after(table: Table, timeline: Timeline, incoming: pa.Schema, write: W
 
 
 def _evolved(table: Table, own: TableSchema, text: str, write: Write) -> TableSchema:
-    """The schema of a table whose columns evolve on read: a write does not change it.
-
-    UnsupportedError: the rows would change it, or Hudi does not write such a table in this way.
-    """
+    """The schema of a table whose columns evolve on read: a write does not change it. UnsupportedError: the rows would
+    change it, or Hudi does not write such a table in this way."""
     if text != own.commit_text:
         raise UnsupportedError(
             "rows that change the columns of a table with schema evolution on read are not supported",
@@ -165,10 +160,8 @@ def _evolved(table: Table, own: TableSchema, text: str, write: Write) -> TableSc
 
 def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, write: Write) -> str:
     """The table's Avro schema after a write of `incoming`. `own`: the schema before, None for a table without rows.
-
     UsageError: a column does not fit, is missing, or cannot be part of a key or path. UnsupportedError: a write that
-    this table does not allow.
-    """
+    this table does not allow."""
     refuse_virtual(config, write)
     if config.is_keyless:
         _check_keyless(write)
@@ -224,11 +217,9 @@ def _refuse_missing(own: str, incoming: pa.Schema) -> None:
 
 
 def _check_ordering(config: TableConfig, before: pa.Schema, after: pa.Schema) -> None:
-    """UsageError: an ordering column would get another type.
-
-    A delete in a log keeps its ordering value in the type of that time. A value of another type than the column's wins
-    over every row before it: rows that had won would be lost.
-    """
+    """UsageError: an ordering column would get another type. A delete in a log keeps its ordering value in the type of
+    that time. A value of another type than the column's wins over every row before it: rows that had won would be
+    lost."""
     for name in config.ordering_fields:
         if name in before.names and before.field(name).type != after.field(name).type:
             raise UsageError(

@@ -47,11 +47,9 @@ def check_agreement(
     conf: Mapping[str, str],
     option_of: Callable[[str], str | None],
 ) -> None:
-    """UsageError: a name of `conf` contradicts an option of the write that the job has set itself.
-
-    `found`: the fields that `conf` sets, `explicit`: those that the job has set. Of options that are groups of others,
-    such as `clean`, those count that differ from their defaults. `option_of`: the field that a name sets.
-    """
+    """UsageError: a name of `conf` contradicts an option of the write that the job has set itself. `found`: the fields
+    that `conf` sets, `explicit`: those that the job has set. Of options that are groups of others, such as `clean`,
+    those count that differ from their defaults. `option_of`: the field that a name sets."""
 
     def refuse(field: str, mine: Any, now: Any) -> None:
         top = field.partition(".")[0]
@@ -178,10 +176,9 @@ def parse_write_conf(
     """The fields of `NewTable` that `conf` sets, and `options` with the fields of the write that it sets.
 
     Complete dictionaries of Hudi's jobs may be given, with values of text, numbers and bools. Names that have no effect
-    here and are not at Hudi's default are listed in one warning (`ignored_conf`).
-    `explicit`: fields of `options` that the job has set itself.
-    UsageError: unknown names, wrong values, contradictions. UnsupportedError: something that phantombase does not do.
-    One error names all that cannot be followed.
+    here and are not at Hudi's default are listed in one warning (`ignored_conf`). `explicit`: fields of `options` that
+    the job has set itself. UsageError: unknown names, wrong values, contradictions. UnsupportedError: something that
+    phantombase does not do. One error names all that cannot be followed.
     """
     conf = without_doubles(texts(given_conf))
     problems: dict[str, PhantombaseError] = {}
@@ -337,10 +334,7 @@ def _is_on(conf: Mapping[str, str], name: str, *, usual: bool) -> bool:
 
 def parse_operation_conf(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The fields `operation`, `partitions` and `stream` of a writer, as far as `conf` sets them, and all other
-    configurations.
-
-    UsageError: an unknown operation, or no valid name of a stream.
-    """
+    configurations. UsageError: an unknown operation, or no valid name of a stream."""
     rest = texts(conf)
     named, partitions = rest.pop(_OPERATION, None), rest.pop(_PARTITIONS, None)
     found: dict[str, Any] = {}
@@ -390,9 +384,7 @@ def _buckets(
     conf: Mapping[str, str], given: Mapping[str, Any], options: WriteOptions, ignored: list[str]
 ) -> Mapping[str, Any]:
     """The bucket index, if the dictionary asks for it, or the write has it without another one in the dictionary.
-
-    Otherwise its names are ignored, as in Hudi.
-    """
+    Otherwise its names are ignored, as in Hudi."""
     usual = _BY_BUCKET if options.buckets is not None else ""
     if conf.get(_INDEX, usual).strip().upper() == _BY_BUCKET:
         return {"buckets": options.buckets or _BUCKETS, **given}

@@ -26,10 +26,8 @@ _SAME_AS_ORDERING = "hoodie.payload.ordering.field"
 
 def has_effect_elsewhere(name: str, value: str, conf: Mapping[str, str], *, has_lock: bool) -> bool | None:
     """What a configuration that sets nothing here asks for. False: what is done anyway. True: something that is not
-    done, so that a warning names it. None: the name is not known.
-
-    UnsupportedError: it asks for other rows, other files, or another lock.
-    """
+    done, so that a warning names it. None: the name is not known. UnsupportedError: it asks for other rows, other
+    files, or another lock."""
     text = value.strip()
     if name == CONCURRENCY:
         is_concurrent(text, has_lock=has_lock)
@@ -57,10 +55,8 @@ _LAYOUT = "hoodie.storage.layout.type"
 
 def idle(conf: Mapping[str, str], write: Write, *, streams: bool) -> list[str]:
     """The names that have no effect in this write, since they belong to other settings: when a compaction is due, if
-    none is requested; how many versions are kept, if commits are counted. Hudi ignores them silently.
-
-    `streams`: the write is a batch of a stream, for which file groups are full by the trigger of compactions.
-    """
+    none is requested; how many versions are kept, if commits are counted. Hudi ignores them silently. `streams`: the
+    write is a batch of a stream, for which file groups are full by the trigger of compactions."""
     own = {name for name in _idle(conf, write, streams=streams) if name in conf}
     gone = [_PARTITIONS] if write.partitions is not None and write.operation is not Operation.DELETE_PARTITION else []
     usual = {n for n in own if hudi_names()[n].agrees(conf[n]) and not (n == _LAYOUT and conf[n].strip() != "DEFAULT")}

@@ -46,10 +46,8 @@ _log = get_logger()
 def prepare_rows(
     table: Table, timeline: Timeline, schema: TableSchema, engine: Engine, write: Write, *, here: bool
 ) -> Pieces:
-    """The input in the table's types, with keys and partition paths, split by the rows' targets.
-
-    `here`: see `Engine.prepare`.
-    """
+    """The input in the table's types, with keys and partition paths, split by the rows' targets. `here`: see
+    `Engine.prepare`."""
     config = table.config
     own = pa.schema([field for field in schema.arrow if field.name not in META_COLUMNS])
     if write.deletes:
@@ -79,9 +77,8 @@ def _preparation(
 
 
 def first_rows(config: TableConfig, schema_text: str, engine: Engine, storage: Storage, write: Write) -> Pieces:
-    """The prepared rows of a first write, before its table is made: `row_counts` checks them, so that a refused
-    write leaves no table. UsageError, UnsupportedError: as those of the write itself.
-    """
+    """The prepared rows of a first write, before its table is made: `row_counts` checks them, so that a refused write
+    leaves no table. UsageError, UnsupportedError: as those of the write itself."""
     own = pa.schema([field for field in arrow_schema(schema_text) if field.name not in META_COLUMNS])
     prefixed, options = config.layout.has_completion_times, write.options
     if options.lock not in (None, STORAGE):
@@ -123,10 +120,8 @@ def stage_rows(
     replacing: Mapping[str, Sequence[str]],
 ) -> tuple[list[StagedFile], RecordedKeys | str]:
     """Stages the files of a write, and its keys for the record index; text instead of these: why they are not known.
-
     `rows`: from `prepare_rows`, computed already; `counts`: their summary. `replacing`: file ids that the write
-    replaces, by partition.
-    """
+    replaces, by partition."""
     rules, options = slice_rules(begun.table, begun.timeline, schema), write.options
     if rules.merge.orders_by_text and options.log_format is LogFormat.PARQUET:
         path = begun.table.storage.base_path

@@ -69,9 +69,7 @@ class WriteSettings:
 
 def write_settings(path: str | None) -> WriteSettings:
     """The settings of the file at this path, else of the one that PHANTOMBASE_CONFIG names; variables override them.
-
-    UsageError: the file cannot be read, a name is no setting, or a value is wrong.
-    """
+    UsageError: the file cannot be read, a name is no setting, or a value is wrong."""
     read = read_settings(SETTINGS, WRITES, path, PAGES)
     own: _OwnSettings = read.values["own"]
     compaction: CompactionOptions = read.values["compaction"]

@@ -54,10 +54,8 @@ _PAUSE_MAX_S = 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """A completed write: counts in rows (updates: rows of keys that exist, or may exist under a bucket index).
-
-    `replaced`: file groups that it replaced.
-    `seconds`: duration of the try that succeeded. `waited_s`: its wait for full file groups (see `back_pressure`).
-    """
+    `replaced`: file groups that it replaced. `seconds`: duration of the try that succeeded. `waited_s`: its wait for
+    full file groups (see `back_pressure`)."""
 
     instant: str
     operation: Operation
@@ -84,21 +82,18 @@ class _Job:
 
     @property
     def options(self) -> WriteOptions:
-        """See `Write`."""
         return self.write.options
 
     def schema_of(self, table: Table, timeline: Timeline) -> TableSchema:
-        """See `_schema`."""
         return _schema(table, timeline, self.engine, self.write)
 
 
 def write(table: Table, engine: Engine, what: Write, first: Pieces | None = None) -> Written:
     """Writes the engine's input as one delta commit or replacecommit.
 
-    `first`: the input as `first_rows` prepared it, for the first try.
-    UsageError, UnsupportedError: refused before any change. ConflictError: another process changed the same file groups
-    concurrently, and `retries` are used up. PressureError: a file group is full (see `back_pressure`). After each of
-    these errors the table reads as before.
+    `first`: the input as `first_rows` prepared it, for the first try. UsageError, UnsupportedError: refused before any
+    change. ConflictError: another process changed the same file groups concurrently, and `retries` are used up.
+    PressureError: a file group is full (see `back_pressure`). After each of these errors the table reads as before.
     """
     table, lock = _checked(table, engine, what)
     return _retried(table, _Job(lock=lock, engine=engine, write=what), first)
@@ -175,9 +170,8 @@ def shown(what: Write, storage: Storage) -> str:
 
 
 def retry_pauses() -> Iterator[float]:
-    """Seconds between the tries of a write that conflicts. The first retry needs none, since the conflicting write
-    has usually ended; a rollback or a restore in progress takes longer.
-    """
+    """Seconds between the tries of a write that conflicts. The first retry needs none, since the conflicting write has
+    usually ended; a rollback or a restore in progress takes longer."""
     return chain((0.0,), doubling_pauses(_PAUSE_S, _PAUSE_MAX_S))
 
 
@@ -283,10 +277,8 @@ def _roll_back_dead(table: Table, timeline: Timeline, job: _Job) -> None:
 
 
 def _same_schema(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> TableSchema:
-    """The schema, with the names of its columns in the files that exist by now.
-
-    ConflictError: the table's settings or schema are not those for which the rows were prepared.
-    """
+    """The schema, with the names of its columns in the files that exist by now. ConflictError: the table's settings or
+    schema are not those for which the rows were prepared."""
     now = job.schema_of(begun.table, begun.timeline)
     if begun.table.config != table.config or now.recorded != schema.recorded:
         raise ConflictError(

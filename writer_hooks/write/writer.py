@@ -89,17 +89,13 @@ class Writer:
         self, name: str, *, version: int | None = None, database: str | None = None, metadata_table: bool | None = None
     ) -> Writer:
         """The table's name, and the version of a new table: 6, 8 or 9 (`hoodie.table.name`,
-        `hoodie.write.table.version`).
-
-        `metadata_table`: a new table gets Hudi's metadata table, which lists its files (`hoodie.metadata.enable`).
-        """
+        `hoodie.write.table.version`). `metadata_table`: a new table gets Hudi's metadata table, which lists its files
+        (`hoodie.metadata.enable`)."""
         return self._with(name=name, version=version, database=database, metadata_table=metadata_table)
 
     def key(self, *fields: str) -> Writer:
-        """The columns that make a row unique (`hoodie.datasource.write.recordkey.field`).
-
-        Without columns the table is keyless: each row that is inserted gets a key of its own, and no row is updated.
-        """
+        """The columns that make a row unique (`hoodie.datasource.write.recordkey.field`). Without columns the table is
+        keyless: each row that is inserted gets a key of its own, and no row is updated."""
         return self._with(key_fields=fields)
 
     def partition(self, *fields: str, hive_style: bool | None = None, url_encode: bool | None = None) -> Writer:
@@ -109,9 +105,7 @@ class Writer:
 
     def ordering(self, *fields: str) -> Writer:
         """The columns that decide between two rows of one key (`hoodie.table.ordering.fields`, `...precombine.field`).
-
-        Without them the later write wins.
-        """
+        Without them the later write wins."""
         return self._with(ordering_fields=fields)
 
     def key_generator(self, kind: str, **times: str) -> Writer:
@@ -131,17 +125,14 @@ class Writer:
 
     def timezone(self, name: str) -> Writer:
         """The time zone of the table's instants, the same for all its writers: LOCAL (the zone of this process, the
-        default), UTC, or a name such as America/New_York. `hoodie.table.timeline.timezone=UTC` of a table wins.
-        """
+        default), UTC, or a name such as America/New_York. `hoodie.table.timeline.timezone=UTC` of a table wins."""
         return self.option(clock=replace(self.options.clock, timezone=name))
 
     # --- the write -------------------------------------------------------------------------------------------------
 
     def buckets(self, count: int, *fields: str) -> Writer:
-        """The bucket index (`hoodie.bucket.index.num.buckets`, `...hash.field`), which a table does not record.
-
-        Every writer of the table must use the same values. Without them the key index is used.
-        """
+        """The bucket index (`hoodie.bucket.index.num.buckets`, `...hash.field`), which a table does not record. Every
+        writer of the table must use the same values. Without them the key index is used."""
         return self.option(buckets=count, bucket_fields=fields)
 
     def global_keys(self, *, move: bool = True) -> Writer:
@@ -181,28 +172,21 @@ class Writer:
 
     def compact_inline(self, *, limit_s: float | None = None, **options: Any) -> Writer:
         """Request a compaction if one is due, and execute pending ones before the write returns
-        (`hoodie.compact.inline`); `options` as for `schedule`.
-
-        `limit_s`: seconds after which staging stops; the next write, or another compactor, continues.
-        """
+        (`hoodie.compact.inline`); `options` as for `schedule`. `limit_s`: seconds after which staging stops; the next
+        write, or another compactor, continues."""
         schedule = ScheduleOptions(**with_members(ScheduleOptions, options))
         return self.option(compaction=CompactionOptions(mode=Mode.INLINE, schedule=schedule, limit_s=limit_s))
 
     def back_pressure(self, *, action: FullAction | str = FullAction.WAIT, **options: Any) -> Writer:
         """Wait, or fail, instead of making a file group's log too long: fields of `BackPressure`
-        (`phantombase.write.stop.trigger`, `.action`, `.wait.seconds`).
-
-        `action`: "wait", "fail" or "go-on". By default batches of a stream wait, and other writes go on.
-        """
+        (`phantombase.write.stop.trigger`, `.action`, `.wait.seconds`). `action`: "wait", "fail" or "go-on". By default
+        batches of a stream wait, and other writes go on."""
         chosen = member(FullAction, action, "an action for a full file group")
         return self.option(back_pressure=BackPressure(action=chosen, **options))
 
     def clean(self, *, policy: Policy | str = Policy.COMMITS, **options: Any) -> Writer:
         """Remove the files that no reader needs after each commit (`hoodie.clean.automatic`): fields of `CleanOptions`
-        (`hoodie.clean.commits.retained`, ...).
-
-        `policy`: "commits", "hours" or "versions".
-        """
+        (`hoodie.clean.commits.retained`, ...). `policy`: "commits", "hours" or "versions"."""
         return self.option(clean=CleanOptions(policy=member(Policy, policy, "a policy of cleaning"), **options))
 
     def archive(self, **options: Any) -> Writer:
@@ -289,8 +273,7 @@ class Writer:
         of the table, and the columns of these rows that give their new values. Where rows merge by event time the
         ordering columns must be among them. `insert`: add the complete rows of other keys; else they are left out.
         `delete`: a column of these rows, true in those that delete; they add nothing. Key and partition columns name
-        the rows; other columns are left out.
-        UsageError, UnsupportedError: see `MergeInto`; or two rows have one key.
+        the rows; other columns are left out. UsageError, UnsupportedError: see `MergeInto`; or two rows have one key.
         """
         into = MergeInto.of(on, update, set, inserts=insert, delete=delete)
         engine, what = self._engine(), replace(self._described(path, Operation.UPSERT), into=into)
