@@ -2,8 +2,7 @@
 
 The demo's table is a small MERGE_ON_READ table that real Hudi wrote. Origin: `demo_table.zip` is the golden table
 v9_two_pending, written by Apache Hudi 1.2.0 on Spark 3.5 (table version 9; record key `id`, partition `p`, ordering
-field `ts`): 120 rows, two pending compactions on different file groups, writes between and after.
-"""
+field `ts`): 120 rows, two pending compactions on different file groups, writes between and after."""
 
 from __future__ import annotations
 

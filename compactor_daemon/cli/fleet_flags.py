@@ -162,9 +162,7 @@ class ZooKeeperFlags:
 
     def options(self) -> ZooKeeperOptions | None:
         """The options, None without hosts. UsageError: a file cannot be read, or options are given without hosts.
-
-        ZooKeeperError: no embedded server is running.
-        """
+        ZooKeeperError: no embedded server is running."""
         if self.hosts is None:
             if self._access().is_given or self.folder is not None:
                 raise UsageError("options of ZooKeeper are given without --zookeeper HOSTS")

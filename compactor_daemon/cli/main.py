@@ -1,7 +1,6 @@
 """The `compactor-daemon` command line: its commands, and where they are.
 
-This module imports nothing of them: a command is loaded when it is called.
-"""
+This module imports nothing of them: a command is loaded when it is called."""
 
 from __future__ import annotations
 

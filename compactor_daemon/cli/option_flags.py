@@ -50,10 +50,8 @@ SoleWriter = Annotated[
 
 
 def check_writers_known(lock: str | None, sole_writer: bool, what: str, todo: str) -> None:
-    """UsageError unless exactly one is given: a `lock` that all other writers share, or `sole_writer`.
-
-    `what`: the first line of the error, `todo`: its advice.
-    """
+    """UsageError unless exactly one is given: a `lock` that all other writers share, or `sole_writer`. `what`: the
+    first line of the error, `todo`: its advice."""
     if (lock is None) == (not sole_writer):
         raise UsageError(
             what, expected="one of --lock and --sole-writer", found="both" if sole_writer else "neither", todo=todo
@@ -72,10 +70,8 @@ class TableChange(SharedOptions):
     storage_option: StorageOption = None
 
     def open(self, what: str, todo: str) -> tuple[Table, TableLock]:
-        """The table and its lock. UsageError: see `check_writers_known`.
-
-        A dry run takes no lock, so none need be known, and leaves nothing in the table, not even the lock's file.
-        """
+        """The table and its lock. UsageError: see `check_writers_known`. A dry run takes no lock, so none need be
+        known, and leaves nothing in the table, not even the lock's file."""
         if not self.dry_run or (self.lock is not None and self.sole_writer):
             check_writers_known(self.lock, self.sole_writer, what, todo)
         opened = self.opened()
@@ -112,10 +108,8 @@ def typed_options(ctx: typer.Context, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def merge_options(names: Mapping[str, str], *sources: Mapping[str, Any]) -> dict[str, Any]:
-    """Options from several sources in one. `names`: how errors name them.
-
-    UsageError: two sources give an option different values.
-    """
+    """Options from several sources in one. `names`: how errors name them. UsageError: two sources give an option
+    different values."""
     found: dict[str, Any] = {}
     for one in sources:
         if differing := [name for name in one if name in found and found[name] != one[name]]:

@@ -1,6 +1,5 @@
 """Savepoints (`savepoint`), and the commands that undo: `rollback` and `restore` of completed writes, `release` of a
-parked compaction or an unreadable decision, `repair` of a compaction's unreadable completed file.
-"""
+parked compaction or an unreadable decision, `repair` of a compaction's unreadable completed file."""
 
 from __future__ import annotations
 

@@ -66,11 +66,10 @@ class HudiSigns:
     """What a table shows about other programs.
 
     `compactions`: the completed compactions of the active timeline, by the names of their commits, earliest first: True
-    for phantombase's, None if the commit cannot be read. `metadata_waiting`: delta commits of the metadata table
-    since its last compaction. `silent`: pending delta commits without any heartbeat. `traces`: of Hudi executors at
-    pending compactions. `zone`: the time zone of the writers compared with that of this process; `zone_shown`: the
-    evidence. `in_utc`: the table's own setting. `one_record_index`: see `has_one_record_index`.
-    """
+    for phantombase's, None if the commit cannot be read. `metadata_waiting`: delta commits of the metadata table since
+    its last compaction. `silent`: pending delta commits without any heartbeat. `traces`: of Hudi executors at pending
+    compactions. `zone`: the time zone of the writers compared with that of this process; `zone_shown`: the evidence.
+    `in_utc`: the table's own setting. `one_record_index`: see `has_one_record_index`."""
 
     version: int
     metadata_partitions: tuple[str, ...]
@@ -166,11 +165,9 @@ def _completed_twice(seen: HudiSigns) -> Iterator[Finding]:
 
 
 def _other_zone(seen: HudiSigns) -> Iterator[Finding]:
-    """Whether this process has another time zone than the writers.
-
-    If its clock is behind theirs, it must not choose instants. If it is ahead of theirs, its instants hide no rows,
-    except for Hudi 1.x on version 6; but ages and time triggers are wrong.
-    """
+    """Whether this process has another time zone than the writers. If its clock is behind theirs, it must not choose
+    instants. If it is ahead of theirs, its instants hide no rows, except for Hudi 1.x on version 6; but ages and time
+    triggers are wrong."""
     if seen.zone.zone is Zone.BEHIND or seen.zone.zone is Zone.AHEAD:
         refused = seen.zone.zone is Zone.BEHIND or seen.version == 6
         yield Finding(

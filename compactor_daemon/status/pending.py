@@ -18,8 +18,7 @@ first of these that applies:
                   it cannot be read whether the compaction may be decided
 
 `validity` of a decided compaction: see `validity`. `revoked_why`: why its last decision was revoked. Sizes are in
-bytes, times in seconds before now; what is unknown or does not apply is None.
-"""
+bytes, times in seconds before now; what is unknown or does not apply is None."""
 
 from __future__ import annotations
 
@@ -46,10 +45,8 @@ Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusOptions:
-    """`slo_s`: a compaction that is pending for longer is overdue. `attempt`, `retry`: those of the daemons.
-
-    `recent`: the most completed compactions to show.
-    """
+    """`slo_s`: a compaction that is pending for longer is overdue. `attempt`, `retry`: those of the daemons. `recent`:
+    the most completed compactions to show."""
 
     slo_s: float | None = None
     attempt: AttemptOptions = AttemptOptions()

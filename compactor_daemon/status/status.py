@@ -103,10 +103,8 @@ def _cleanable(table: Table, view: TableView, options: CleanOptions) -> Cleanabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWrite:
-    """A pending delta commit. `alive`: None if its writer has no heartbeat, as many Hudi writers.
-
-    `holds`: the compactions that cannot be decided before the write has ended.
-    """
+    """A pending delta commit. `alive`: None if its writer has no heartbeat, as many Hudi writers. `holds`: the
+    compactions that cannot be decided before the write has ended."""
 
     instant: str
     state: str
@@ -183,11 +181,9 @@ class TableStatus:
 def table_status(
     table: Table, claims: Claimed = None, options: StatusOptions = _OPTIONS, clock: Clock | None = None
 ) -> TableStatus:
-    """The status of a table; run it under `from_one_snapshot`. `clock`: now by default.
-
-    `claims` were read before. So a claim that was released since then may still be shown, and a claim that was taken
-    since is missing; the heartbeat shows its holder. An instant that completes during the snapshot is left out.
-    """
+    """The status of a table; run it under `from_one_snapshot`. `clock`: now by default. `claims` were read before. So a
+    claim that was released since then may still be shown, and a claim that was taken since is missing; the heartbeat
+    shows its holder. An instant that completes during the snapshot is left out."""
     timeline = table.load_timeline()
     found = pending_snapshots(table, timeline)
     beats = {i: read_heartbeat(table.storage, i.requested_time) for i in timeline.pending_delta_commits}
@@ -281,10 +277,8 @@ def _write(
 
 
 def _holds(age_s: float | None, compaction: PendingCompaction) -> bool:
-    """Whether a compaction cannot be decided before a write has ended: the write was pending when the attempt began.
-
-    A future attempt will wait for all writes that are pending when it begins.
-    """
+    """Whether a compaction cannot be decided before a write has ended: the write was pending when the attempt began. A
+    future attempt will wait for all writes that are pending when it begins."""
     if compaction.validity not in (None, Validity.INVALID):
         return False
     began_s = compaction.work.for_s if compaction.work else None

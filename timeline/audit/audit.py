@@ -8,8 +8,7 @@
 
 If inputs are removed, only the output is counted and hashed. A cleaner removes inputs first and outputs later; a
 rollback or restore that undoes the compaction removes both together with the commit. The audit reports such files, but
-not as an error: the entry in the audit log remains, and its files need not exist.
-"""
+not as an error: the entry in the audit log remains, and its files need not exist."""
 
 from __future__ import annotations
 
@@ -41,10 +40,8 @@ from .log_totals import LogTotals, copied_ledger, log_totals
 
 
 def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:
-    """Whether the execution of a compaction that wrote these files (paths in the table) was undone.
-
-    Raises an error of the tree if the table cannot be read, since the answer is then unknown.
-    """
+    """Whether the execution of a compaction that wrote these files (paths in the table) was undone. Raises an error of
+    the tree if the table cannot be read, since the answer is then unknown."""
     table = table.reload()
     refuse_half_upgraded(table)
     timeline = table.load_timeline()  # before the archive is: Hudi archives an instant, then removes it here
@@ -58,10 +55,8 @@ def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:
 
 def was_undone(instant: str, timeline: Timeline) -> bool:
     """Whether a compaction that once completed, and no longer has a phantombase commit, was not archived (pure).
-
     `timeline`: with its archive. Archiving removes the oldest completed instants first. So if it has passed this
-    instant, the archive holds this instant or older ones.
-    """
+    instant, the archive holds this instant or older ones."""
     archived = [i.requested_time for i in timeline.archived if i.is_write]
     if instant in archived:
         return False
@@ -133,10 +128,8 @@ def audit(table: Table, instant: str) -> InstantAudit:
 
 
 def settled(snapshot: Callable[[], InstantAudit]) -> InstantAudit:
-    """The result of the first good audit, or of the second of two equal audits in a row.
-
-    Services may remove listed files during an audit; the next audit does not list them.
-    """
+    """The result of the first good audit, or of the second of two equal audits in a row. Services may remove listed
+    files during an audit; the next audit does not list them."""
     found = from_one_snapshot(snapshot)
     for _ in range(_LOOKS_MAX - 1):
         if found.good:
@@ -163,10 +156,8 @@ def _audit(table: Table, instant: str) -> InstantAudit:
 def _without_undone(
     now: _Now, instant: str, groups: tuple[GroupAudit, ...], problems: list[str]
 ) -> tuple[GroupAudit, ...]:
-    """Marks wrong groups as UNDONE if their file was removed because the compaction was undone.
-
-    Reads the archive only if there are such groups, since archives are large.
-    """
+    """Marks wrong groups as UNDONE if their file was removed because the compaction was undone. Reads the archive only
+    if there are such groups, since archives are large."""
     written = [b.path(b.output) for b in now.ledgers.groups if b.output is not None]
     lost = {b.key for b in now.ledgers.groups if b.output is None or now.size(b, b.output) is None}
     wrong = [g for g in groups if g.verdict is Verdict.WRONG and (g.partition, g.file_id) in lost]
@@ -230,11 +221,9 @@ def audited_group(recorded: GroupLedger, problems: list[str], files: Callable[[]
 
 
 def _missed_logs(now: _Now, instant: str, recorded: GroupLedger) -> Iterator[str]:
-    """Checks closure again: finds logs of the compacted slice, with or without a base file, that are not inputs.
-
-    Skips replaced file groups, since readers ignore their logs, and log compactions, since they merge only some logs
-    of a slice.
-    """
+    """Checks closure again: finds logs of the compacted slice, with or without a base file, that are not inputs. Skips
+    replaced file groups, since readers ignore their logs, and log compactions, since they merge only some logs of a
+    slice."""
     group = now.group(recorded)
     merges_logs = recorded.output is not None and isinstance(parse_data_file(recorded.output), LogFileName)
     if group is None or now.view is None or is_replaced(group, now.view.facts) or merges_logs or not recorded.inputs:
@@ -324,11 +313,9 @@ def _rules(table: Table, schema: TableSchema, recorded: GroupLedger) -> SliceRul
 
 
 def _is_superseded(now: _Now, view: TableView, recorded: GroupLedger, instant: str) -> bool:
-    """Whether a cleaner may have removed the file that was written for the group at the instant.
-
-    A cleaner removes a file that a commit names only if a newer file exists or the group was replaced. So for a group
-    without any file that was not replaced, the answer is yes only if no commit names one of its files.
-    """
+    """Whether a cleaner may have removed the file that was written for the group at the instant. A cleaner removes a
+    file that a commit names only if a newer file exists or the group was replaced. So for a group without any file that
+    was not replaced, the answer is yes only if no commit names one of its files."""
     group = now.group(recorded)
     if recorded.key in view.facts.replaced:
         return True

@@ -6,8 +6,7 @@
     closure    no log file on an input, since the output would lack its entries
     overlap    no other commit replaced an input, since its rows would be visible again
 
-A clustering is audited while its commit is on the active timeline; it has no entry in the audit log.
-"""
+A clustering is audited while its commit is on the active timeline; it has no entry in the audit log."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ archives the commit. The audit log has an entry for each completed execution; en
     .hoodie/.phantombase/audit/<C>-2.json    the second: the first was rolled back, and C was executed again
     ...
 
-An entry is JSON: instant, attempt, completed (path of the commit), ledger (text, as in the commit).
-"""
+An entry is JSON: instant, attempt, completed (path of the commit), ledger (text, as in the commit)."""
 
 from __future__ import annotations
 
@@ -130,10 +129,8 @@ def _stats(metadata: CommitMetadata) -> Iterator[WriteStat]:
 
 
 def _same_execution(commits: Mapping[str, str], logged: tuple[AuditEntry, ...]) -> dict[str, str]:
-    """By path, the ledgers of the entries that belong to the same execution as the commits with these ledgers.
-
-    Each attempt has its own file names: an entry that names other files belongs to an execution that was undone.
-    """
+    """By path, the ledgers of the entries that belong to the same execution as the commits with these ledgers. Each
+    attempt has its own file names: an entry that names other files belongs to an execution that was undone."""
     written = [_written(text) for text in commits.values()]
     found = {}
     for entry in logged:

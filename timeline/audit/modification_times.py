@@ -7,8 +7,7 @@ assign them to B itself. The two agree if
     B <= modification time of B's completed file < the next slice of each file group with log files on B
 
 A copy without modification times breaks this for all but the newest slices, and a clock that is ahead for some. From
-version 8 on, file names contain completion times.
-"""
+version 8 on, file names contain completion times."""
 
 from __future__ import annotations
 
@@ -59,9 +58,7 @@ def mistimed(groups: Iterable[FileGroup], completed: Mapping[str, str], now: str
 
 def find_mistimed(table: Table) -> tuple[Mistimed, ...]:
     """The wrong times in a table of version 6, by instant; empty for other versions. Errors as in `Table.load_view`.
-
-    ClockError: the instants are in another time zone than this process, so all times would look wrong.
-    """
+    ClockError: the instants are in another time zone than this process, so all times would look wrong."""
     if table.layout.slicing is not Slicing.BY_BASE_INSTANT:
         return ()
     view = table.load_view(exactly=table.partitions())  # missing partitions are not reported here
@@ -105,9 +102,7 @@ def all_files(table: Table) -> tuple[Retimed, ...]:
 
 def repair_times(table: Table, files: Iterable[Retimed]) -> None:
     """Sets the modification times of timeline files to the given times, in the zone of the table's instants.
-
-    StorageError: the storage cannot set times, or does not keep them. May be repeated.
-    """
+    StorageError: the storage cannot set times, or does not keep them. May be repeated."""
     for one in files:
         wanted = table.times.milliseconds(one.time)
         table.storage.set_modified(one.path, wanted)

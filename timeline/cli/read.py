@@ -1,7 +1,6 @@
 """`timeline read`: rows of a table, to the terminal, into a file, or as a stream; `timeline pins`: who holds what.
 
-Neither changes anything but pins (`--pin`, `--release`).
-"""
+Neither changes anything but pins (`--pin`, `--release`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What the `timeline` command reports about a table, as plain dicts (pure), used for JSON and for terminal tables.
 
-Sizes are bytes, instants are digit strings as on disk; None means unknown or not applicable.
-"""
+Sizes are bytes, instants are digit strings as on disk; None means unknown or not applicable."""
 
 from __future__ import annotations
 
@@ -61,9 +60,7 @@ def _slice_row(slice_: FileSlice, group: FileGroup, view: TableView) -> Row:
 
 def plan_report(plan: CompactionPlan, instant: Instant, sizes: Mapping[str, int | None], table_path: str) -> Row:
     """A plan's operations with the current sizes of their files (`sizes`: by path, None for a missing file).
-
-    MissingFileError: names the first planned file that is missing.
-    """
+    MissingFileError: names the first planned file that is missing."""
     for path in planned_paths(plan):
         if sizes.get(path) is None:
             raise MissingFileError(
@@ -114,9 +111,8 @@ def recommended_executors(slice_bytes: Sequence[int]) -> int:
     """How many executors finish a plan soonest: ceil(total bytes / largest slice's bytes).
 
     One file slice is one task and cannot be divided, so a plan takes at least as long as its largest slice. This many
-    executors are all busy for as long as the largest slice takes; more of them would only wait.
-    The result is at most the number of slices, and 0 for an empty plan.
-    """
+    executors are all busy for as long as the largest slice takes; more of them would only wait. The result is at most
+    the number of slices, and 0 for an empty plan."""
     largest = max(slice_bytes, default=0)
     if largest == 0:
         return min(1, len(slice_bytes))

@@ -1,8 +1,7 @@
 """The commands that show a table. They change nothing.
 
 Each command computes plain data (`timeline.cli.report`), then renders it (`timeline.cli.render`). If a writer moves a
-file between two calls, the command reads everything again, table settings included.
-"""
+file between two calls, the command reads everything again, table settings included."""
 
 from __future__ import annotations
 

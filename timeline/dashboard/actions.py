@@ -4,8 +4,7 @@ POST /t/<name>/actions/<order>             a form of a page; the answer is the p
 POST /api/tables/<name>/actions/<order>    with `Authorization: Bearer`; `instant` in the query string or a form
 
 One action at a time runs on a table. A person must have logged in, and this service must have made the form for that
-login, so that no page of another site can send it (`Access.order_refusal`).
-"""
+login, so that no page of another site can send it (`Access.order_refusal`)."""
 
 from __future__ import annotations
 
@@ -79,8 +78,7 @@ class Ordered:
 
 class OrderRunner:
     """Runs commands of the program `command`. After a command died or was ended, the next one continues from what it
-    left: each command is built for that.
-    """
+    left: each command is built for that."""
 
     def __init__(
         self, command: Sequence[str], storage_options: Given = None, environment: Mapping[str, str] | None = None
@@ -172,10 +170,8 @@ _JSON = b"application/json"
 
 
 class ActionApp:
-    """Takes orders on tables. `settings`: the options of the commands.
-
-    UsageError: no token, so that everybody could order; or no lock, so that a plan may lose the rows of a write.
-    """
+    """Takes orders on tables. `settings`: the options of the commands. UsageError: no token, so that everybody could
+    order; or no lock, so that a plan may lose the rows of a write."""
 
     def __init__(self, access: Access, runner: OrderRunner, settings: CommandSettings) -> None:
         if access.token is None:
@@ -198,10 +194,8 @@ class ActionApp:
     async def answer(
         self, scope: Scope, receive: Receive, send: Send, parts: Sequence[str], named: Callable[[str], ServedTable]
     ) -> None:
-        """Answers one request. `parts`: of its path. `named`: finds a table by name.
-
-        Refused, UsageError, PhantombaseError: nothing was ordered.
-        """
+        """Answers one request. `parts`: of its path. `named`: finds a table by name. Refused, UsageError,
+        PhantombaseError: nothing was ordered."""
         match parts:
             case ["t", name, "actions", order]:
                 given, is_page = await form_of(receive), True

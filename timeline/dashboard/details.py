@@ -125,9 +125,7 @@ _ORDERS = ("log_bytes", "log_files", "base_bytes", "read_amplification", "partit
 
 def groups_page(state: ServedState, given: Mapping[str, str]) -> Row:
     """One page of file groups. `given`: the parameters `sort` (a column, greatest first), `partition`, `page` (from 1).
-
-    UsageError: no such column, page or partition.
-    """
+    UsageError: no such column, page or partition."""
     order, partition = given.get("sort", _ORDERS[0]), given.get("partition") or None
     if order not in _ORDERS:
         raise UsageError("not a column to sort by", expected=", ".join(_ORDERS), found=repr(order))
@@ -188,8 +186,7 @@ def _page(text: str, pages: int) -> int:
 
 def fleet_work(tables: Sequence[Row]) -> Row:
     """`last_hour`: completed compactions. Of the pending ones: `states`, the number in each; `errors`, by kind, most
-    frequent first; `parked`, those that wait for an operator. `tables`: of `TableRows.all`.
-    """
+    frequent first; `parked`, those that wait for an operator. `tables`: of `TableRows.all`."""
     pending = [{"served_as": row["served_as"], **one} for row in tables for one in row.get("work", ())]
     failed = [one for one in pending if one["failures"]]
     kinds = Counter(one["failures"]["error"] for one in failed).most_common()

@@ -25,10 +25,8 @@ class OrderName(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSettings:
-    """The settings for commands on the served tables. Neither `lock` nor `sole_writer`: they are unknown here.
-
-    `lock`: as for `table_lock`; `{name}` in it is replaced by the table's name. UsageError: both are given.
-    """
+    """The settings for commands on the served tables. Neither `lock` nor `sole_writer`: they are unknown here. `lock`:
+    as for `table_lock`; `{name}` in it is replaced by the table's name. UsageError: both are given."""
 
     lock: str | None = None
     sole_writer: bool = False

@@ -1,8 +1,7 @@
 """The pages as HTML, made on the server (pure): they need no script.
 
 A table's page has commands to copy, some of which are orders, with buttons; what a pending instant blocks; and the
-timeline as bars, each from an instant's request to its completion.
-"""
+timeline as bars, each from an instant's request to its completion."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ _SCHEDULES = "requests a compaction of them; writers go on"
 
 def advice(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
     """`why`, `command` and what it `does`, most urgent first; `order`: the name and the instant of one (`orders`), or
-    None. `row`: the complete row of a table. `settings`: those of the commands.
-    """
+    None. `row`: the complete row of a table. `settings`: those of the commands."""
     path, orders = shlex.quote(row["path"]), _Orders(row, settings)
     found = [*_of_fleet_info(row, path, orders), *_of_pending(row, path, orders), *_of_debt(row, orders)]
     if row["health"] == "broken":
@@ -173,10 +171,8 @@ class Bar:
 
 
 def bars(instants: Sequence[Row], now: datetime) -> list[Bar]:
-    """The newest instants, newest first. `now` is in the table's zone.
-
-    Pending ones are open to the right: the time shown ends a quarter after the last event, or now if that is earlier.
-    """
+    """The newest instants, newest first. `now` is in the table's zone. Pending ones are open to the right: the time
+    shown ends a quarter after the last event, or now if that is earlier."""
     newest = [(row, begun) for row in instants if (begun := moment(row["instant"])) is not None][-SHOWN:]
     if not newest:
         return []
@@ -277,8 +273,7 @@ def table_page(
     again: bool = True,
 ) -> str:
     """One table. `row`: of `TableRows.one`, with `whole`. `now`: in the table's zone, if it can be read. `proof`: for
-    the forms of orders; None: orders are commands to copy. `ordered`: the last orders. `again`: see `tables_page`.
-    """
+    the forms of orders; None: orders are commands to copy. `ordered`: the last orders. `again`: see `tables_page`."""
     shown = bars(row["instants"], now) if now is not None else []
     return _render(
         "table.html",

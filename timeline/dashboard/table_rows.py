@@ -36,9 +36,7 @@ _TRIGGER = TriggerOptions()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
     """What happened on a table. Writes are those of writers, not of table services. `last_...`: requested times.
-
-    `oldest_pending_s`: of the pending compactions, see `Clock.oldest`. `utc_offset_s`: of the zone of its instants.
-    """
+    `oldest_pending_s`: of the pending compactions, see `Clock.oldest`. `utc_offset_s`: of the zone of its instants."""
 
     last_write: str | None
     seconds_since_write: float | None
@@ -88,10 +86,8 @@ def _within_hour(ages_s: Sequence[float | None]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDetails:
-    """What only the page of a table shows. `now`: in its zone. `trend`: its debt over the last day.
-
-    `fleet_info`: as in the JSON of `compactor-daemon status`.
-    """
+    """What only the page of a table shows. `now`: in its zone. `trend`: its debt over the last day. `fleet_info`: as in
+    the JSON of `compactor-daemon status`."""
 
     overview: Overview = field(metadata=FLAT)
     timezone: str
@@ -106,9 +102,7 @@ class TableDetails:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
     """A served table. `debt`, `activity`, `work`: None if it cannot be read; then `name` and `pending` as far as known.
-
-    `work`: what daemons know of its pending compactions. `lock`: which process holds the table lock.
-    """
+    `work`: what daemons know of its pending compactions. `lock`: which process holds the table lock."""
 
     served_as: str
     path: str
@@ -133,9 +127,7 @@ def table_report(
     whole: bool,
 ) -> TableReport:
     """The report of a table that can be read. `about`: what daemons know of it. `whole`: with `details`.
-
-    PhantombaseError: it cannot be read.
-    """
+    PhantombaseError: it cannot be read."""
     kinds = state.kinds if whole else None
     shown = from_one_snapshot(lambda: overview(table.snapshot(), pending_only=not whole, kinds=kinds))
     clock = Clock.of(table)
@@ -170,8 +162,7 @@ class FleetInfo(Protocol):
 
     def about(self, table: Table, *, whole: bool = True) -> Row:
         """One table, with the names of `compactor-daemon status --json`. `whole`: also what only its page shows:
-        `next_plan`, whether this daemon `requests` compactions, and the `unfinished` file groups of running ones.
-        """
+        `next_plan`, whether this daemon `requests` compactions, and the `unfinished` file groups of running ones."""
         ...
 
     def slo_s(self, path: str) -> float | None:
@@ -179,11 +170,9 @@ class FleetInfo(Protocol):
         ...
 
     def fleet(self) -> Row:
-        """`daemons`: who, host, pid, tables; `zookeeper`: connected, or None without it; `claims` of all tables.
-
-        The first daemon is that of this process; others are known by their claims. `problem`: why the others are
-        unknown, if they are.
-        """
+        """`daemons`: who, host, pid, tables; `zookeeper`: connected, or None without it; `claims` of all tables. The
+        first daemon is that of this process; others are known by their claims. `problem`: why the others are unknown,
+        if they are."""
         ...
 
 
@@ -215,8 +204,7 @@ _FRESH_S = 5.0
 
 class TableRows:
     """Makes the reports. `slo_s`: a compaction that is pending for longer is late, None: as in `FleetInfo`; `settings`:
-    with the lock whose holder is shown.
-    """
+    with the lock whose holder is shown."""
 
     def __init__(
         self, slo_s: float | None, fleet_info: FleetInfo | None = None, settings: CommandSettings = _SETTINGS

@@ -4,10 +4,9 @@ Version 6, folder `.hoodie/archived`: log files `.commits_.archive.<n>_<token>` 
 `HoodieArchivedMetaEntry` for each state file of an instant. While Hudi merges small archive files into a larger one,
 the file `mergeArchivePlan` names the larger one, which may be incomplete; the small ones exist until it is complete.
 
-Versions 8 and 9, folder `.hoodie/timeline/history`, a log-structured merge tree: `_version_` (text, current n)
--> `manifest_<n>` (JSON, `{"files": [{"fileName", "fileLen"}]}`) -> Parquet files, one row per completed
-instant. Hudi replaces `_version_` by deleting and writing it; in between, the greatest manifest is the current one.
-"""
+Versions 8 and 9, folder `.hoodie/timeline/history`, a log-structured merge tree: `_version_` (text, current n) ->
+`manifest_<n>` (JSON, `{"files": [{"fileName", "fileLen"}]}`) -> Parquet files, one row per completed instant. Hudi
+replaces `_version_` by deleting and writing it; in between, the greatest manifest is the current one."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ def load_history(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
     Without a history folder, or with an empty one, nothing was archived: the result is an empty tuple.
 
     UnknownStateError: a file in the folder is missing or unreadable. An instant that is not found may be in that file,
-    so "not found" must not be treated as "not archived".
-    """
+    so "not found" must not be treated as "not archived"."""
     return whole(config, lambda: highest_states(_instants(storage, config)))
 
 
@@ -87,9 +85,7 @@ def archived_commits(
     storage: Storage, config: TableConfig, wanted: Collection[Instant]
 ) -> dict[Instant, CommitMetadata]:
     """The metadata of archived writes that the archive contains: on versions 8 and 9 for most writes, on 6 for none.
-
-    UnknownStateError: see `load_history`.
-    """
+    UnknownStateError: see `load_history`."""
     where = config.history_folder
     records = archived_records(storage, config, wanted)
     return whole(config, lambda: {i: decode_commit(data, where) for i, data in records.items()})
@@ -98,10 +94,8 @@ def archived_commits(
 def archived_records(
     storage: Storage, config: TableConfig, wanted: Collection[Instant], *, plans: bool = False
 ) -> dict[Instant, bytes]:
-    """The bytes of the completed files of archived instants that the archive contains, see `archived_commits`.
-
-    `plans`: the bytes of the requested files of cleans and other services instead.
-    """
+    """The bytes of the completed files of archived instants that the archive contains, see `archived_commits`. `plans`:
+    the bytes of the requested files of cleans and other services instead."""
     if not wanted or not config.layout.has_completion_times:
         return {}
     by_name = {(i.requested_time, i.action): i for i in wanted}
@@ -229,10 +223,8 @@ _COMMIT, _REPLACE, _CLEAN = "hoodieCommitMetadata", "hoodieReplaceCommitMetadata
 
 
 def archived_extras(storage: Storage, config: TableConfig, archived: Sequence[Instant]) -> Iterator[Extras]:
-    """The writes among these archived instants that the archive contains, the newest first.
-
-    UnknownStateError: the archive cannot be read.
-    """
+    """The writes among these archived instants that the archive contains, the newest first. UnknownStateError: the
+    archive cannot be read."""
     writes = sorted((i for i in archived if i.is_write), key=lambda i: i.requested_time, reverse=True)
     if config.layout.has_completion_times:
         for start in range(0, len(writes), _AT_ONCE):
@@ -250,9 +242,7 @@ def archived_writes(
     storage: Storage, config: TableConfig, archived: Sequence[Instant]
 ) -> Iterator[tuple[Instant, CommitMetadata]]:
     """The writes among these archived instants with their metadata, if the archive contains it, in any order.
-
-    UnknownStateError: the archive cannot be read.
-    """
+    UnknownStateError: the archive cannot be read."""
     writes = [i for i in archived if i.is_write]
     if config.layout.has_completion_times:
         yield from archived_commits(storage, config, writes).items()
@@ -267,10 +257,8 @@ def archived_writes(
 def archived_clean_plans(
     storage: Storage, config: TableConfig, archived: Sequence[Instant]
 ) -> Iterator[tuple[Instant, CleanPlan]]:
-    """The cleans among these archived instants with their plans, if the archive contains them.
-
-    UnknownStateError: the archive cannot be read. MalformedError: a plan cannot be decoded.
-    """
+    """The cleans among these archived instants with their plans, if the archive contains them. UnknownStateError: the
+    archive cannot be read. MalformedError: a plan cannot be decoded."""
     cleans = {i.requested_time: i for i in archived if i.action == "clean"}
     where = config.history_folder
     if config.layout.has_completion_times:

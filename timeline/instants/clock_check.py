@@ -3,8 +3,7 @@
 A compaction requested at C hides later writes whose completion time is before C (see `view`). So a process whose clock
 is ahead of the writers' would hide all their writes until their clock passes C. A process whose clock is slow chooses
 max + 1 ms, which hides nothing. But on version 6 Hudi 1.x compares C with modification times in the writers' zone, and
-C must be greater than these. `ClockOptions` is the only place that defines the zone and the allowed difference.
-"""
+C must be greater than these. `ClockOptions` is the only place that defines the zone and the allowed difference."""
 
 from __future__ import annotations
 
@@ -46,10 +45,8 @@ class ClockOptions:
         self.zone(utc_timezone=False)
 
     def zone(self, *, utc_timezone: bool) -> tzinfo | None:
-        """The zone of a table's instants, None for this process's own; `utc_timezone`: the table's setting.
-
-        UsageError: this machine does not know the zone.
-        """
+        """The zone of a table's instants, None for this process's own; `utc_timezone`: the table's setting. UsageError:
+        this machine does not know the zone."""
         if utc_timezone or self.timezone.upper() == "UTC":
             return UTC
         if self.timezone.upper() == LOCAL:
@@ -136,11 +133,8 @@ def _utc(offset: timedelta) -> str:
 
 
 def check_clock(storage: Storage, seen: ClockEvidence, now_ms: Callable[[], int], options: ClockOptions) -> None:
-    """ClockError if this process's clock is ahead of the storage's.
-
-    The clock is compared with the newest file of the timeline if that is recent enough; otherwise with the time of an
-    object that is put and removed.
-    """
+    """ClockError if this process's clock is ahead of the storage's. The clock is compared with the newest file of the
+    timeline if that is recent enough; otherwise with the time of an object that is put and removed."""
     skew_ms = options.clock_skew_s * 1000
     if seen.newest_ms and now_ms() - seen.newest_ms <= skew_ms:
         return
@@ -157,9 +151,7 @@ def check_clock(storage: Storage, seen: ClockEvidence, now_ms: Callable[[], int]
 
 def check_future(base_path: str, stamp: Stamp, named_ms: int, now_ms: int, options: ClockOptions) -> None:
     """ClockError if a completed file without a completion time was written in the future, by this process's clock.
-
-    `named_ms`: the time in its name, in milliseconds since the epoch.
-    """
+    `named_ms`: the time in its name, in milliseconds since the epoch."""
     ahead_ms, skew_ms = stamp.written_ms - now_ms, options.clock_skew_s * 1000
     if ahead_ms > skew_ms:
         is_named = named_ms - now_ms > skew_ms
@@ -184,8 +176,7 @@ def in_the_future(
 
     `above`: the instant to exceed, None for a time that is only reserved. `time`: its requested or completion time.
     `chosen`: the time of the new instant. `ahead`: how far that is ahead of this process's clock, None if it is not a
-    date.
-    """
+    date."""
     name = f"{above.action} {above.requested_time}" if above is not None else f"the reserved time {time}"
     if above is not None and time == above.completion_time:
         name += f", which completed at {time}"

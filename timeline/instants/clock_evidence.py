@@ -57,12 +57,9 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockEvidence:
-    """What the modification times of a timeline's files show.
-
-    `stamps`: the newest files whose time a writer had just chosen. `newest_ms`: newest time of all files. `unnamed`:
-    of the completed files without a completion time in their name (version 6), the one written last: Hudi 1.x uses its
-    modification time as the completion time.
-    """
+    """What the modification times of a timeline's files show. `stamps`: the newest files whose time a writer had just
+    chosen. `newest_ms`: newest time of all files. `unnamed`: of the completed files without a completion time in their
+    name (version 6), the one written last: Hudi 1.x uses its modification time as the completion time."""
 
     stamps: tuple[Stamp, ...] = ()
     newest_ms: int = 0
@@ -115,12 +112,11 @@ def _stamp(file: tuple[Instant, int]) -> Stamp:
 def judge(stamps: Sequence[Stamp], local: Callable[[int], datetime], skew_s: float) -> ZoneVerdict:
     """Compares the writers' zone with this process's zone.
 
-    `local`: converts milliseconds since the epoch to this process's time of day at that time (naive, as instants
-    are), so that a change to or from daylight saving time does not look like another zone. `skew_s`: how far the
-    writers' clocks may be ahead of the storage's. If some writers agree with this process and others do not, the
-    writers whose instants are earlier decide: their next writes would be older than what this process requests. They
-    do not decide if they only had a wrong clock that was corrected since (see above).
-    """
+    `local`: converts milliseconds since the epoch to this process's time of day at that time (naive, as instants are),
+    so that a change to or from daylight saving time does not look like another zone. `skew_s`: how far the writers'
+    clocks may be ahead of the storage's. If some writers agree with this process and others do not, the writers whose
+    instants are earlier decide: their next writes would be older than what this process requests. They do not decide if
+    they only had a wrong clock that was corrected since (see above)."""
     early = min(timedelta(seconds=skew_s), _EARLY_MAX)
     newest = sorted(stamps, key=lambda s: s.written_ms, reverse=True)
     by_zone: dict[timedelta, list[_Seen]] = {}
@@ -173,9 +169,7 @@ def _is_over(others: Sequence[Stamp], here: Sequence[Stamp], newest: Sequence[St
 
 def _is_convincing(seen: Sequence[_Seen], of: int) -> bool:
     """Whether files that indicate another zone cannot be copies: the times of two of them advanced with their instants.
-
-    If all instants are so close that no time can have advanced, all files must agree, each written at once.
-    """
+    If all instants are so close that no time can have advanced, all files must agree, each written at once."""
     pairs = list(combinations(seen, 2))
     if any((gap := abs(a.time - b.time)) >= _MOVED and abs(a.late - b.late) <= gap / 2 for a, b in pairs):
         return True

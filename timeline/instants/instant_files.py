@@ -40,10 +40,8 @@ class StateFiles:
         return self.of.get(instant.identity, ())
 
     def written(self, instants: Iterable[Instant], moment: Callable[[int], str]) -> dict[str, str]:
-        """When the completed files of instants were written, by requested time.
-
-        `moment`: converts a modification time to an instant time.
-        """
+        """When the completed files of instants were written, by requested time. `moment`: converts a modification time
+        to an instant time."""
         return {
             i.requested_time: moment(f.modified_ms)
             for i in instants
@@ -100,9 +98,7 @@ class InstantFiles:
 
     def completed_commits(self, only: str | None = None) -> list[Instant]:
         """Every completed commit on storage. With `only`: also delta commits, since a log compaction completes as one.
-
-        On versions 8 and 9 one instant can have two completed files, since each name has its own completion time.
-        """
+        On versions 8 and 9 one instant can have two completed files, since each name has its own completion time."""
         names = [e.name for e in list_of_table(self.storage, self.config.timeline_folder) if not e.is_folder]
         found = [i for n in names if (i := self.config.layout.parse(n)) and i.completed]
         if only is None:
@@ -114,11 +110,9 @@ class InstantFiles:
         return self._decoded(instant, decode_summary)
 
     def commit_metadata(self, instant: Instant) -> CommitMetadata:
-        """The metadata of a completed write.
-
-        Hudi writes the file in place on local storage, so a reader may see it empty or incomplete for a short time.
-        Metadata that cannot be decoded is therefore read again a few times before an error is raised.
-        """
+        """The metadata of a completed write. Hudi writes the file in place on local storage, so a reader may see it
+        empty or incomplete for a short time. Metadata that cannot be decoded is therefore read again a few times before
+        an error is raised."""
         return self._decoded(instant, decode_commit)
 
     def _decoded(self, instant: Instant, decode: Callable[[bytes, str], CommitMetadata]) -> CommitMetadata:
@@ -136,11 +130,8 @@ class InstantFiles:
 
     def recorded(self, instant: Instant) -> CommitMetadata | None:
         """The metadata of a completed write; None for an empty file of a commit or delta commit, as old Flink jobs
-        leave it.
-
-        Hudi then counts data files by their names; so does a view (`Witness.unread`). A replace commit with an empty
-        file is an error: the file groups that it replaced are unknown. Errors as in `commit_metadata`.
-        """
+        leave it. Hudi then counts data files by their names; so does a view (`Witness.unread`). A replace commit with
+        an empty file is an error: the file groups that it replaced are unknown. Errors as in `commit_metadata`."""
         if instant.family != "replacecommit" and not self.storage.read(self.path(instant)):
             return None
         return self.commit_metadata(instant)
@@ -155,10 +146,8 @@ class InstantFiles:
         return log if self.storage.find(self.path(log)) is not None else replace(log, action="compaction")
 
     def compaction_plan(self, instant: str) -> CompactionPlan:
-        """The plan of a compaction or log compaction, pending or completed.
-
-        MissingFileError: the plan does not exist. MalformedError: it cannot be read; the error says what to do.
-        """
+        """The plan of a compaction or log compaction, pending or completed. MissingFileError: the plan does not exist.
+        MalformedError: it cannot be read; the error says what to do."""
         requested = self.requested_merge(instant)
         path = self.path(requested)
         data = self.storage.read(path)
@@ -211,10 +200,8 @@ _PLAN = root_record(
 
 def retained_by(files: InstantFiles, clean: Instant) -> str:
     """The earliest commit that a clean retained, by its requested time; the clean's own if it retained file versions.
-
     "": the clean removed nothing. MalformedError: its record or plan cannot be read, or its plan is missing.
-    MissingFileError: its record is missing.
-    """
+    MissingFileError: its record is missing."""
     if clean.completed:
         try:
             metadata = _read(files, clean, _CLEAN)

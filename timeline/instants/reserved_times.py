@@ -6,9 +6,8 @@
                                                     `commit`
     .hoodie/.phantombase/<T>/reserved-0-<T>         a tombstone without attempts: the plan of a clustering was cancelled
 
-These times are in use although no timeline file shows them. The name of the object contains the time, so the object
-is not read. Once a compaction is completed or archived, the timeline shows its time.
-"""
+These times are in use although no timeline file shows them. The name of the object contains the time, so the object is
+not read. Once a compaction is completed or archived, the timeline shows its time."""
 
 from __future__ import annotations
 
@@ -93,11 +92,9 @@ def has_tombstone(storage: Storage, instant: str) -> bool:
 def reserved_times(
     storage: Storage, timeline: Timeline, instants: Iterable[str], moment: Callable[[int], str]
 ) -> Iterator[str]:
-    """Recorded instants, and completion times that were decided but may not be visible yet.
-
-    `timeline`: loaded under the lock. `instants`: recorded ones. `moment`: converts milliseconds since the epoch to an
-    instant time of the table.
-    """
+    """Recorded instants, and completion times that were decided but may not be visible yet. `timeline`: loaded under
+    the lock. `instants`: recorded ones. `moment`: converts milliseconds since the epoch to an instant time of the
+    table."""
     pending = {i.requested_time for i in timeline.pending_merges}
     active = {i.requested_time for i in timeline.instants}
     for instant in instants:
@@ -124,11 +121,9 @@ def _decided(storage: Storage, instant: str, moment: Callable[[int], str]) -> It
 
 
 def _by_outcome(storage: Storage, path: str, moment: Callable[[int], str]) -> Iterator[str]:
-    """The completion time that an attempt decided, if any, by its outcome; an upper bound if that is unreadable.
-
-    The upper bound is the time at which the storage received the record: the completion time was chosen before that,
-    by the clock, above all times in use.
-    """
+    """The completion time that an attempt decided, if any, by its outcome; an upper bound if that is unreadable. The
+    upper bound is the time at which the storage received the record: the completion time was chosen before that, by the
+    clock, above all times in use."""
     entry = storage.find(path)
     if entry is None:
         return

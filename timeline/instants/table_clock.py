@@ -27,10 +27,8 @@ _SKEW_MAX_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """A used time and its instant in the timeline; None: the time is reserved, or of the metadata table.
-
-    `always`: new times must exceed it even if it is in the future, as they must exceed the times of completed writes.
-    """
+    """A used time and its instant in the timeline; None: the time is reserved, or of the metadata table. `always`: new
+    times must exceed it even if it is in the future, as they must exceed the times of completed writes."""
 
     time: str
     by: Instant | None
@@ -93,8 +91,7 @@ class TableClock:
 
     def check_zone_of(self, going: Iterable[Instant], timeline: Timeline) -> None:
         """`check_zone` before these instants are archived. Where a name has no completion time, the file's time in this
-        process's zone stands for it. A wrong one would be kept in the archive, and Hudi 1.x slices log files by it.
-        """
+        process's zone stands for it. A wrong one would be kept in the archive, and Hudi 1.x slices log files by it."""
         if any(i.completion_time is None for i in going):
             self.check_zone(timeline)
 
@@ -103,8 +100,7 @@ class TableClock:
 
         This is the only way to choose an instant or a completion time. `timeline`: loaded under the table lock.
         `undone`: times of instants that are about to be undone. ClockError: see `clock_check`; also if the time would
-        be in the future, see `_chosen`.
-        """
+        be in the future, see `_chosen`."""
         verdict = self.check_zone(timeline)
         check_clock(self.storage, timeline.written, clock_ms, self.options)
         used = [*self._used(timeline, undone), *(_Used(time, None, always=True) for time in also_above)]
@@ -112,9 +108,7 @@ class TableClock:
 
     def next_plan_time(self, timeline: Timeline, *, dry_run: bool) -> str:
         """`next_time` for a plan. A plan hides writes that complete before it, so it must not be ahead of their clock.
-
-        `dry_run`: puts no object on storage to read the storage's clock.
-        """
+        `dry_run`: puts no object on storage to read the storage's clock."""
         verdict = self.check_zone(timeline)
         if not dry_run:
             check_clock(self.storage, timeline.written, clock_ms, self.options)
@@ -160,8 +154,7 @@ class TableClock:
         Of the used times that exceed `shown` by more than the allowed difference, only those of completed writes (and
         `always` ones) count: a time chosen below the others hides nothing and differs from them. Up to `waits` all
         instants count. Instants of `undone` never count. ClockError: the times that count are in the future. `probes`:
-        the storage's clock may be read, if this one seems to be slow.
-        """
+        the storage's clock may be read, if this one seems to be slow."""
         now = self.now()
         time = next_time(now, (u.time for u in used))
         skew = timedelta(seconds=min(self.options.clock_skew_s, _SKEW_MAX_S))
@@ -229,13 +222,9 @@ class TimelineLoader:
     clock: TableClock
 
     def load(self, *, archived: bool = False) -> Timeline:
-        """The active timeline; with `archived` the archived instants too.
-
-        The archived instants are always loaded where no active write is completed: all active writes may be rolled
-        back, and earlier ones archived.
-
-        UnknownStateError: an archived timeline exists and cannot be read.
-        """
+        """The active timeline; with `archived` the archived instants too. The archived instants are always loaded where
+        no active write is completed: all active writes may be rolled back, and earlier ones archived.
+        UnknownStateError: an archived timeline exists and cannot be read."""
         entries = list_of_table(self.storage, self.config.timeline_folder)
         parsed = {e.name: self.config.layout.parse(e.name) for e in entries if not e.is_folder}
         files = [(i, e.modified_ms) for e in entries if (i := parsed.get(e.name)) is not None]

@@ -9,8 +9,7 @@ Counting delta commits follows ScheduleCompactionActionExecutor and CompactionUt
                                           pending after the last completed one; pending delta commits too
     seconds                               from the requested time of the last completed compaction, in full seconds
 
-If no compaction is completed (or requested) yet, all delta commits count, and time runs from the first one.
-"""
+If no compaction is completed (or requested) yet, all delta commits count, and time runs from the first one."""
 
 from __future__ import annotations
 
@@ -33,12 +32,11 @@ class Timeline:
     """One instant per (time, family) at its highest state, ordered by time.
 
     `archived`: completed instants that were moved out of the active timeline, as far as they are loaded.
-    `legacy_completions`: for completed files without a completion time in their name (tables upgraded from
-    version 6) the files' modification times, as instant times. `written`: what modification times show about the
-    writers' clocks; it does not take part in comparisons of timelines. `commits_are_writes`: the table is
-    COPY_ON_WRITE; otherwise a completed commit is a compaction. `hidden`: completed delta commits that `instants`
-    lacks, since it has another instant of that time (a write and a log compaction); their files count.
-    """
+    `legacy_completions`: for completed files without a completion time in their name (tables upgraded from version 6)
+    the files' modification times, as instant times. `written`: what modification times show about the writers' clocks;
+    it does not take part in comparisons of timelines. `commits_are_writes`: the table is COPY_ON_WRITE; otherwise a
+    completed commit is a compaction. `hidden`: completed delta commits that `instants` lacks, since it has another
+    instant of that time (a write and a log compaction); their files count."""
 
     layout: Layout
     instants: tuple[Instant, ...]
@@ -65,8 +63,7 @@ class Timeline:
 
         A writer that takes no lock may start in the same millisecond as a plan. Files and blocks contain only the time.
         The plan and the commit name the files of the compaction (`ViewFacts`); all other files and blocks of that time
-        belong to the writer.
-        """
+        belong to the writer."""
         found: dict[str, Instant] = {}
         for instant in self.instants:
             other = found.get(instant.requested_time)
@@ -76,10 +73,8 @@ class Timeline:
 
     @cached_property
     def completed_writes(self) -> dict[str, Instant]:
-        """Completed commits, delta commits and replace commits of the active timeline, by requested time.
-
-        If two have the same time, see `_writes`; `completed` contains both.
-        """
+        """Completed commits, delta commits and replace commits of the active timeline, by requested time. If two have
+        the same time, see `_writes`; `completed` contains both."""
         return {t: i for t, i in self._writes.items() if i.completed}
 
     @property
@@ -126,11 +121,8 @@ class Timeline:
 
     @cached_property
     def pending_compactions(self) -> tuple[Instant, ...]:
-        """Pending compactions, earliest first.
-
-        On layout 1 an inflight compaction is named `<t>.compaction.inflight`; its requested file with the plan
-        still exists.
-        """
+        """Pending compactions, earliest first. On layout 1 an inflight compaction is named `<t>.compaction.inflight`;
+        its requested file with the plan still exists."""
         return self.pending("compaction")
 
     @cached_property
@@ -140,11 +132,8 @@ class Timeline:
 
     @cached_property
     def start(self) -> str:
-        """The first write of the active timeline, in any state; "" if none exists.
-
-        An older instant that is not in the active timeline was archived: archival removes the oldest completed instants
-        and never passes a pending one.
-        """
+        """The first write of the active timeline, in any state; "" if none exists. An older instant that is not in the
+        active timeline was archived: archival removes the oldest completed instants and never passes a pending one."""
         return min((i.requested_time for i in self.instants if i.is_write), default="")
 
     @cached_property
@@ -158,11 +147,9 @@ class Timeline:
         return time not in self.pending_writes and (time < self.start or time in self._archived_writes)
 
     def completion_time(self, time: str) -> str | None:
-        """When a write completed; None while it is pending, and for unknown instants.
-
-        An instant older than the active timeline that the archive lacks too counts as completed after all others: Hudi
-        assigns its logs to the newest slice.
-        """
+        """When a write completed; None while it is pending, and for unknown instants. An instant older than the active
+        timeline that the archive lacks too counts as completed after all others: Hudi assigns its logs to the newest
+        slice."""
         instant = self.completed_writes.get(time) or self._archived_writes.get(time)
         if instant is not None:
             return self.completed_at(instant)
@@ -175,9 +162,7 @@ class Timeline:
 
     def moment_of(self, write: Instant) -> str:
         """When a completed write became visible: its completion time; on version 6, which has none, its requested time.
-
-        Incremental reads are ordered by this time.
-        """
+        Incremental reads are ordered by this time."""
         return self.completed_at(write) if self.layout.has_completion_times else write.requested_time
 
     def counts_from(self, write: Instant) -> str:
@@ -189,10 +174,8 @@ class Timeline:
         return completed.action == "commit" and not self.commits_are_writes
 
     def needs_archive(self, time: str) -> bool:
-        """Whether only the archived timeline shows when, or whether, a write completed.
-
-        Archived instants are older than the start. Later ones exist only where `may_be_archived_later` says so.
-        """
+        """Whether only the archived timeline shows when, or whether, a write completed. Archived instants are older
+        than the start. Later ones exist only where `may_be_archived_later` says so."""
         if time in self.completed_writes or time in self.pending_writes:
             return False
         if time < self.start:
@@ -201,11 +184,9 @@ class Timeline:
 
     @cached_property
     def may_be_archived_later(self) -> bool:
-        """Whether archived instants may be later than the start.
-
-        Archival continues beyond savepoints, whose own instants stay. And a writer whose clock is slow may begin a
-        write before instants that are archived already; Hudi counts from the first completed write.
-        """
+        """Whether archived instants may be later than the start. Archival continues beyond savepoints, whose own
+        instants stay. And a writer whose clock is slow may begin a write before instants that are archived already;
+        Hudi counts from the first completed write."""
         return self.start in self.pending_writes or any(i.action == "savepoint" for i in self.instants)
 
     def may_be_cleaned_since(self, before: Timeline) -> bool:
@@ -216,8 +197,7 @@ class Timeline:
     def superseding_since(self, before: Timeline, seen: Collection[str] | None, *, below: str) -> list[str]:
         """Requested times of the writes completed since the earlier timeline `before` that may supersede files: all
         except delta commits without a base file. `seen`: the instants of listed base files; None: each may have one.
-        This timeline has its archive loaded if instants were archived since `before`.
-        """
+        This timeline has its archive loaded if instants were archived since `before`."""
         known = {i.identity for i in before.completed}
         mine = (i for i in (*self.archived, *self.instants) if i.is_write and i.completed)
         return sorted(
@@ -231,11 +211,9 @@ class Timeline:
         )
 
     def with_its_archived(self, archived: Iterable[Instant]) -> Timeline:
-        """This timeline with those archived instants that had completed when it was listed.
-
-        Instants archived since then would count, while active ones completed after them would not. Where no active
-        write is completed, as after rollbacks of all of them, all archived ones count.
-        """
+        """This timeline with those archived instants that had completed when it was listed. Instants archived since
+        then would count, while active ones completed after them would not. Where no active write is completed, as after
+        rollbacks of all of them, all archived ones count."""
         newest = max((i.requested_time for i in self.instants), default="")
         pending = {i.identity for i in self.instants if not i.completed}
         found = tuple(archived)
@@ -259,11 +237,9 @@ class Timeline:
         return replace(self, instants=tuple(requested if i.identity == same else i for i in self.instants))
 
     def completed_by(self, time: str) -> Timeline:
-        """This timeline with the writes that had completed at a completion time; later ones are pending.
-
-        The archived instants must be loaded. A completed compaction counts from its requested time on: it changes no
-        row, and a cleaner may have removed the files that it merged.
-        """
+        """This timeline with the writes that had completed at a completion time; later ones are pending. The archived
+        instants must be loaded. A completed compaction counts from its requested time on: it changes no row, and a
+        cleaner may have removed the files that it merged."""
         active = {i.identity for i in self.instants}
         gone = [i for i in self.archived if i.is_write and not self._counts_at(i, time)]
         late = [_in_progress(i) for i in gone if i.identity not in active]
@@ -318,10 +294,8 @@ class SinceCompaction:
     instant: str
 
     def seconds(self, now: datetime) -> int:
-        """Seconds from the instant to `now`, both cut to full seconds, as in Hudi.
-
-        A clock change of a LOCAL zone counts as elapsed time. An instant that is not a date counts as the next one.
-        """
+        """Seconds from the instant to `now`, both cut to full seconds, as in Hudi. A clock change of a LOCAL zone
+        counts as elapsed time. An instant that is not a date counts as the next one."""
         past = real_time(self.instant).replace(microsecond=0)
         return round((now.replace(microsecond=0) - past).total_seconds())
 

@@ -1,8 +1,7 @@
 """When a compaction is due: Hudi's triggers, and the urgency of partitions (pure).
 
 A trigger is a function of the timeline, the clock and the options; `timeline.commits_since_compaction` counts the delta
-commits. A new trigger is a member of `TriggerStrategy` and a case of `triggered`.
-"""
+commits. A new trigger is a member of `TriggerStrategy` and a case of `triggered`."""
 
 from __future__ import annotations
 
@@ -35,11 +34,9 @@ class TriggerStrategy(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerOptions:
-    """When to request a compaction (stages: trigger, gate).
-
-    The default strategy is not Hudi's: NUM_COMMITS fires at every commit while a plan is pending. ALWAYS ignores
-    `gate_s`: a process that asks once does not come back to use the gate.
-    """
+    """When to request a compaction (stages: trigger, gate). The default strategy is not Hudi's: NUM_COMMITS fires at
+    every commit while a plan is pending. ALWAYS ignores `gate_s`: a process that asks once does not come back to use
+    the gate."""
 
     strategy: TriggerStrategy = option(
         TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST,
@@ -101,9 +98,7 @@ def triggered(timeline: Timeline, now: datetime, options: TriggerOptions) -> Tri
 
 def unplanned(timeline: Timeline, now: datetime) -> tuple[int, float | None]:
     """Delta commits since the last request, and seconds since the first of them, or since the request if there is none.
-
-    None: nothing was ever written, or the instant's time is not a real time.
-    """
+    None: nothing was ever written, or the instant's time is not a real time."""
     since = since_request(timeline)
     if since is None:
         return 0, None
@@ -126,9 +121,7 @@ class Urgency(Enum):
 @dataclass(frozen=True, kw_only=True)
 class UrgencyOptions:
     """Urgency of the table, and of partitions by pattern: the first match counts (Paimon's lookup compaction).
-
-    `partition_urgency`: shell patterns of complete partition paths, like `2026/11/*=radical`.
-    """
+    `partition_urgency`: shell patterns of complete partition paths, like `2026/11/*=radical`."""
 
     urgency: Urgency = option(Urgency.GENTLE, "at the trigger (gentle), or as soon as there is a log file (radical)")
     max_interval_s: float | None = option(None, "gentle: seconds after which a log file is due without the trigger")
@@ -168,8 +161,7 @@ class UrgencyOptions:
 
     def fires(self, commits: int, waiting_s: float | None, *, left_out: bool = False) -> bool:
         """Whether anything can be due. `commits`: since the last request; `waiting_s`: since the first of them, or
-        since the request if there is none; `left_out`: whether the last request left something out.
-        """
+        since the request if there is none; `left_out`: whether the last request left something out."""
         if (commits or left_out) and self.any_radical:
             return True
         return self.max_interval_s is not None and waiting_s is not None and waiting_s >= self.max_interval_s

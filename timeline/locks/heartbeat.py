@@ -10,8 +10,7 @@ phantombase heartbeat names its process, so other processes on the same machine 
     phantombase
     {"boot": ..., "host": ..., "pid": ..., "started": ..., "note": {...}}
 
-The note is optional. It describes what the process did for the instant at its last beat.
-"""
+The note is optional. It describes what the process did for the instant at its last beat."""
 
 from __future__ import annotations
 
@@ -43,11 +42,9 @@ EXPIRY_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process, described so that other processes on its machine can find it.
-
-    `boot`: the machine's boot and the process's pid namespace (each container numbers its own processes); "" if
-    unknown. `started`: clock ticks from boot to its start, which distinguish it from later processes with its pid.
-    """
+    """A process, described so that other processes on its machine can find it. `boot`: the machine's boot and the
+    process's pid namespace (each container numbers its own processes); "" if unknown. `started`: clock ticks from boot
+    to its start, which distinguish it from later processes with its pid."""
 
     host: str
     boot: str
@@ -99,9 +96,7 @@ def _start(pid: int) -> int | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """A heartbeat as read. `beat_ms`: since the epoch. `ours`: phantombase wrote it. `owner_gone`: see `Process`.
-
-    `owner` and `note` (the owner's note at that beat): None if the file does not contain them.
-    """
+    `owner` and `note` (the owner's note at that beat): None if the file does not contain them."""
 
     beat_ms: int
     ours: bool
@@ -166,10 +161,8 @@ def may_be_written(storage: Storage, path: str, instant: str, now_ms: int) -> bo
 
 class Heartbeats:
     """The lapses of a heartbeat. After one its process may have been declared dead, and must not complete the instant.
-
     `keep_on_error`: after an error the file is kept, as by Hudi, for the process that rolls the instant back. Set it
-    once there is something to roll back.
-    """
+    once there is something to roll back."""
 
     def __init__(self) -> None:
         self.keep_on_error = False
@@ -187,10 +180,8 @@ class Heartbeats:
 
 @contextmanager
 def first_beat(storage: Storage, instant: str) -> Iterator[None]:
-    """Puts a heartbeat for the steps before `heartbeat`, which continues it. Removes it on an error.
-
-    If the process dies during these steps, other processes of its machine see at once that it has ended.
-    """
+    """Puts a heartbeat for the steps before `heartbeat`, which continues it. Removes it on an error. If the process
+    dies during these steps, other processes of its machine see at once that it has ended."""
     _put(storage, instant, asdict(Process.current()))
     try:
         yield
@@ -204,12 +195,9 @@ def first_beat(storage: Storage, instant: str) -> Iterator[None]:
 def heartbeat(
     storage: Storage, instant: str, interval_s: float, *, note: Callable[[], Mapping[str, Any] | None] = lambda: None
 ) -> Iterator[Heartbeats]:
-    """Keeps a heartbeat for an instant, and removes it at the end; after an error, see `Heartbeats`.
-
-    `note`: called at each beat, in another thread; returns a few plain values for the file; it must not raise.
-    A beat that fails is logged, not raised: see `Heartbeats` for the consequence. After a kill the heartbeat becomes
-    stale.
-    """
+    """Keeps a heartbeat for an instant, and removes it at the end; after an error, see `Heartbeats`. `note`: called at
+    each beat, in another thread; returns a few plain values for the file; it must not raise. A beat that fails is
+    logged, not raised: see `Heartbeats` for the consequence. After a kill the heartbeat becomes stale."""
     stop, heartbeats = threading.Event(), Heartbeats()
     process = asdict(Process.current())
 

@@ -2,8 +2,7 @@
 
 A lock may be lost inside a section: it expires while the process stalls, or a renewal is refused. The safety of a
 compaction does not depend on the check, which is one more fence. The holder is read from the locks of this machine's
-kernel, or from Hudi's lock object.
-"""
+kernel, or from Hudi's lock object."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ the outcome record, not from the lock alone. No process holds it during long wor
 | FileSystemBasedLockProvider | whether its file exists |
 
 hoodie.properties may have Hudi's names of the providers. Other locks (DynamoDB, Hive Metastore, in-process) are shown
-as unknown, never as free.
-"""
+as unknown, never as free."""
 
 from __future__ import annotations
 
@@ -44,10 +43,8 @@ class TableLock(Protocol):
     """A lock that excludes every process that uses the same provider with the same settings."""
 
     def hold(self, purpose: str) -> AbstractContextManager[Section]:
-        """Holds the lock for the `with` block. LockError if it did not become free in time.
-
-        Sections of a table are opened by `table.exclusive`, which asks `Section.check` before each change.
-        """
+        """Holds the lock for the `with` block. LockError if it did not become free in time. Sections of a table are
+        opened by `table.exclusive`, which asks `Section.check` before each change."""
         ...
 
 
@@ -183,11 +180,10 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
     """The lock that all processes of a table share: the given one (see `parse_lock`), else one on its storage.
 
     `storage` names the latter too. In a given lock `{name}` stands for the name of the table (`hoodie.table.name`), and
-    `{base_path_hash}` for the `base_path_hash` of its path, so that one text serves many tables.
-    On an object store the lock of the storage is the one Hudi's own writers share (StorageBasedLockProvider). HDFS has
-    none that Hudi's writers share: there a ZooKeeper lock must be given, unless this process is the `sole_writer`.
-    UsageError: no lock is given on HDFS, or a lock file is given for a table outside a local file system.
-    """
+    `{base_path_hash}` for the `base_path_hash` of its path, so that one text serves many tables. On an object store the
+    lock of the storage is the one Hudi's own writers share (StorageBasedLockProvider). HDFS has none that Hudi's
+    writers share: there a ZooKeeper lock must be given, unless this process is the `sole_writer`. UsageError: no lock
+    is given on HDFS, or a lock file is given for a table outside a local file system."""
     if given is None or given == STORAGE:
         if storage.own_lock is OwnLock.PRIVATE and not (sole_writer and given is None):
             raise UsageError(
@@ -212,10 +208,8 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
 
 
 def base_path_hash(path: str) -> str:
-    """The node below /tmp that Hudi's ZookeeperBasedImplicitBasePathLockProvider holds for a base path (1.2.0).
-
-    The hash is of the text: a slash at its end, or another scheme than `s3a` for `s3`, gives another node.
-    """
+    """The node below /tmp that Hudi's ZookeeperBasedImplicitBasePathLockProvider holds for a base path (1.2.0). The
+    hash is of the text: a slash at its end, or another scheme than `s3a` for `s3`, gives another node."""
     s3 = f"s3://{path[6:]}" if path[:6].lower() == "s3a://" else path
     return xxhash.xxh64_hexdigest(s3.encode(), seed=_HASH_SEED).upper()
 
@@ -235,11 +229,8 @@ def _named(storage: Storage, given: str) -> str:
 
 
 def parse_lock(text: str) -> TableLock:
-    """`file:PATH` or `zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY` as a lock; UsageError for anything else.
-    PATH is absolute, and its folder must exist when the lock is taken.
-
-    Only `table_lock` accepts `storage`.
-    """
+    """`file:PATH` or `zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY` as a lock; UsageError for anything else. PATH is
+    absolute, and its folder must exist when the lock is taken. Only `table_lock` accepts `storage`."""
     provider, separator, rest = text.partition(":")
     if separator and rest and provider == "file":
         path = rest.removeprefix("//") if rest.startswith("///") else rest

@@ -10,8 +10,7 @@ forever. A scheduler that finds a compaction due and a delta commit pending puts
       |              | no record may be put  |
 
 A writer reads the record before it starts, outside the lock. The process that plans removes the record. Only progress
-depends on it: a record that is lost, unreadable, or from another clock may delay a plan, but never loses a row.
-"""
+depends on it: a record that is lost, unreadable, or from another clock may delay a plan, but never loses a row."""
 
 from __future__ import annotations
 
@@ -70,11 +69,9 @@ class Wanted:
 def wait_while_wanted(
     storage: Storage, now: Callable[[], int] = clock_ms, sleep: Callable[[float], None] = time.sleep
 ) -> float:
-    """Waits before a writer starts a delta commit, outside the lock; returns the seconds of the wait.
-
-    The wait ends when the record is removed, at its `until`, or after its length, whatever the clock does. A later
-    record does not extend it: every call ends within GATE_S_MAX.
-    """
+    """Waits before a writer starts a delta commit, outside the lock; returns the seconds of the wait. The wait ends
+    when the record is removed, at its `until`, or after its length, whatever the clock does. A later record does not
+    extend it: every call ends within GATE_S_MAX."""
     moment = now()
     first = found = read_wanted(storage, moment)
     waited = 0.0

@@ -9,8 +9,7 @@ Credentials (TLS, digest, SASL) follow the hosts and the path, as in a URL. Lock
 The text names files, and secrets are read from them when a connection is made: the text can be logged and recorded.
 
 Where a server closes a session that lacks the right user, an exception ends kazoo's thread, which never connects again.
-Calls are not answered then, so a wait for an answer checks `ended` (`zookeeper_handler`).
-"""
+Calls are not answered then, so a wait for an answer checks `ended` (`zookeeper_handler`)."""
 
 from __future__ import annotations
 
@@ -44,11 +43,8 @@ _SERVICE = "zookeeper"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperAccess:
-    """Credentials for ZooKeeper. `ca`, `cert`, `key`: PEM files; any of them turns TLS on.
-
-    `digest_file`, `sasl_file`: USER:PASSWORD. UsageError: a file does not exist, or only one of two settings that
-    belong together is given.
-    """
+    """Credentials for ZooKeeper. `ca`, `cert`, `key`: PEM files; any of them turns TLS on. `digest_file`, `sasl_file`:
+    USER:PASSWORD. UsageError: a file does not exist, or only one of two settings that belong together is given."""
 
     ca: str | None = None
     cert: str | None = None
@@ -157,10 +153,8 @@ def connection(
     most_delay_s: float = 1.0,
     on_end: Callable[[], None] = lambda: None,
 ) -> Any:
-    """A client of these servers, without a chroot, that is not started yet.
-
-    `on_end`: called when the client ends because a server refuses its user.
-    """
+    """A client of these servers, without a chroot, that is not started yet. `on_end`: called when the client ends
+    because a server refuses its user."""
     from kazoo.client import KazooClient  # late: the import is slow, and few processes need it
 
     from .zookeeper_handler import Handler

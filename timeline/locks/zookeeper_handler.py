@@ -1,8 +1,7 @@
 """Threads of a connection to ZooKeeper that end without a trace on the terminal.
 
 Where a server closes a session that lacks the right user, an exception ends kazoo's thread, which never connects again.
-Calls are not answered then, so a wait for an answer checks `ended`.
-"""
+Calls are not answered then, so a wait for an answer checks `ended`."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ and a live Hudi writer with the same servers, base path and key exclude each oth
 Each section opens its own connection. Sections are few and short, so the handshake (a few ms) costs little. In return
 the lock is a plain value that can be sent to other processes, no session can be lost unnoticed between two sections,
 and closing the session removes every node that it made, even one whose creation was never confirmed. `check_usable`
-tries the lock before any work, so that a wrong host or password costs none.
-"""
+tries the lock before any work, so that a wrong host or password costs none."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ class ZooKeeperLock:
 
     `hosts`: `host:port[,host:port][/chroot]`. `timeout_s`: for connecting and waiting together. `session_timeout_s`:
     after this time without a heartbeat ZooKeeper frees the lock of a dead holder. With a digest the nodes are for its
-    user only; otherwise they are open, as those of Hudi's writers. UsageError: impossible settings.
-    """
+    user only; otherwise they are open, as those of Hudi's writers. UsageError: impossible settings."""
 
     hosts: str
     base_path: str
@@ -97,10 +95,8 @@ class ZooKeeperLock:
 
     @contextmanager
     def hold(self, purpose: str) -> Iterator[Section]:
-        """See `TableLock.hold`. LockError also if the session ends during the wait.
-
-        A session that ends inside the section is logged at the end; `Section.check` asks ZooKeeper for the node.
-        """
+        """See `TableLock.hold`. LockError also if the session ends during the wait. A session that ends inside the
+        section is logged at the end; `Section.check` asks ZooKeeper for the node."""
         contender = _Contender(self, purpose)
         try:
             contender.enter()
@@ -227,10 +223,8 @@ class _Contender:
         self._wake.set()
 
     def is_held(self) -> bool:
-        """Whether the node of this process exists; False without an answer in time.
-
-        A server of an ensemble may be stale, and answer with a removed node: so it is synchronised first.
-        """
+        """Whether the node of this process exists; False without an answer in time. A server of an ensemble may be
+        stale, and answer with a removed node: so it is synchronised first."""
         from kazoo.exceptions import KazooException
 
         if self._lost or not self._client.connected:

@@ -7,8 +7,7 @@ Costs of a file slice: `source` is what is read, `io` adds what is written. Both
     write   the base file again, or Hudi's target size of a new base file for a slice without one
 
 Megabytes are integers of 1 << 20 bytes; read and write are floored separately before they are added, so a small slice
-costs 0 MB.
-"""
+costs 0 MB."""
 
 from __future__ import annotations
 
@@ -52,11 +51,9 @@ class MissingSize(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class BoundOptions:
-    """Limits of one plan, in any combination; None: no limit. Bytes, rows, file slices.
-
-    Soft limits always admit the first candidate, and each further one only if the plan then still satisfies all limits.
-    `hard`: no plan exceeds a limit; a file slice that exceeds one by itself is left out.
-    """
+    """Limits of one plan, in any combination; None: no limit. Bytes, rows, file slices. Soft limits always admit the
+    first candidate, and each further one only if the plan then still satisfies all limits. `hard`: no plan exceeds a
+    limit; a file slice that exceeds one by itself is left out."""
 
     max_file_slices: int | None = option(None, "file slices of one plan")
     max_source_bytes: int | None = option(None, "bytes of base and log files that one plan reads, like 100g", size=True)
@@ -127,10 +124,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled(Generic[T]):
-    """Plans as lists of their candidates, with their cost in `total`. `left`: not admitted, with the reason.
-
-    `closed`: the limit that closed the last plan before the end of the candidates; None: the end was reached.
-    """
+    """Plans as lists of their candidates, with their cost in `total`. `left`: not admitted, with the reason. `closed`:
+    the limit that closed the last plan before the end of the candidates; None: the end was reached."""
 
     plans: tuple[tuple[T, ...], ...]
     total: Cost
@@ -140,9 +135,7 @@ class Filled(Generic[T]):
 
 def fill(candidates: Iterable[T], cost: Callable[[T], Cost], options: BoundOptions) -> Filled[T]:
     """Admits candidates in their order. The iterator is not advanced after the candidate that closes the last plan.
-
-    Without limits, several plans share the candidates evenly by the bytes that they read and write.
-    """
+    Without limits, several plans share the candidates evenly by the bytes that they read and write."""
     if not options.limited:
         given = list(candidates)
         costs = list(map(cost, given))

@@ -7,8 +7,7 @@ A piece is the set of blocks of one instant in the slice that readers still merg
 place of its newest original, so merging neighbours keeps the order of all other blocks. A pending write could still
 come between neighbours: from table version 8 on a log file sorts by its writer's instant, which is chosen when the
 write starts, whenever the write completes. So a run ends at such an instant and another begins. (Version 6 is planned
-only while no write is pending.)
-"""
+only while no write is pending.)"""
 
 from __future__ import annotations
 
@@ -43,8 +42,7 @@ class LogPiece:
     """The blocks of one instant in a slice. `files`: the files with these blocks; `replaced`: the instants that a log
     compaction replaces. `deletes`: it has a delete block; `partial`: a block of partial updates. `place`: its newest
     writer instant. `whole`: its files contain no other blocks, no part of it was rolled back, and its columns have the
-    current names: readers expect the columns of a copied block under the names of the log compaction's time.
-    """
+    current names: readers expect the columns of a copied block under the names of the log compaction's time."""
 
     instant: str
     files: tuple[LogFile, ...]
@@ -62,10 +60,8 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRun:
-    """Pieces, oldest first, of which any neighbours may be merged.
-
-    `bottom`: the slice's logs have no piece below the first one, and cannot get one.
-    """
+    """Pieces, oldest first, of which any neighbours may be merged. `bottom`: the slice's logs have no piece below the
+    first one, and cannot get one."""
 
     pieces: tuple[LogPiece, ...]
     bottom: bool
@@ -82,8 +78,7 @@ def log_runs(
 
     `blocks`: of all its log files, in log order (`log_blocks.slice_blocks`). `pending`: instants of pending delta
     commits. `names`: of the columns in older files. Incomplete pieces are left out, and the run ends at each of them.
-    UnsupportedError: the names in a block are unknown.
-    """
+    UnsupportedError: the names in a block are unknown."""
     selection = select_blocks(blocks, visibility)
     files = {log.path: log for log in slice_.logs}
     paths: defaultdict[str, dict[str, None]] = defaultdict(dict)
@@ -144,8 +139,7 @@ def folds_exactly(rules: SliceRules, pieces: Sequence[LogPiece], *, bottom: bool
     an ordering value is lost once a row has won against it, and that row could then lose against an older row below the
     pieces. So the pieces must be the bottom. Rows marked deleted are not delete-block entries. On version 6 the readers
     of 0.15 and 1.x merge by different rules. A row that lacks columns takes them from rows below the pieces, unless a
-    delete between them discards these. In all these cases the entries are copied unchanged.
-    """
+    delete between them discards these. In all these cases the entries are copied unchanged."""
     if rules.merge.unset is not None or any(p.partial for p in pieces):
         return False
     if rules.merge.mode is MergeMode.COMMIT_TIME:
@@ -181,9 +175,8 @@ def planned_pieces(
     """The pieces that an operation names, and whether they are the bottom of the slice's logs (pure).
 
     StalePlanError: the pieces are not (or no longer) neighbours in one run, the plan names only some files of a piece,
-    or columns were renamed since (Hudi may have made the plan, and can execute it).
-    Planned files without a block that counts are ignored: Hudi plans such files too.
-    """
+    or columns were renamed since (Hudi may have made the plan, and can execute it). Planned files without a block that
+    counts are ignored: Hudi plans such files too."""
     names = set(operation.delta_file_paths)
     for run in runs:
         inside = [n for n, piece in enumerate(run.pieces) if names & _names(piece)]

@@ -2,8 +2,7 @@
 
 A million operations as objects, with their names and metrics, take gigabytes, and making, sorting and freeing them
 takes most of the time of a planning. So each operation is encoded as soon as its slice is known. Only the numbers that
-order and divide plans are kept with the bytes.
-"""
+order and divide plans are kept with the bytes."""
 
 from __future__ import annotations
 
@@ -57,10 +56,8 @@ NO_STATS = SliceStats()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """What to do with a slice, and why. `pieces`: the log pieces that a minor compaction merges.
-
-    `waited_s`: upper limit of the age of the oldest log, None if unknown.
-    """
+    """What to do with a slice, and why. `pieces`: the log pieces that a minor compaction merges. `waited_s`: upper
+    limit of the age of the oldest log, None if unknown."""
 
     slice: FileSlice
     stats: SliceStats

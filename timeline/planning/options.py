@@ -20,9 +20,8 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
     """When to request a compaction (trigger, urgency), of what (strategy, picking), and how much of it (bounds).
 
     `incremental`: skip partitions that were not written since the last plan and in which it left nothing out; without
-    it all partitions are examined.
-    `exclude`: shell patterns of complete partition paths, or of `partition/file group id`.
-    """
+    it all partitions are examined. `exclude`: shell patterns of complete partition paths, or of `partition/file group
+    id`."""
 
     incremental: bool = option(True, "look only at partitions written since the last plan, and at what it left out")
     exclude: tuple[str, ...] = option(

@@ -2,8 +2,7 @@
 
 A few partitions are listed ahead; partitions after the one where the planner stops are not listed. A plan stores its
 notes in `extraMetadata` under `phantombase.plan`. Their `waiting` lists where file groups were left out or not
-examined: the next planning lists only these partitions, and those written since.
-"""
+examined: the next planning lists only these partitions, and those written since."""
 
 from __future__ import annotations
 
@@ -41,10 +40,8 @@ class WalkedPartition:
 
 
 class PartitionWalk:
-    """Partitions at or under some folders, depth first; folders in the order given, names in alphabetical order.
-
-    A missing folder counts as a partition without entries. `rest`: folders not visited yet, in order.
-    """
+    """Partitions at or under some folders, depth first; folders in the order given, names in alphabetical order. A
+    missing folder counts as a partition without entries. `rest`: folders not visited yet, in order."""
 
     def __init__(self, storage: Storage, config: TableConfig, folders: Iterable[Waiting], ahead: int = AHEAD) -> None:
         self._storage, self._config = storage, config

@@ -9,8 +9,7 @@ Partitions are listed one by one on demand, so the cost of a limited plan depend
     order     Hudi's strategies; without one: least recently compacted first under limits, else largest logs first
     bounds    plans are filled until their limits close them
 
-Least recently compacted first means that no file group starves: once compacted, it is the last in its partition.
-"""
+Least recently compacted first means that no file group starves: once compacted, it is the last in its partition."""
 
 from __future__ import annotations
 
@@ -70,11 +69,9 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """The content of each plan, in order; if there is no plan, the reason is in `why`.
-
-    `waits_for`: the pending write that prevents the plans. `again`: partitions in which something was left out.
-    `closed_in`: where the last plan closed; later partitions were not examined.
-    """
+    """The content of each plan, in order; if there is no plan, the reason is in `why`. `waits_for`: the pending write
+    that prevents the plans. `again`: partitions in which something was left out. `closed_in`: where the last plan
+    closed; later partitions were not examined."""
 
     plans: tuple[Plan, ...]
     why: str
@@ -89,8 +86,7 @@ def pending_writer(timeline: Timeline) -> Instant | None:
 
     On version 6 a delta commit names its log files by the base instant that it read when it started. A plan made while
     it runs would not contain these log files, and no process would ever merge them. From version 8 on the completion
-    time of a delta commit decides to which slice its logs belong, so a pending delta commit is no obstacle.
-    """
+    time of a delta commit decides to which slice its logs belong, so a pending delta commit is no obstacle."""
     if timeline.layout.has_completion_times:
         return None
     return min(timeline.pending_delta_commits, key=lambda i: i.requested_time, default=None)

@@ -6,8 +6,7 @@ the plan, chooses an instant greater than every time on storage, and makes the p
 
 `drafts` builds plans as Hudi writes them from the planner's choice. `plan_everything` plans every file group with log
 files, like `planner.plan_compaction` without limits, for very many. It applies the planner's rules only to file groups
-that are not plain (`view.plain_slices`); of plain ones, nearly all, it keeps only the bytes of the operation.
-"""
+that are not plain (`view.plain_slices`); of plain ones, nearly all, it keeps only the bytes of the operation."""
 
 from __future__ import annotations
 
@@ -41,11 +40,9 @@ from .universal import MergeKind, Picking
 
 
 def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]) -> list[CompactionPlan]:
-    """The plan of each request, in the order of their instants.
-
-    The last plan records where the next planning must look. Hudi 1.2 looks for logs only in partitions written since
-    the last plan, and in those that the plan left out, on version 6 too (0.15 ignores the field).
-    """
+    """The plan of each request, in the order of their instants. The last plan records where the next planning must
+    look. Hudi 1.2 looks for logs only in partitions written since the last plan, and in those that the plan left out,
+    on version 6 too (0.15 ignores the field)."""
     found = [kind_of for plan in planned.plans for kind_of in _by_kind(plan)]
     last = len(found) - 1
     result: list[CompactionPlan] = []
@@ -122,9 +119,7 @@ class Requested:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduled:
     """The requested plans, or in a dry run those that would be requested, with instants; `why`: the reason for none.
-
-    `notes` None: the trigger has not fired, nothing was examined.
-    """
+    `notes` None: the trigger has not fired, nothing was examined."""
 
     requested: tuple[Requested, ...]
     why: str
@@ -146,12 +141,11 @@ def schedule_compaction(
 ) -> Scheduled:
     """Plans the file groups that are due, and makes each plan visible atomically.
 
-    If only a pending write prevents a due plan, writers are asked to wait (see `writer_gate`).
-    `dry_run`: nothing is changed.
+    If only a pending write prevents a due plan, writers are asked to wait (see `writer_gate`). `dry_run`: nothing is
+    changed.
 
     LockError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was
-    changed, and no compaction of this table could be executed. File groups that cannot be compacted are left out.
-    """
+    changed, and no compaction of this table could be executed. File groups that cannot be compacted are left out."""
     with exclusive(table, lock, "schedule a compaction", READ_INSIDE) as held:
         table, timeline = held.table, held.timeline
         table.config.check_changeable()
@@ -233,10 +227,8 @@ def _make_visible(table: Table, one: Requested) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Busy:
     """File groups in pending log compactions and clusterings, with the reason: not planned before these complete.
-
     `unreadable`: pending log compactions with unreadable plans, whose file groups are unknown. `hashed`: see
-    `left_to_hudi.merges_no_logs`.
-    """
+    `left_to_hudi.merges_no_logs`."""
 
     groups: Mapping[GroupKey, str]
     unreadable: tuple[str, ...] = ()

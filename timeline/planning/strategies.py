@@ -18,14 +18,13 @@ are those of 1.2.0 (org.apache.hudi.table.action.compact.strategy):
 **Days.** yyyy/MM/dd at the start of the path, without the keys of Hive style (`year=2026/month=11/...`); the rest of
 the path is ignored. Hudi fails on other forms as soon as it compares two partitions; here they are an error. For a path
 with "-" Hudi's partition-aware strategies look for a folder with "/" and silently find no file slice. Here a path that
-is no day is an error, and a path with "-" after the day is found.
-**Several strategies** run in order, each on the result of the previous one.
+is no day is an error, and a path with "-" after the day is found. **Several strategies** run in order, each on the
+result of the previous one.
 
 What Hudi 1.2.0 records in `missingSchedulePartitions`, and how it plans by that: docs/internals/hudi-format.md 9.
 
 0.15.0 has no PARTITION_REGEX and no lists of strategies. A target of 0 takes one slice. DAY_BASED has no target, and
-sorts partitions as text, with "-" instead of "/" (and finds nothing for such paths).
-"""
+sorts partitions as text, with "-" instead of "/" (and finds nothing for such paths)."""
 
 from __future__ import annotations
 
@@ -147,17 +146,13 @@ class StrategySelection(Generic[T]):
 
 def keep_partitions(partitions: Sequence[str], options: StrategyOptions, today: date) -> StrategySelection[str]:
     """The partitions (paths) whose file slices are examined. `today`: by the scheduling process's clock, as in Hudi.
-
-    UsageError: a path that is no day, with a strategy that uses days.
-    """
+    UsageError: a path that is no day, with a strategy that uses days."""
     return _one_after_the_other(partitions, options.strategies, lambda s, given: _partitions(s, given, options, today))
 
 
 def keep_slices(slices: Sequence[FileSlice], options: StrategyOptions, today: date) -> StrategySelection[FileSlice]:
-    """The file slices that a plan takes, from the partitions that `keep_partitions` kept, in their order.
-
-    Hudi calls the partitions of slices that are left out "missing". UsageError: as in `keep_partitions`.
-    """
+    """The file slices that a plan takes, from the partitions that `keep_partitions` kept, in their order. Hudi calls
+    the partitions of slices that are left out "missing". UsageError: as in `keep_partitions`."""
     return _one_after_the_other(slices, options.strategies, lambda s, given: _slices(s, given, options, today))
 
 

@@ -1,8 +1,7 @@
 """Reads a table for the planner: its partitions one by one, in planning order, and the content of slices.
 
 Planning order: first the partitions where the last plan left something out, in its order, then those written since, by
-their first write. If the last plan does not record this (it is Hudi's, or there is none): all partitions by name.
-"""
+their first write. If the last plan does not record this (it is Hudi's, or there is none): all partitions by name."""
 
 from __future__ import annotations
 
@@ -62,11 +61,8 @@ class Survey:
         return self._table.storage.own_lock is OwnLock.FILE
 
     def looks(self, aside: Collection[GroupKey] | None = None) -> Iterator[PartitionGroups]:
-        """The partitions, listed on demand.
-
-        `aside`: find plain slices, except in these file groups; None: find no plain slices.
-        A complete survey also yields missing partitions that completed writes name.
-        """
+        """The partitions, listed on demand. `aside`: find plain slices, except in these file groups; None: find no
+        plain slices. A complete survey also yields missing partitions that completed writes name."""
         if aside is None:
             for listed, timeline in self._walked():
                 yield self._grouped(listed, listed.entries, timeline)
@@ -125,8 +121,7 @@ class Survey:
 
         These are also the partitions of pending plans, and of all plans made now except the last: if one of them is
         cancelled, its file groups wait again, but only the last plan is read. And partitions where log files are merged
-        with each other, since the results are log files again.
-        """
+        with each other, since the results are log files again."""
         unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []
         last = len(planned.plans) - 1
         others = [p for n, plan in enumerate(planned.plans) for p in _waiting_in(plan, last=n == last)]
@@ -135,9 +130,7 @@ class Survey:
 
     def left_out(self, waiting: Iterable[Waiting]) -> list[str]:
         """The partitions where file groups wait, for Hudi, which would treat a folder above partitions as a partition.
-
-        Lists only the levels above partitions, assuming all partitions are as deep as those found.
-        """
+        Lists only the levels above partitions, assuming all partitions are as deep as those found."""
         depth = max(map(_depth, self._listed), default=0)
         found, above = dict[str, None](), [w.folder for w in waiting]
         while above:
@@ -163,11 +156,9 @@ class Survey:
         yield from prefetched(slices, lambda s: self._measured(s, rules, counted))
 
     def refused(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, str | None]]:
-        """Why a compactor would refuse each candidate, by `check_slice` and `check_base`; a few candidates ahead.
-
-        An unreadable file is also a reason, only for its own candidate. UnsupportedError, MalformedError: no slice of
-        this table can be merged.
-        """
+        """Why a compactor would refuse each candidate, by `check_slice` and `check_base`; a few candidates ahead. An
+        unreadable file is also a reason, only for its own candidate. UnsupportedError, MalformedError: no slice of this
+        table can be merged."""
         source = iter(candidates)
         first = next(source, None)
         if first is None:
@@ -221,9 +212,7 @@ class Survey:
 
     def _with_sizes(self, folder: str, entries: Iterable[Entry]) -> Iterator[Entry]:
         """The entries with their sizes; a size of 0 is looked up, since base files and most log files have bytes.
-
-        StorageError: the listing gives no size, and sizes must not be looked up.
-        """
+        StorageError: the listing gives no size, and sizes must not be looked up."""
         for entry in entries:
             if entry.size > 0 or entry.is_folder or parse_data_file(entry.name) is None:
                 yield entry
@@ -293,10 +282,8 @@ def _last_plan(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | 
 
 
 def _written_since(table: Table, timeline: Timeline, time: str) -> list[str]:
-    """Partitions with completed delta commits since a plan, ordered by the first of them.
-
-    On version 6 by requested times: none was pending when the plan was made.
-    """
+    """Partitions with completed delta commits since a plan, ordered by the first of them. On version 6 by requested
+    times: none was pending when the plan was made."""
     by_completion = timeline.layout.has_completion_times
     since: list[tuple[str, Instant]] = []
     for requested, instant in timeline.completed_writes.items():

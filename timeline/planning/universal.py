@@ -110,9 +110,7 @@ def _hours(text: str) -> tuple[int, int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """A file slice in the form of the rules. `logs`: bytes of its log files, oldest first; `base` 0: no base file.
-
-    `age_s`: since its base file was made, None if unknown. `deleted_share`: delete entries per row of the base file.
-    """
+    `age_s`: since its base file was made, None if unknown. `deleted_share`: delete entries per row of the base file."""
 
     base: int
     logs: tuple[int, ...]

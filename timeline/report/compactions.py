@@ -1,6 +1,5 @@
 """The completed compactions of a table, with what went in and out and whether its ledger balances; and the work for
-future ones: the log files that readers merge, and those that no plan holds yet.
-"""
+future ones: the log files that readers merge, and those that no plan holds yet."""
 
 from __future__ import annotations
 
@@ -49,9 +48,7 @@ def view_backlog(view: TableView) -> Backlog:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Debt:
     """The log files of a table. `..._waiting`: its backlog. `log_files_max`, `_median`: of file groups with logs.
-
-    `read_amplification`: bytes that a snapshot reads over those of the base files; None without base files.
-    """
+    `read_amplification`: bytes that a snapshot reads over those of the base files; None without base files."""
 
     partitions: int
     file_groups: int
@@ -104,11 +101,9 @@ class SlowestGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedCompaction:
-    """A completed compaction. `took_s`: from its request to its end. `work_s`: summed over all file groups.
-
-    `by`, `balanced`, and what a ledger counts: None without a ledger, as after Hudi's. `problem`: its commit or ledger
-    cannot be read.
-    """
+    """A completed compaction. `took_s`: from its request to its end. `work_s`: summed over all file groups. `by`,
+    `balanced`, and what a ledger counts: None without a ledger, as after Hudi's. `problem`: its commit or ledger cannot
+    be read."""
 
     instant: str
     completion_time: str | None

@@ -40,8 +40,7 @@ def health_of(
     `compactor-daemon status`. `refused`: the error of a lost or damaged file.
 
     Broken: a file is lost or damaged. Stuck: a write's heartbeat has stopped, a plan cannot be read, or a compaction is
-    parked. Late: a compaction is pending for longer than `slo_s`; None: never.
-    """
+    parked. Late: a compaction is pending for longer than `slo_s`; None: never."""
     if refused is not None:
         return Health(Word.BROKEN, str(refused))
     for one in pending:

@@ -175,9 +175,7 @@ class PlanSize:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReport:
     """A pending instant: its age, its plan if it is a compaction, and its process. `heartbeat`: see `heartbeat_state`.
-
-    `problem`: its plan cannot be read; the other instants are shown all the same.
-    """
+    `problem`: its plan cannot be read; the other instants are shown all the same."""
 
     instant: str
     action: str
@@ -233,10 +231,8 @@ class Overview:
 def overview(
     table: Table, *, archived: bool = False, pending_only: bool = False, kinds: Kinds | None = None
 ) -> Overview:
-    """Settings, instants and pending instants.
-
-    MissingFileError: a writer moved a file during the read, see `from_one_snapshot`.
-    """
+    """Settings, instants and pending instants. MissingFileError: a writer moved a file during the read, see
+    `from_one_snapshot`."""
     timeline, clock = table.load_timeline(archived=archived), Clock.of(table)
     return Overview(
         table=_settings(table),

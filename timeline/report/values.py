@@ -1,8 +1,7 @@
 """What all reports are made of: the rule from values to JSON, and the moment from which ages count.
 
 A report is a tree of frozen dataclasses. Sizes are bytes, ages are seconds, instants are digit strings as on disk; None
-means unknown or not applicable. Texts, pages and metrics are drawn from its JSON, so that all show the same.
-"""
+means unknown or not applicable. Texts, pages and metrics are drawn from its JSON, so that all show the same."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ class Known(Generic[Fact]):
 
 def as_json(value: object) -> Any:
     """A value as JSON has it: a dataclass is an object with its fields, an error its text, a member of an enum its
-    value. Fields with `FLAT` or `OPTIONAL`: see there.
-    """
+    value. Fields with `FLAT` or `OPTIONAL`: see there."""
     if is_dataclass(value):
         found: dict[str, Any] = {}
         for one in fields(value):

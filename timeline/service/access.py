@@ -6,8 +6,7 @@
     actions                   with the token; from a page only by a form that was made for that login
 
 Other sites can attack through a browser: their page may send requests to this address, or give the address a name of
-theirs (DNS rebinding). So a `Host` that is a name must be a known one, and an `Origin` must be this service.
-"""
+theirs (DNS rebinding). So a `Host` that is a name must be a known one, and an `Origin` must be this service."""
 
 from __future__ import annotations
 
@@ -36,10 +35,8 @@ _LOOPBACK: tuple[Network, ...] = (ip_network("127.0.0.0/8"), ip_network("::1/128
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """`host`: the address to listen on. `names`: of this machine, as clients use them.
-
-    UsageError: no token with an address beyond this machine, a token that can be guessed, an invalid network.
-    """
+    """`host`: the address to listen on. `names`: of this machine, as clients use them. UsageError: no token with an
+    address beyond this machine, a token that can be guessed, an invalid network."""
 
     host: str = "127.0.0.1"
     token: str | None = None
@@ -109,11 +106,9 @@ class Access:
         return self._is_session(_cookie(headers), now_s) if bearer is None else self.is_token(bearer)
 
     def order_refusal(self, headers: Mapping[bytes, bytes], proof: str, now_s: float) -> str:
-        """Why a request that changes something is refused; "" if it is allowed.
-
-        A browser adds the cookie by itself, so a page of another site could make the person's browser send it: the form
-        must have `proof`, which only a page of that login has, and come from this service. A program's token suffices.
-        """
+        """Why a request that changes something is refused; "" if it is allowed. A browser adds the cookie by itself, so
+        a page of another site could make the person's browser send it: the form must have `proof`, which only a page of
+        that login has, and come from this service. A program's token suffices."""
         if (bearer := _bearer(headers)) is not None:
             return "" if self.is_token(bearer) else "this is not the token"
         if not self._is_session(_cookie(headers), now_s):

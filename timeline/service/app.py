@@ -3,8 +3,7 @@
 Starlette's request and response objects would halve the speed of Hudi's routes.
 
 Earlier requests are kept by their complete target (`Repeats`), since most of the cost of a cached answer is the search
-for it. All tasks of a large Hudi job send the same few requests, with the same targets.
-"""
+for it. All tasks of a large Hudi job send the same few requests, with the same targets."""
 
 from __future__ import annotations
 
@@ -69,10 +68,8 @@ class Repeats:
         self._by_target[target] = _Repeat(table, held, key)
 
     def find(self, target: bytes) -> Answer | None:
-        """The answer, if the table is served and the state that answered is its newest.
-
-        An older state answers a client only while the client lags by one step: that is checked each time.
-        """
+        """The answer, if the table is served and the state that answered is its newest. An older state answers a client
+        only while the client lags by one step: that is checked each time."""
         known = self._by_target.get(target)
         if known is None:
             return None
@@ -187,8 +184,7 @@ _HEALTH = ("/healthz", "/readyz")
 
 class ServiceApp:
     """An ASGI application. `markers`: whether it serves markers of writers. `pages`: answers all other requests;
-    `login`: answers people without the token.
-    """
+    `login`: answers people without the token."""
 
     def __init__(
         self,

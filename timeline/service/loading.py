@@ -10,11 +10,10 @@ Which partitions are listed again when a timeline has changed:
     a write was added, changed or removed          every partition with a file that has the write's time in its name
     an instant whose file names no partitions      all: a restore, a rollback whose plan cannot be read
 
-Archiving an instant changes no file, and its writes count as before. Its records about file groups are removed from
-the facts without a listing, see `forgotten`. After a restore, an upgrade, or a client's `refresh/` all is loaded again.
+Archiving an instant changes no file, and its writes count as before. Its records about file groups are removed from the
+facts without a listing, see `forgotten`. After a restore, an upgrade, or a client's `refresh/` all is loaded again.
 From time to time a load also lists the partition that was listed longest ago: that finds changes that no instant names,
-such as a file that was removed by hand.
-"""
+such as a file that was removed by hand."""
 
 from __future__ import annotations
 
@@ -97,10 +96,8 @@ _OLDEST_LISTED = 1
 
 def load_state(table: Table, before: ServedState | None = None, *, sweep: bool = True) -> ServedState:
     """The current state of the table. `before`: an earlier state; None: everything is read. `sweep`: also list the
-    partition that was listed longest ago.
-
-    PhantombaseError: the table cannot be read. A partition with a lost or damaged file is in the state, and `refused`.
-    """
+    partition that was listed longest ago. PhantombaseError: the table cannot be read. A partition with a lost or
+    damaged file is in the state, and `refused`."""
     return from_one_snapshot(lambda: _load(table.snapshot(records=False), before, sweep))
 
 
@@ -182,9 +179,7 @@ class FreshState:
 
 def load_partitions(table: Table, state: ServedState, partitions: Collection[str]) -> FreshState:
     """`state` with the current state of some partitions, also with the files of writes that began later.
-
-    TableChangedError: the state is too old for the listing.
-    """
+    TableChangedError: the state is too old for the listing."""
     now = table.snapshot(records=False)
     timeline = replace(now.load_timeline(), archived=state.timeline.archived)
     if digests(timeline) != state.digests:  # the client is answered from the timeline that it knows

@@ -3,8 +3,7 @@
 Hudi's server accepts every path; here a marker folder must be one of a served table.
 
 On storage each batch of names is a file of its own, `MARKERS<n>`, one name a line, which is put in one step and never
-changed: every Hudi can read what a killed process leaves. Hudi's server rewrites twenty such files.
-"""
+changed: every Hudi can read what a killed process leaves. Hudi's server rewrites twenty such files."""
 
 from __future__ import annotations
 
@@ -69,10 +68,8 @@ def remove(storage: Storage, instant: str) -> bool:
 
 
 def append(storage: Storage, instant: str, names: list[str], number: int | None = None) -> int:
-    """Puts names into a new file; they are durable on return. They may already exist: readers make sets.
-
-    `number`: of the first file that may be free, as the last call returned it; None: the folder is listed.
-    """
+    """Puts names into a new file; they are durable on return. They may already exist: readers make sets. `number`: of
+    the first file that may be free, as the last call returned it; None: the folder is listed."""
     folder = marker_folder(instant)
     if number is None:
         number = _begin(storage, folder)

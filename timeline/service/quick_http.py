@@ -3,8 +3,7 @@
 httptools sets no bounds; here the request line, headers, body, and their time are bounded.
 
 Repeated requests are answered as they are read: no task, no scope, no parameters. That takes less than half the
-processor time. uvicorn handles all other requests.
-"""
+processor time. uvicorn handles all other requests."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ class _TooLongError(Exception):
 
 class BoundedHttp(HttpToolsProtocol):
     """One connection. A request line that is too long gets 414, headers 431, a body 413; a request that does not arrive
-    in time is cut off.
-    """
+    in time is cut off."""
 
     _refusal = (400, "")
     _header_bytes = _body_bytes = 0

@@ -1,8 +1,7 @@
 """What the file of each instant records, by partition, and the facts of each partition made from it.
 
 Each file is read once. `view.facts` makes the facts of a complete table; here the cost of a new instant depends on the
-partitions that it touches, not on the size of the table.
-"""
+partitions that it touches, not on the size of the table."""
 
 from __future__ import annotations
 
@@ -31,11 +30,10 @@ FileIds: TypeAlias = frozenset[str]
 class Recorded:
     """The content of one file. `partitions`: those whose files the instant adds, removes or plans with; None: any.
 
-    `bases`: partition -> file id -> base file, of a completed compaction or clustering. `replaced`, `planned`: file
-    ids by partition, of a completed replace commit and of a pending compaction. `operation`: Hudi's name of the kind of
-    a completed write. `plan`: of a pending compaction or log compaction. `clustered`: what a pending clustering will
-    replace. `named`: the files that a completed write names, by partition; None: its file is torn, see `FactLoader`.
-    """
+    `bases`: partition -> file id -> base file, of a completed compaction or clustering. `replaced`, `planned`: file ids
+    by partition, of a completed replace commit and of a pending compaction. `operation`: Hudi's name of the kind of a
+    completed write. `plan`: of a pending compaction or log compaction. `clustered`: what a pending clustering will
+    replace. `named`: the files that a completed write names, by partition; None: its file is torn, see `FactLoader`."""
 
     partitions: frozenset[str] | None = frozenset()
     bases: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -1,8 +1,7 @@
 """Hudi's view routes: the answer of each from a state (pure).
 
 Source: `RequestHandler` of Hudi 0.15 and 1.2. Bounds are instants, compared as text. Answers about the current state
-leave out replaced file groups; an answer about an instant leaves out those that were replaced up to that instant.
-"""
+leave out replaced file groups; an answer about an instant leaves out those that were replaced up to that instant."""
 
 from __future__ import annotations
 
@@ -21,10 +20,8 @@ PREFIX = "/v1/hoodie/view/"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One request: the state that answers it, its parameters, and how files are printed.
-
-    `pending`: by partition, see `PendingFiles`, where a route needs it and writes are pending.
-    """
+    """One request: the state that answers it, its parameters, and how files are printed. `pending`: by partition, see
+    `PendingFiles`, where a route needs it and writes are pending."""
 
     state: ServedState
     given: Mapping[str, str]
@@ -106,8 +103,7 @@ class Fresh(Enum):
 class Route:
     """`checked`: the client's timeline is compared. `alone`: the answer depends only on the partition's files.
     `fresh_if`: whether its parameters require a new listing. `looks`: the timeline is loaded for each request, since
-    the answer is about instants that clients do not compare.
-    """
+    the answer is about instants that clients do not compare."""
 
     answer: Callable[[Question], Json]
     method: str = "GET"
@@ -181,10 +177,7 @@ def _before_or_on(q: Question, name: str, bound: str, *, pending: bool) -> Json:
 
 def _without_begun(group: FileGroup, with_logs: FileGroup | None) -> FileGroup:
     """A group without its phantom slice if that has files of pending writes only. Hudi skips such a slice, but not one
-    without files.
-
-    `with_logs`: the same group with the files of pending writes.
-    """
+    without files. `with_logs`: the same group with the files of pending writes."""
     last = group.slices[-1] if group.slices else None
     if with_logs is None or last is None or last.files or last.base_instant != group.pending_compaction:
         return group

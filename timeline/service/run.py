@@ -3,8 +3,7 @@
 States are many long-lived objects: a full collection visits all of them, which takes 0.15 s for 20 thousand file
 groups, and blocks everything else. Python would start one whenever a quarter of them is new, so about every twentieth
 load. Here a collection visits the objects made since the last one, and all objects only at each `_ALL_EVERY`-th check.
-Objects in no cycle, such as a state, are freed at once.
-"""
+Objects in no cycle, such as a state, are freed at once."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ _NEVER = 1 << 30
 
 async def collect_from_time_to_time(loaded: Callable[[], int]) -> None:
     """Runs until cancelled. `loaded`: the number of states loaded in full so far, which later collections do not
-    visit.
-    """
+    visit."""
     seen = loaded()
     young, middle, full = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)
@@ -111,9 +109,7 @@ class Pages:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpService:
     """A service that can be started. `found`: where further tables come from while it runs, see `ServedTables`.
-
-    UsageError: a table is given twice, or see `Access`.
-    """
+    UsageError: a table is given twice, or see `Access`."""
 
     paths: Sequence[str]
     options: ServeOptions
@@ -206,9 +202,7 @@ async def _serve(server: uvicorn.Server, tables: ServedTables, listener: socket.
 
 def listening(port: int, host: str = "127.0.0.1") -> socket.socket:
     """A listening socket: connections are queued from here on. UsageError: the address or the port cannot be used.
-
-    asyncio switches Nagle's algorithm off only where the protocol is named; with it each answer takes 40 ms.
-    """
+    asyncio switches Nagle's algorithm off only where the protocol is named; with it each answer takes 40 ms."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

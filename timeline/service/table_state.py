@@ -1,8 +1,7 @@
 """One state of a table, from which requests are answered (pure).
 
 With every request a client sends the hash of its timeline and its last instant (`RemoteHoodieTableFileSystemView` of
-Hudi 0.15 and 1.2): the state and the client agree, or one of them is stale.
-"""
+Hudi 0.15 and 1.2): the state and the client agree, or one of them is stale."""
 
 from __future__ import annotations
 
@@ -48,11 +47,8 @@ def digest(instants: Iterable[Instant]) -> str:
 
 
 def digests(timeline: Timeline) -> frozenset[str]:
-    """The hashes that agree with a timeline.
-
-    Hudi's server also counts pending log compactions, which its clients leave out; and it accepts a client that does
-    not know a final `clean` yet.
-    """
+    """The hashes that agree with a timeline. Hudi's server also counts pending log compactions, which its clients leave
+    out; and it accepts a client that does not know a final `clean` yet."""
     known = counted(timeline)
     with_log_compactions = tuple(i for i in timeline.instants if i.completed or i.action in _PENDING)
     forms = [known, with_log_compactions]
@@ -72,11 +68,9 @@ def agree(times: Sequence[str], accepted: frozenset[str], client: ClientState) -
 
 
 def may_stay_behind(old: Timeline, new: Timeline) -> bool:
-    """Whether a client that knows only `old` may be answered from it although the table is at `new`.
-
-    It may if nothing since then removed a file of `old`, or opened a file slice into which the client must write: only
-    delta commits and savepoints were added, and compactions of `old` have progressed.
-    """
+    """Whether a client that knows only `old` may be answered from it although the table is at `new`. It may if nothing
+    since then removed a file of `old`, or opened a file slice into which the client must write: only delta commits and
+    savepoints were added, and compactions of `old` have progressed."""
     known = {i.identity: i for i in counted(old)}
     now = {i.identity: i for i in counted(new)}
     for key, instant in now.items():
@@ -112,8 +106,7 @@ class PartitionFiles:
 
     `modified`: file name -> milliseconds since the epoch. `times`: the instants in the names of its files. `serial`: a
     number unique among the listings of this process. `refused`: a file is lost or damaged. Hudi's server answers
-    without the file; a writer that uses such an answer would lose the file's rows.
-    """
+    without the file; a writer that uses such an answer would lose the file's rows."""
 
     groups: tuple[FileGroup, ...]
     facts: ViewFacts

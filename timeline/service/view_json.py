@@ -1,7 +1,6 @@
 """Hudi's data transfer objects as JSON values (pure).
 
-Source: the DTO classes of `org.apache.hudi.common.table.timeline.dto`, as servers of 0.15.0 and 1.2.0 print them.
-"""
+Source: the DTO classes of `org.apache.hudi.common.table.timeline.dto`, as servers of 0.15.0 and 1.2.0 print them."""
 
 from __future__ import annotations
 
@@ -29,10 +28,8 @@ _NOT_IN_A_URI = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=@/\u0080-\U0010ffff]")
 
 @dataclass(frozen=True, slots=True)
 class Printer:
-    """Prints files below a base path in the client's spelling, without a trailing slash.
-
-    `modified`: by partition, then file name, in milliseconds since the epoch.
-    """
+    """Prints files below a base path in the client's spelling, without a trailing slash. `modified`: by partition, then
+    file name, in milliseconds since the epoch."""
 
     base_path: str
     modified: Mapping[str, Mapping[str, int]]

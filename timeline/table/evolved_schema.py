@@ -3,8 +3,7 @@
 Each column has an id that is kept when its name changes. A commit has the columns of its time as `latest_schema` in its
 metadata; `.hoodie/.schema/<instant>.schemacommit` has those of all times, as `{"schemas": [...]}`. A record has
 `fields` with `id`, `name` and `type`; an array `element_id` and `element`; a map `key_id`, `key`, `value_id` and
-`value`; any other type is a text (seen in tables of Hudi 0.15.0 and 1.2.0).
-"""
+`value`; any other type is a text (seen in tables of Hudi 0.15.0 and 1.2.0)."""
 
 from __future__ import annotations
 
@@ -85,8 +84,7 @@ def unsupported_change(
 
     An int may become a long, both a string, a float a double. Columns may be renamed, dropped and added again, except
     their parts and the `fixed` columns, which the table's settings name. The `ordering` columns must keep their type:
-    text orders 10 before 9, and a delete with an int as its ordering value wins over every row of longs.
-    """
+    text orders 10 before 9, and a delete with an int as its ordering value wins over every row of longs."""
     every = list(times)
     for name in sorted(ordering):
         known = (one.parts.get((name,)) for one in every)
@@ -125,9 +123,7 @@ def unsupported_change(
 
 def columns_before(text: str, first: EvolvedColumns) -> EvolvedColumns:
     """The columns before the first change, by the Avro schema of that time: Hudi numbers them in order, its own first.
-
-    `first`: the columns after the change. Parts of columns have no number in the result.
-    """
+    `first`: the columns after the change. Parts of columns have no number in the result."""
     own = without_meta_columns(text)
     fields = parse_avro(with_meta_columns(own) if (COMMIT_TIME,) in first.parts else own)["fields"]
     parts = dict[Path, EvolvedColumn]()
@@ -214,10 +210,8 @@ class ColumnHistory:
 
 
 def load_columns(files: InstantFiles, timeline: Timeline, newest: str) -> ColumnHistory:
-    """The columns of all times. `newest`: as the newest write records them.
-
-    UnsupportedError: they changed in a way that cannot be followed, or Hudi's history of them does not exist.
-    """
+    """The columns of all times. `newest`: as the newest write records them. UnsupportedError: they changed in a way
+    that cannot be followed, or Hudi's history of them does not exist."""
     base, config = files.storage.base_path, files.config
     names = _histories(files.storage)
     path = _newest_path(files, timeline, names)
@@ -246,10 +240,8 @@ def newest_history(storage: Storage, timeline: Timeline) -> str | None:
 
 
 def carry_history(files: InstantFiles, timeline: Timeline, done: Instant) -> None:
-    """Copies the history of the columns for a write that is about to complete, as Hudi's writers do.
-
-    Hudi reads only histories of active writes; readers ignore the history of a write that never completes.
-    """
+    """Copies the history of the columns for a write that is about to complete, as Hudi's writers do. Hudi reads only
+    histories of active writes; readers ignore the history of a write that never completes."""
     path = _newest_path(files, timeline, _histories(files.storage))
     if path is None:
         raise MalformedError(

@@ -8,8 +8,7 @@ whether the lock is still held. Before it begins, every guard is asked:
     RESTORE    no restore is pending: it may remove what the section depends on
     ROLLBACK   no rollback of a completed write is pending: what is built upon that write would block it
 
-A guard that does not apply to a section is named where the section is opened, with the reason.
-"""
+A guard that does not apply to a section is named where the section is opened, with the reason."""
 
 from __future__ import annotations
 
@@ -64,10 +63,9 @@ def exclusive(
 ) -> Iterator[OpenSection]:
     """Holds the lock for the `with` block; `purpose`: for messages, as "schedule a compaction".
 
-    `allow`: guards that are not asked. `snapshot`: `OpenSection.table` is a snapshot, see `Table.snapshot`.
-    LockError: the lock did not become free, or was lost before a change. ConflictError, TableChangedError: refused by a
-    guard; nothing was changed. After the block nothing can be changed through its table (LockError).
-    """
+    `allow`: guards that are not asked. `snapshot`: `OpenSection.table` is a snapshot, see `Table.snapshot`. LockError:
+    the lock did not become free, or was lost before a change. ConflictError, TableChangedError: refused by a guard;
+    nothing was changed. After the block nothing can be changed through its table (LockError)."""
     with lock.hold(purpose) as section:
         is_open = True
         asked = replace(section, is_held=lambda: is_open and section.is_held())

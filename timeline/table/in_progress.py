@@ -45,11 +45,8 @@ from .table import Table
 
 
 def merges_no_logs(table: Table) -> bool:
-    """Whether log files must not be merged with each other.
-
-    From version 8 on Hudi names the log files of buckets that a resize creates after the resize: these names do not
-    show which writes were merged.
-    """
+    """Whether log files must not be merged with each other. From version 8 on Hudi names the log files of buckets that
+    a resize creates after the resize: these names do not show which writes were merged."""
     return table.layout.has_completion_times and is_consistently_hashed(table.storage)
 
 
@@ -77,9 +74,7 @@ def _refusal(what: str, kind: str, path: str) -> UnsupportedError:
 
 def refuse_half_upgraded(table: Table) -> None:
     """ConflictError while an upgrade or downgrade moves the timeline: a missing instant may be in the other folder.
-
-    Hudi moves the files first, and changes the version in hoodie.properties last.
-    """
+    Hudi moves the files first, and changes the version in hoodie.properties last."""
     for folder in sorted({HOODIE, f"{HOODIE}/{LAYOUT_2.default_timeline_folder}"} - {table.config.timeline_folder}):
         try:
             names = [e.name for e in table.storage.list(folder) if not e.is_folder]
@@ -121,9 +116,7 @@ def _requested_path(table: Table, instant: Instant) -> str:
 
 def is_pending_service(table: Table, instant: Instant) -> bool:
     """Whether a pending write is an attempt at a table service: Hudi must handle it, since its requested file is kept.
-
-    A clustering of version 6 is a replace commit whose requested file names file groups.
-    """
+    A clustering of version 6 is a replace commit whose requested file names file groups."""
     path = table.instant_path(instant.at(State.REQUESTED))
     if instant.family != "replacecommit" or table.storage.find(path) is None:
         return instant.action in SERVICES
@@ -201,10 +194,8 @@ class PendingRollback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableRollback:
-    """A rollback at instant `instant` that has not completed yet.
-
-    `path`: of the unreadable plan. `inflight`: path of the inflight file, if that exists.
-    """
+    """A rollback at instant `instant` that has not completed yet. `path`: of the unreadable plan. `inflight`: path of
+    the inflight file, if that exists."""
 
     instant: str
     path: str
@@ -252,10 +243,8 @@ def pending_rollbacks(table: Table) -> tuple[AnyRollback, ...]:
 
 
 def refuse_half_rolled_back(table: Table, timeline: Timeline) -> None:
-    """ConflictError while a rollback of a completed write or clustering is pending.
-
-    A write after it would block this rollback, and the rollback of all other writes.
-    """
+    """ConflictError while a rollback of a completed write or clustering is pending. A write after it would block this
+    rollback, and the rollback of all other writes."""
     if (error := rollback_in_progress(table, timeline)) is not None:
         raise error
 
@@ -269,11 +258,9 @@ def rollback_in_progress(table: Table, timeline: Timeline) -> ConflictError | No
 
 
 def clustering_in_rollback(table: Table, timeline: Timeline) -> Instant | None:
-    """The completed clustering for which `undo.rollback` has put a tombstone, and that is not hidden yet.
-
-    Such a clustering is the newest write. If other writes started after it, the tombstone is stale: its process has
-    lost the lock. A clustering without its plan was completed after its rollback (see `clustering.stale`).
-    """
+    """The completed clustering for which `undo.rollback` has put a tombstone, and that is not hidden yet. Such a
+    clustering is the newest write. If other writes started after it, the tombstone is stale: its process has lost the
+    lock. A clustering without its plan was completed after its rollback (see `clustering.stale`)."""
     newest = max((i for i in timeline.instants if i.is_write), key=lambda i: i.requested_time, default=None)
     if newest is None or newest.family != "replacecommit" or not newest.completed:
         return None

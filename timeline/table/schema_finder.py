@@ -26,10 +26,8 @@ WasVisible: TypeAlias = Callable[[Instant], bool]
 
 @dataclass(frozen=True)
 class TableSchema:
-    """`commit_text`: as recorded in commits; `file_text`: as stored in data files (Avro JSON).
-
-    `evolved`: Hudi's record of the columns, where they evolve on read. `names`: of the columns in older files.
-    """
+    """`commit_text`: as recorded in commits; `file_text`: as stored in data files (Avro JSON). `evolved`: Hudi's record
+    of the columns, where they evolve on read. `names`: of the columns in older files."""
 
     commit_text: str
     file_text: str
@@ -72,8 +70,7 @@ def find_schema(
     completed writes that were visible in it.
 
     MalformedError: the table has none. UnsupportedError: columns evolve on read (`hoodie.schema.on.read.enable`) in a
-    way that cannot be followed, see `unsupported_change`.
-    """
+    way that cannot be followed, see `unsupported_change`."""
     if then is not None:
         return _schema_then(files, timeline, then)
     found = _newest(files, timeline, None)
@@ -113,9 +110,7 @@ def _first(timeline: Timeline) -> Timeline:
 
 def names_in_inputs(files: InstantFiles, timeline: Timeline, instant: str, evolved: str | None) -> StoredNames:
     """The names in older files of an instant's columns. `evolved`: the columns in its commit, if known.
-
-    UnsupportedError: see `find_schema`.
-    """
+    UnsupportedError: see `find_schema`."""
     newest = _newest(files, timeline, None).evolved
     if newest is None:
         return StoredNames()

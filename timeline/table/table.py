@@ -1,8 +1,7 @@
 """A table on storage: the way in to its clock, timeline, file-system view, instants and schema.
 
 Readers load the timeline first and list the files afterwards; if a file is removed in between, all is read again
-(`from_one_snapshot`). `Table` combines units that do the work. Files of instants are put by put-if-absent.
-"""
+(`from_one_snapshot`). `Table` combines units that do the work. Files of instants are put by put-if-absent."""
 
 from __future__ import annotations
 
@@ -51,11 +50,8 @@ _READ_AGAIN_MAX = 5
 
 @dataclass(frozen=True)
 class Table:
-    """A Hudi table.
-
-    `config`: a snapshot, see `reload`. `listing`: source of views. `clock`: settings of this process's clock.
-    `reading`: the table is only read, see `open`. `kept`: contents that snapshots have read.
-    """
+    """A Hudi table. `config`: a snapshot, see `reload`. `listing`: source of views. `clock`: settings of this process's
+    clock. `reading`: the table is only read, see `open`. `kept`: contents that snapshots have read."""
 
     storage: Storage
     config: TableConfig
@@ -66,12 +62,9 @@ class Table:
 
     @staticmethod
     def open(path: str, storage_options: Given = None, *, reading: bool = False) -> Table:
-        """The table at a path or URL; `storage_options`: see `StorageOptions`.
-
-        `reading`: the table is only inspected or read, so it may be COPY_ON_WRITE, and its merge rules may be unknown
-        if no merge is needed. NotATableError, UnsupportedError: refused by name before any change. UsageError: an
-        unknown option.
-        """
+        """The table at a path or URL; `storage_options`: see `StorageOptions`. `reading`: the table is only inspected
+        or read, so it may be COPY_ON_WRITE, and its merge rules may be unknown if no merge is needed. NotATableError,
+        UnsupportedError: refused by name before any change. UsageError: an unknown option."""
         storage = open_storage(path, storage_options)
         if storage.is_file_system and ((entry := storage.find("")) is None or not entry.is_folder):
             raise NotATableError("no such folder", path=path, expected="the base path of a Hudi table")
@@ -92,11 +85,9 @@ class Table:
         return replace(self, storage=storage, config=_supported(storage, reading=self.reading))
 
     def snapshot(self, *, reload: bool = True, records: bool = True) -> Table:
-        """A snapshot of the table, with the current settings: each request is made once (`SnapshotStorage`).
-
-        For one step: the next step needs a new snapshot. `reload`: False keeps the settings. `records`: whether the
-        step also reads the records of instants.
-        """
+        """A snapshot of the table, with the current settings: each request is made once (`SnapshotStorage`). For one
+        step: the next step needs a new snapshot. `reload`: False keeps the settings. `records`: whether the step also
+        reads the records of instants."""
         snapshot = SnapshotStorage(self.storage, {HOODIE, HEARTBEATS, self.config.timeline_folder}, self.kept)
         if reload:
             list_ahead(snapshot, [HOODIE, self.config.timeline_folder], records=records)
@@ -171,9 +162,7 @@ class Table:
 
     def point_in_time(self, text: str) -> str:
         """A point in time from a user as an instant time: a time of the timeline, date or not, or see `parse_as_of`.
-
-        UsageError: neither.
-        """
+        UsageError: neither."""
         try:
             return parse_as_of(text, self.times.moment)
         except UsageError:
@@ -303,10 +292,8 @@ def _supported(storage: Storage, *, reading: bool) -> TableConfig:
 
 
 def from_one_snapshot(load: Callable[[], T]) -> T:
-    """Runs a read again if a listed file was removed before it was opened, or if the table was upgraded.
-
-    `load` must open the table again at each call; the last failure is raised.
-    """
+    """Runs a read again if a listed file was removed before it was opened, or if the table was upgraded. `load` must
+    open the table again at each call; the last failure is raised."""
     for _ in range(_READ_AGAIN_MAX - 1):
         try:
             return load()
@@ -330,11 +317,9 @@ def put_requested(table: Table, requested: Instant, content: bytes) -> None:
 def put_completed(
     table: Table, path: str, data: bytes, unknown: Callable[[PhantombaseError], PhantombaseError]
 ) -> bool:
-    """Puts a completed file. False: the file existed before, or the storage did not answer and the file exists now.
-
-    On a file system an error means that the file does not exist. `unknown`: makes the error for another storage that
-    did not answer while the file does not exist: the request may still be in progress.
-    """
+    """Puts a completed file. False: the file existed before, or the storage did not answer and the file exists now. On
+    a file system an error means that the file does not exist. `unknown`: makes the error for another storage that did
+    not answer while the file does not exist: the request may still be in progress."""
     storage = table.storage
     try:
         return storage.put_if_absent(path, data)

@@ -7,8 +7,7 @@ Markers name the files that a pending instant may have made. Hudi's rollback rea
 
 A marker is made before its file and removed after the instant is completed or rolled back. Base files have CREATE or
 MERGE; log files have APPEND on version 6 and CREATE on versions 8 and 9, where each delta commit has its own log files.
-Blocks that a pending instant appended on version 6 are revoked by command blocks, since their log file is shared.
-"""
+Blocks that a pending instant appended on version 6 are revoked by command blocks, since their log file is shared."""
 
 from __future__ import annotations
 
@@ -87,10 +86,8 @@ def make_marker(storage: Storage, instant: str, marker: Marker) -> None:
 
 
 def list_markers(storage: Storage, instant: str) -> list[Marker]:
-    """Every marker of an instant, in either form; empty if there are none.
-
-    MalformedError: the folder has other files. UnsupportedError: a later marker type.
-    """
+    """Every marker of an instant, in either form; empty if there are none. MalformedError: the folder has other files.
+    UnsupportedError: a later marker type."""
     return sorted(set(_markers(storage, marker_folder(instant))), key=lambda m: (m.path, m.kind.value))
 
 
@@ -125,8 +122,7 @@ def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, 
     None if the slice has no log file any more. ConflictError: other processes used the file name at each try.
 
     The block's own instant is its target. Hudi uses the rollback's instant, which is greater than those of writes that
-    ran concurrently: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2).
-    """
+    ran concurrently: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2)."""
     for _ in range(_TRIES):
         logs = [
             (name, entry.size)
@@ -164,8 +160,7 @@ def traces_of(table: Table, target: str, action: str, *, scan: bool) -> Rollback
     Names of base files contain their instant. So do names of log files from version 8 on, and on version 6 in file
     groups that the instant started. Other log files of version 6 are known from their markers, also those on a base
     file of another action of the same time, which later writes may have written. Without any marker, and with `scan`,
-    all log files are searched for blocks of the instant.
-    """
+    all log files are searched for blocks of the instant."""
     markers = list_markers(table.storage, target)
     marked: dict[str, set[str]] = {m.partition: set() for m in markers}
     for marker in markers:

@@ -5,8 +5,7 @@ usage, 70 a bug, 130 interrupted.
 
 Commands run without pandas, even if it is installed: pyarrow imports it when it first makes an array or a scalar of a
 Python value, to recognise values of pandas. A command has none, and the import takes 0.4 seconds of processor time: a
-tenth of a small compaction.
-"""
+tenth of a small compaction."""
 
 from __future__ import annotations
 
@@ -38,10 +37,8 @@ _NAME = "pandas"
 
 
 def without_pandas() -> None:
-    """Makes `import pandas` fail in this process from now on, as if it were not installed.
-
-    Only for processes of a command; a process that runs a user's code must not call it.
-    """
+    """Makes `import pandas` fail in this process from now on, as if it were not installed. Only for processes of a
+    command; a process that runs a user's code must not call it."""
     sys.meta_path.insert(0, _Refuses())
 
 

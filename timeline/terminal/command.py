@@ -7,8 +7,7 @@ dataclasses that returns what it did, and how people read that:
     def clean_command(at: TableChange, options: CleanOptions) -> CommandResult: ...
 
 On the command line the fields of each dataclass take its place: `--policy`, `--retain`, ... Those of `SharedOptions`
-are parameters as they are. `--json` is added.
-"""
+are parameters as they are. `--json` is added."""
 
 from __future__ import annotations
 
@@ -30,10 +29,8 @@ JSON = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command did: its data, and how people read it.
-
-    `failed`: the exit code is 1 all the same. `error`: the last line for people, on stderr.
-    """
+    """What a command did: its data, and how people read it. `failed`: the exit code is 1 all the same. `error`: the
+    last line for people, on stderr."""
 
     data: Mapping[str, Any]
     render: Callable[[Any], Iterable[RenderableType]]
@@ -48,10 +45,8 @@ class SharedOptions:
 
 
 class Each:
-    """Stands for one option dataclass of each of these names: `options: Annotated[dict[str, Any], Each({...})]`.
-
-    The names of their options begin with the name of the dataclass.
-    """
+    """Stands for one option dataclass of each of these names: `options: Annotated[dict[str, Any], Each({...})]`. The
+    names of their options begin with the name of the dataclass."""
 
     def __init__(self, kinds: Mapping[str, type]) -> None:
         self.kinds = kinds
@@ -67,11 +62,9 @@ Merged: TypeAlias = Callable[[type, Mapping[str, Any], Mapping[str, str]], Mappi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherNames:
-    """Other names for the options of some dataclasses, which all come by the same parameters, such as `--conf`.
-
-    `read`: from a command's dataclasses, the arguments of these parameters and the command's other arguments, to the
-    values of the dataclasses, and those of the other arguments that they set.
-    """
+    """Other names for the options of some dataclasses, which all come by the same parameters, such as `--conf`. `read`:
+    from a command's dataclasses, the arguments of these parameters and the command's other arguments, to the values of
+    the dataclasses, and those of the other arguments that they set."""
 
     kinds: frozenset[type]
     params: Mapping[str, Any]
@@ -87,8 +80,7 @@ def command(
     `CommandResult` has `--json`, and its result is shown.
 
     `json`: its annotation; `names`: other names of the options; `quiet`: see `configure_logging`. UsageError: an option
-    is given twice with different values.
-    """
+    is given twice with different values."""
     own, shared, each, shows = _declared(function, json)
     groups = {n: g for n, p in own.items() if (g := group_of(p.annotation, p.default)) is not None}
     flags = [flag for group in groups.values() for flag in group.fields]

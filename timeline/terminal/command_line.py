@@ -1,8 +1,7 @@
 """Commands that are loaded when they are called, with their help pages and the options that all of them have.
 
 `--help` loads no command, since the imports of commands take most of the start. The main page names the commands; the
-pages of the commands are read from a file, which `python -m tests.project.option_reference` writes.
-"""
+pages of the commands are read from a file, which `python -m tests.project.option_reference` writes."""
 
 from __future__ import annotations
 

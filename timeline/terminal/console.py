@@ -1,8 +1,7 @@
 """Terminal code that all commands share: output, progress, logging.
 
 The result is written to stdout (one JSON document with `--json`), all other output to stderr. This module is
-independent of tables.
-"""
+independent of tables."""
 
 from __future__ import annotations
 
@@ -143,11 +142,9 @@ class _LoggedProgress:
 
 
 def configure_logging(json: bool, *, quiet: bool = True) -> None:
-    """Logs go to stderr, as text or as one JSON object per line; no other code configures logging.
-
-    `--log-level` and `-v` choose the level; libraries use it too, but never below info. The default is info; on a
-    terminal it is warning, where bars and results are enough, unless `quiet` is False (daemons).
-    """
+    """Logs go to stderr, as text or as one JSON object per line; no other code configures logging. `--log-level` and
+    `-v` choose the level; libraries use it too, but never below info. The default is info; on a terminal it is warning,
+    where bars and results are enough, unless `quiet` is False (daemons)."""
     usual = logging.WARNING if quiet and sys.stderr.isatty() else logging.INFO
     chosen = chosen_level()
     level = chosen.number if chosen is not None else usual

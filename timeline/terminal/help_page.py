@@ -1,8 +1,7 @@
 """The help page of a command as text: options in groups, complete at 80 columns (pure).
 
 Two columns: names of an option with its placeholder, and its meaning with its default. A name that is too long for the
-first column has a line of its own, so the second column keeps its width.
-"""
+first column has a line of its own, so the second column keeps its width."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Option dataclasses as options by name: what each is called, its type, its default in words, its value from a text.
 
-The command line (`command`) and the configuration file (`settings`) fill the same dataclasses by it.
-"""
+The command line (`command`) and the configuration file (`settings`) fill the same dataclasses by it."""
 
 from __future__ import annotations
 
@@ -74,10 +73,8 @@ class OptionGroup:
         return type(self.default)
 
     def built(self, values: Mapping[str, Any], typed: Mapping[str, Any], words: Mapping[str, str]) -> Any:
-        """The dataclass with these values, by field. UsageError: it refuses one.
-
-        `typed`: the values that were given under the names of the options; `words`: how errors name these, by field.
-        """
+        """The dataclass with these values, by field. UsageError: it refuses one. `typed`: the values that were given
+        under the names of the options; `words`: how errors name these, by field."""
         try:
             return replace(self.default, **values)
         except UsageError as error:
@@ -85,10 +82,8 @@ class OptionGroup:
 
 
 def group_of(hint: Any, default: Any = Parameter.empty) -> OptionGroup | None:
-    """The options that a parameter stands for; None if the parameter is no option dataclass.
-
-    `hint`: the dataclass, with `Only` and `Prefix` by `Annotated`. Without a `default` it is that of the dataclass.
-    """
+    """The options that a parameter stands for; None if the parameter is no option dataclass. `hint`: the dataclass,
+    with `Only` and `Prefix` by `Annotated`. Without a `default` it is that of the dataclass."""
     kind, *marks = marked(hint)
     if not is_dataclass(kind):
         return None
@@ -132,9 +127,7 @@ def _name(field: Field[Any]) -> str:
 
 def from_settings(default: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """An option dataclass with the settings that a file gives under the names of its options, and the other settings.
-
-    UsageError: not a value of an option.
-    """
+    UsageError: not a value of an option."""
     named = {_name(f).replace("_", "-"): f for f in _options(default)}
     known = {name: value for name, value in given.items() if name.replace("_", "-") in named}
     made = {(f := named[name.replace("_", "-")]).name: value_of(type(default), f, v, name) for name, v in known.items()}

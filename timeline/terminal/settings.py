@@ -14,8 +14,7 @@ before it:
     match = "sales_*"
 
 Those of writers are read here into their option dataclasses (`read_settings`); those of commands by click, which checks
-them as it checks the command line (`command_line`).
-"""
+them as it checks the command line (`command_line`)."""
 
 from __future__ import annotations
 
@@ -106,10 +105,8 @@ def settings_in(
     of_others: Callable[[], frozenset[str]],
 ) -> dict[str, ShownSetting]:
     """The settings in a file for a command (pure). `names`: its settings; `commands`: all commands of the program.
-
     `of_others`: the settings of all commands; called only for a name that this command lacks, at the top or in another
-    command's table. UsageError: a name that is not a setting, with the closest one.
-    """
+    command's table. UsageError: a name that is not a setting, with the closest one."""
     known, named = frozenset(names), frozenset(commands)
     tables = frozenset(name.split()[0] for name in named) | {_ELSEWHERE, POOLS, WRITES}
     found: dict[str, ShownSetting] = {}
@@ -183,10 +180,8 @@ class ReadSettings:
 
 def read_settings(groups: Mapping[str, OptionGroup], command: str, path: str | None, pages: Path) -> ReadSettings:
     """Fills option dataclasses from the file at this path, else the one that `FILE` names, and from variables above it.
-
     `command`: the table of the file; `pages`: the help of the program, by which settings of other commands are known.
-    UsageError: the file cannot be read, a name is no setting, or a value is wrong.
-    """
+    UsageError: the file cannot be read, a name is no setting, or a value is wrong."""
     known = {_dashed(flag): (group.kind, field) for group in groups.values() for flag, field in group.fields.items()}
     found: dict[str, ShownSetting] = {}
     if path := path or os.environ.get(FILE):

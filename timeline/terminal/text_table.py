@@ -88,8 +88,7 @@ class Column:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsTable:
     """A rich renderable. If the terminal is too narrow, these steps apply in order until the table fits: shorten the
-    columns that allow it, omit columns without any value, wrap cells between words, wrap words, wrap instants.
-    """
+    columns that allow it, omit columns without any value, wrap cells between words, wrap words, wrap instants."""
 
     title: str
     columns: Sequence[Column]
@@ -163,8 +162,7 @@ def _fits(shown: Sequence[_Shown], widths: Sequence[int], width: int) -> bool:
 
 def _widths(shown: Sequence[_Shown], width: int) -> list[int]:
     """The width of each column. The widest columns become narrower first, those that may be shortened before those that
-    wrap; words break last, instants after all other words.
-    """
+    wrap; words break last, instants after all other words."""
     widths = [one.widest for one in shown]
     for floors in (
         [one.least for one in shown],

@@ -7,8 +7,7 @@ as JSON:
     [{"value": 715827882, "fileIdPrefix": "8e2f...", "tag": "REPLACE"}, ...]      file id: <fileIdPrefix>-0
 
 While the resize is pending, Hudi's writers write each row twice, into the old file group and into the new one. A bucket
-with the tag DELETE is removed by the resize.
-"""
+with the tag DELETE is removed by the resize."""
 
 from __future__ import annotations
 
@@ -46,9 +45,7 @@ def is_consistently_hashed(storage: Storage) -> bool:
 
 def forming_groups(data: bytes, where: str) -> frozenset[tuple[str, str]]:
     """(partition, file id) of the buckets that a pending clustering will make; empty if it is not a resize (pure).
-
-    `data`: the requested file. MalformedError: it cannot be read.
-    """
+    `data`: the requested file. MalformedError: it cannot be read."""
     if not data:
         return frozenset()
     _, record = read_record(data, where, _SCHEMA)
@@ -85,10 +82,8 @@ class FactLoader:
     files: InstantFiles
 
     def load(self, timeline: Timeline, prevails: str | None = None, *, witness: bool = True) -> ViewFacts:
-        """Pending plans, replaced file groups, and the files of completed writes, from the instants' files.
-
-        `prevails`: see `pending_plans`. `witness`: False leaves out the files of delta commits.
-        """
+        """Pending plans, replaced file groups, and the files of completed writes, from the instants' files. `prevails`:
+        see `pending_plans`. `witness`: False leaves out the files of delta commits."""
         self.read_ahead(timeline, every=witness)
         plans = self._plans(timeline)
         planned = _by_group(plans, prevails)
@@ -123,9 +118,7 @@ class FactLoader:
 
     def with_archived(self, facts: ViewFacts, timeline: Timeline) -> ViewFacts:
         """The facts, including those of archived writes: the files they name, and the file groups they replaced.
-
-        `timeline`: with its archive. Reads the complete archive. UnknownStateError: it cannot be read.
-        """
+        `timeline`: with its archive. Reads the complete archive. UnknownStateError: it cannot be read."""
         from ..instants.archived_timeline import archived_writes  # imported here: only one command needs it
 
         named, replaced = dict[Instant, NamedFiles](), dict[GroupKey, str]()
@@ -158,8 +151,7 @@ class FactLoader:
 
         A plan names base files of completed writes, and from version 8 on log files of completed writes; the base file
         below a log file was completed when the log file's write started. Writes that a rollback or restore undoes are
-        left out, since they are pending for that reason. Only instants later than a pending write are read.
-        """
+        left out, since they are pending for that reason. Only instants later than a pending write are read."""
         pending = {i.requested_time for i in timeline.inflight_writers}
         pending -= {i.requested_time for i in timeline.completed}  # file names do not distinguish writes of one time
         if not pending or (undone := self._being_undone(timeline)) is None:
@@ -204,10 +196,8 @@ class FactLoader:
             return None
 
     def read_ahead(self, timeline: Timeline, *, every: bool = False) -> None:
-        """Reads the files that `load` needs, and the newest write, which has the schema, concurrently.
-
-        `every`: all completed writes.
-        """
+        """Reads the files that `load` needs, and the newest write, which has the schema, concurrently. `every`: all
+        completed writes."""
         newest = [timeline.completed_writes[t] for t in sorted(timeline.completed_writes)[-1:]]
         plans = [i.at(State.REQUESTED) for i in timeline.pending_compactions]
         writes = timeline.completed if every else [i for i in timeline.completed if i.family in _RECORDING]
@@ -229,11 +219,8 @@ class FactLoader:
         return replaced
 
     def forming(self, timeline: Timeline) -> frozenset[GroupKey]:
-        """The file groups that pending resizes of consistent-hashing buckets will make.
-
-        MalformedError: a plan cannot be read. MissingFileError: it does not exist, as in a past state whose resize is
-        archived.
-        """
+        """The file groups that pending resizes of consistent-hashing buckets will make. MalformedError: a plan cannot
+        be read. MissingFileError: it does not exist, as in a past state whose resize is archived."""
         pending = [i for i in timeline.instants if i.family == "replacecommit" and not i.completed]
         if not pending or not is_consistently_hashed(self.files.storage):
             return frozenset()
@@ -253,9 +240,7 @@ class FactLoader:
 
     def left_out(self, timeline: Timeline) -> dict[str, dict[GroupKey, str]]:
         """The planned file groups that each completed compaction left out, with the instants that had replaced them.
-
-        Errors: of `compaction_plan`.
-        """
+        Errors: of `compaction_plan`."""
         replaced, found = self.replaced_groups(timeline), dict[str, dict[GroupKey, str]]()
         for done in timeline.completed if replaced else ():
             if done.family == "commit" and (metadata := self.files.commit_metadata(done)).compacted:
@@ -265,10 +250,8 @@ class FactLoader:
         return found
 
     def pending_plans(self, timeline: Timeline, prevails: str | None = None) -> dict[GroupKey, str]:
-        """The file groups of pending compaction plans, each with its plan's instant.
-
-        MalformedError: a group is in two plans. If one of them is `prevails`, there is no error and that plan counts.
-        """
+        """The file groups of pending compaction plans, each with its plan's instant. MalformedError: a group is in two
+        plans. If one of them is `prevails`, there is no error and that plan counts."""
         return _by_group(self._plans(timeline), prevails)
 
     def _plans(self, timeline: Timeline) -> list[tuple[str, CompactionPlan]]:

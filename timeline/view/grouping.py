@@ -1,8 +1,7 @@
 """From names to file slices: the file groups of a partition from its listing (pure).
 
 A file that is missing, or is not as completed writes name it, is a flaw of its slice (`witness`). Files that completed
-writes do not name are no files of the table.
-"""
+writes do not name are no files of the table."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ def file_groups(
 
     Includes groups without listed files, if a completed write names files of them that are not superseded. A file that
     is not as it is named is a flaw of its slice. `brief`: for a partition without any files, only one of these groups,
-    which is enough to stop a reader of the current state.
-    """
+    which is enough to stop a reader of the current state."""
     bases: defaultdict[str, list[BaseFile]] = defaultdict(list)
     logs: defaultdict[str, list[LogFile]] = defaultdict(list)
     changes: defaultdict[str, list[LogFile]] = defaultdict(list)
@@ -93,8 +91,7 @@ def counted_by_name(now: TableView, witnessed: TableView) -> list[str]:
 
     They are of another attempt of an archived write, of a file group that an archived write replaced, or of an instant
     that is neither on the timeline nor in the archive: it was rolled back and a stalled process put its file, or
-    archiving passed it before its files were removed. Hudi counts these files, too.
-    """
+    archiving passed it before its files were removed. Hudi counts these files, too."""
     counted, named = _newest_files(now), _newest_files(witnessed)
     timeline = witnessed.timeline
     since = min((i.requested_time for i in timeline.archived if i.is_write), default=UNKNOWN_COMPLETION)
@@ -179,9 +176,8 @@ def _homeless(
     there: Iterable[LogFile], stacks: Mapping[str, list[LogFile]], newest: str, timeline: Timeline, as_of: str | None
 ) -> list[Flaw]:
     """Version 6: log files that completed writes name, in no slice: the plan that opened their slice no longer exists.
-
-    Each is a flaw of the slice below. A file group without such a slice is of a resize of buckets that was rolled back.
-    """
+    Each is a flaw of the slice below. A file group without such a slice is of a resize of buckets that was rolled
+    back."""
     if timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
         return []
     placed = {str(log.name) for logs in stacks.values() for log in logs}
@@ -218,11 +214,9 @@ _GONE = -1
 
 
 def _gone_logs(key: GroupKey, there: Iterable[LogFile], names: Names, newest: str, timeline: Timeline) -> list[LogFile]:
-    """Log files that completed writes name and that are not listed. `newest`: the newest base file's instant.
-
-    In a table upgraded from version 6, a name does not show the slice if its instant is archived: a log file whose
-    writes completed before the newest base file was requested is then of no slice that counts.
-    """
+    """Log files that completed writes name and that are not listed. `newest`: the newest base file's instant. In a
+    table upgraded from version 6, a name does not show the slice if its instant is archived: a log file whose writes
+    completed before the newest base file was requested is then of no slice that counts."""
     listed = {str(log.name) for log in there}
     found = []
     for text, writes in names.items():
@@ -236,11 +230,9 @@ def _gone_logs(key: GroupKey, there: Iterable[LogFile], names: Names, newest: st
 
 
 def _is_stray(log: LogFile, timeline: Timeline, facts: ViewFacts) -> bool:
-    """Versions 8 and 9: whether the delta commit in the name of a log file is known, and does not name it.
-
-    On version 6 the name has another instant, also in tables upgraded from version 6. Log files of new
-    consistent-hashing buckets are named after the resize.
-    """
+    """Versions 8 and 9: whether the delta commit in the name of a log file is known, and does not name it. On version 6
+    the name has another instant, also in tables upgraded from version 6. Log files of new consistent-hashing buckets
+    are named after the resize."""
     instant = log.name.instant
     if timeline.layout.slicing is Slicing.BY_BASE_INSTANT or instant not in facts.witness.known:
         return False
@@ -307,11 +299,9 @@ def _is_twin(one: BaseFile | LogFile, other: BaseFile | LogFile) -> bool:
 def _visible_bases(
     key: GroupKey, bases: list[BaseFile], timeline: Timeline, facts: ViewFacts, as_of: str | None
 ) -> tuple[dict[str, BaseFile], list[Flaw]]:
-    """Base files of committed instants, by instant. A base file of a pending compaction is never visible.
-
-    The newest named base file is included even if it is missing, and so is the newest as of an instant. The flaws:
-    instants with two base files of which the valid one is unknown.
-    """
+    """Base files of committed instants, by instant. A base file of a pending compaction is never visible. The newest
+    named base file is included even if it is missing, and so is the newest as of an instant. The flaws: instants with
+    two base files of which the valid one is unknown."""
     compacted, pending = facts.compacted.get(key, {}), facts.pending_plans.get(key)
     names, known = facts.witness.names(key), facts.witness.known
     visible: dict[str, BaseFile] = {}
@@ -372,8 +362,7 @@ def _slices_by_name(
     is a log-only slice, opened by the delta commit in its name. A completed compaction opens no slice without a base
     file: it left out this file group, which was replaced when it completed, and the logs belong to the slice below.
     This matters if the replacing write is not visible, as in a read as of an earlier instant. If the compaction is
-    archived, a slice below shows that it was one: a writer opens a log-only slice only in a new file group.
-    """
+    archived, a slice below shows that it was one: a writer opens a log-only slice only in a new file group."""
     stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
     if pending is not None:
         stacks.setdefault(pending, [])
@@ -395,12 +384,9 @@ def _slices_by_completion(
     timeline: Timeline,
     uncompleted: Mapping[str, Later],
 ) -> dict[str, list[LogFile]]:
-    """Versions 8 and 9: a log belongs to the newest base requested before its delta commit completed.
-
-    Logs of delta commits that are not completed are dropped. `uncompleted` delta commits had completed before the
-    instant that shows this: their logs are flaws of the newest base before that. A log older than every base opens its
-    own slice.
-    """
+    """Versions 8 and 9: a log belongs to the newest base requested before its delta commit completed. Logs of delta
+    commits that are not completed are dropped. `uncompleted` delta commits had completed before the instant that shows
+    this: their logs are flaws of the newest base before that. A log older than every base opens its own slice."""
     stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
     if pending is not None:
         stacks.setdefault(pending, [])

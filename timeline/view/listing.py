@@ -1,7 +1,6 @@
 """Which folders of a table are partitions, and the source of a reader's partitions and files (`Table.listing`).
 
-The default source is the storage; the alternative is the metadata table (`metadata_table.read.MetadataListing`).
-"""
+The default source is the storage; the alternative is the metadata table (`metadata_table.read.MetadataListing`)."""
 
 from __future__ import annotations
 
@@ -22,12 +21,9 @@ _LISTED = "files"
 
 
 def is_partition(entries: Collection[Entry], config: TableConfig) -> bool:
-    """Whether a folder with these entries is a partition.
-
-    A partition has a partition metadata file. If this file is lost, Hudi still reads the rows of a table whose metadata
-    table lists its files. In such tables a folder with data files and without subfolders is also a partition; the
-    metadata table is not read for this.
-    """
+    """Whether a folder with these entries is a partition. A partition has a partition metadata file. If this file is
+    lost, Hudi still reads the rows of a table whose metadata table lists its files. In such tables a folder with data
+    files and without subfolders is also a partition; the metadata table is not read for this."""
     if any(e.name.startswith(_PARTITION_MARK) and not e.is_folder for e in entries):
         return True
     if _LISTED not in config.built_metadata_partitions or any(e.is_folder for e in entries):
@@ -53,9 +49,7 @@ class Listing(Protocol):
     @property
     def lacks_later_files(self) -> bool:
         """Whether the listing, as one in pages, lacks files of writes that complete during it, and files then cleaned.
-
-        The caller must check whether a clean ran during the listing.
-        """
+        The caller must check whether a clean ran during the listing."""
         ...
 
     @property

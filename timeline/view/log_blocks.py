@@ -44,11 +44,9 @@ def slice_blocks(storage: Storage, slice_: FileSlice) -> list[LogBlock]:
 
 
 def blocks_of(log: LogFile, source: pa.NativeFile) -> list[LogBlock]:
-    """The blocks of one log file; blocks of writes that do not name the file are marked.
-
-    MalformedError: see `scan_blocks`; also if the blocks of a completed write that names the file are damaged. Torn
-    blocks of a dead writer are in other files, or before or after these blocks.
-    """
+    """The blocks of one log file; blocks of writes that do not name the file are marked. MalformedError: see
+    `scan_blocks`; also if the blocks of a completed write that names the file are damaged. Torn blocks of a dead writer
+    are in other files, or before or after these blocks."""
     marks = log.marks
     if marks is None:
         return list(scan_blocks(source, log.path))
@@ -76,10 +74,8 @@ def blocks_of(log: LogFile, source: pa.NativeFile) -> list[LogBlock]:
 
 def check_base(slice_: FileSlice, selection: Selection) -> None:
     """Versions 8 and 9: MissingFileError if a block that counts has positions in a later base file than the slice has.
-
     That base file existed when the block was written, and only a later base file replaces it. If its own write is
-    archived, and the commit of the log file does not name it, only the block shows this on the active timeline.
-    """
+    archived, and the commit of the log file does not name it, only the block shows this on the active timeline."""
     opened = {log.name.instant for log in slice_.logs} if slice_.base is None else ()
     for block in selection.blocks:
         instant = block.headers.get(HeaderKey.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS)

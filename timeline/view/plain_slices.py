@@ -3,8 +3,7 @@
 The result is that of `grouping.file_groups` and `view.latest_slice`, without an object for each file. A group is plain
 if only its files determine its slices: it is in no plan and not replaced, its newest slice that counts has a base file,
 all its logs are on base files, and every size is known. Other groups are left to `view`. Tests compare the two
-(tests/timeline/planning/test_plain_slices.py).
-"""
+(tests/timeline/planning/test_plain_slices.py)."""
 
 from __future__ import annotations
 
@@ -45,11 +44,9 @@ class PlainRules:
     def split(
         self, partition: str, entries: Iterable[Entry], accept: Callable[[PlainSlice], bool]
     ) -> tuple[list[PlainSlice], list[Entry]]:
-        """The newest slices of the plain groups of one partition, and the entries of all other groups.
-
-        A folder may have the name of a file, but never a size: `view` ignores it.
-        A group whose slice is not accepted is not plain.
-        """
+        """The newest slices of the plain groups of one partition, and the entries of all other groups. A folder may
+        have the name of a file, but never a size: `view` ignores it. A group whose slice is not accepted is not
+        plain."""
         if self.facts.shared or self.facts.witness.uncompleted:
             return [], list(entries)
         bases: dict[str, list[tuple[str, Entry]]] = {}

@@ -4,10 +4,9 @@
     SC5.compaction.requested    plan {FG: base SC1, logs of DC2, DC3}
     DC6                         -> logs on the phantom slice SC5, which has no base file yet
 
-**The pending-compaction rule** (`latest_slice`): while SC5 is pending, slice (SC1) and slice (SC5) are read as
-one: base SC1, logs of SC1, then logs of SC5. A base file of instant SC5 is ignored until SC5 is completed.
-All readers, schedulers and compactors use this file.
-"""
+**The pending-compaction rule** (`latest_slice`): while SC5 is pending, slice (SC1) and slice (SC5) are read as one:
+base SC1, logs of SC1, then logs of SC5. A base file of instant SC5 is ignored until SC5 is completed. All readers,
+schedulers and compactors use this file."""
 
 from __future__ import annotations
 
@@ -53,12 +52,9 @@ LogFile: TypeAlias = DataFile[LogFileName]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSlice:
-    """A base file, which may be absent, and the log files on top of it in merge order.
-
-    `changes`: files of Hudi's change data capture that belong to the base file. They hold no rows of the table, and are
-    removed with the slice. `flaws`: its files that are not as completed writes name them. Every user of the slice calls
-    `check_whole`.
-    """
+    """A base file, which may be absent, and the log files on top of it in merge order. `changes`: files of Hudi's
+    change data capture that belong to the base file. They hold no rows of the table, and are removed with the slice.
+    `flaws`: its files that are not as completed writes name them. Every user of the slice calls `check_whole`."""
 
     partition: str
     file_id: str
@@ -96,10 +92,8 @@ class FileSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGroup:
-    """All visible slices of one file id in one partition, oldest first.
-
-    `pending_compaction`: the instant of the plan that contains this group; its slice may lack its base file so far.
-    """
+    """All visible slices of one file id in one partition, oldest first. `pending_compaction`: the instant of the plan
+    that contains this group; its slice may lack its base file so far."""
 
     partition: str
     file_id: str
@@ -121,13 +115,12 @@ class FileGroup:
 class ViewFacts:
     """The records about file groups in the files of the timeline.
 
-    `pending_plans`: file group -> instant of the pending compaction plan that contains it.
-    `replaced`: file group -> instant of the completed replace commit that replaced it.
-    `compacted`: file group -> instant -> base file name, of every completed compaction and clustering. `shared`: for
-    times that several writes share, the paths of the files that their completed commits name; no other files of these
-    times count. `forming`: file groups that a pending resize of buckets will make. They do not count until it
-    completes, since their rows were written to the old file groups, too. `witness`: the files of completed writes.
-    """
+    `pending_plans`: file group -> instant of the pending compaction plan that contains it. `replaced`: file group ->
+    instant of the completed replace commit that replaced it. `compacted`: file group -> instant -> base file name, of
+    every completed compaction and clustering. `shared`: for times that several writes share, the paths of the files
+    that their completed commits name; no other files of these times count. `forming`: file groups that a pending resize
+    of buckets will make. They do not count until it completes, since their rows were written to the old file groups,
+    too. `witness`: the files of completed writes."""
 
     pending_plans: Mapping[GroupKey, str]
     replaced: Mapping[GroupKey, str]
@@ -191,10 +184,8 @@ class TableView:
 
 def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None:
     """The slice that a snapshot reader merges: the newest, or during a pending compaction the two newest as one.
-
     `as_of`: only slices with a base instant up to this instant, and logs of writes requested up to it (blocks are
-    filtered separately).
-    """
+    filtered separately)."""
     slices = [s for s in group.slices if as_of is None or s.base_instant <= as_of]
     # Logs of writes requested before the base of their slice, and completed after it; version 6 has no such logs.
     later = group.slices[len(slices) :]

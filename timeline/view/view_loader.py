@@ -45,8 +45,7 @@ def believed(storage: Storage, groups: Iterable[FileGroup]) -> tuple[FileGroup, 
 
     The footer at the end of a Parquet file shows that the file is complete, and its number of rows; a log file has no
     footer. Another tool, such as a repair, has then rewritten the file under its name. If the number of rows differs
-    from the recorded one, the flaw is kept.
-    """
+    from the recorded one, the flaw is kept."""
     return tuple(_believed(storage, group) if group.flaws else group for group in groups)
 
 
@@ -96,11 +95,10 @@ class ViewLoader:
 
         `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
         compaction or log compaction that is treated as not completed. `prevails`: see `FactLoader.pending_plans`.
-        `completed_by`: the state at this completion time (versions 8 and 9), see `Timeline.completed_by`.
-        `as_of`, `brief`: see `file_groups`. `archive`: archived writes are witnesses, too; reads the complete archive.
-        `named`: the files that the metadata table names at or under a folder, see `Witness.listed`.
-        UsageError: no such partition. MissingFileError, TableChangedError: see `from_one_snapshot`.
-        """
+        `completed_by`: the state at this completion time (versions 8 and 9), see `Timeline.completed_by`. `as_of`,
+        `brief`: see `file_groups`. `archive`: archived writes are witnesses, too; reads the complete archive. `named`:
+        the files that the metadata table names at or under a folder, see `Witness.listed`. UsageError: no such
+        partition. MissingFileError, TableChangedError: see `from_one_snapshot`."""
         timeline = newest = self.timelines.load(archived=archive or completed_by is not None)
         if completed_by is not None:
             timeline = newest.completed_by(completed_by)
@@ -161,9 +159,7 @@ class ViewLoader:
         self, folder: str, listed: Collection[str], facts: ViewFacts, as_of: str | None = None
     ) -> list[Listed]:
         """The partitions at or under a folder that completed writes name and that a listing lacks, with their files.
-
-        The partition metadata file of such a folder is lost, or the folder is missing or empty.
-        """
+        The partition metadata file of such a folder is lost, or the folder is missing or empty."""
         named = facts.partitions_at(as_of)
         below = (p for p in named if not folder or p == folder or p.startswith(f"{folder}/"))
         return [(p, listed_if_there(self.storage, p) or []) for p in sorted(set(below) - set(listed))]
@@ -184,20 +180,16 @@ class ViewLoader:
         return {p for p in named if not p or listed_if_there(self.storage, p) is not None}
 
     def check_unchanged(self) -> None:
-        """TableChangedError if the settings have changed.
-
-        An upgrade renames all files of the timeline, so a listing may contain only some of them.
-        """
+        """TableChangedError if the settings have changed. An upgrade renames all files of the timeline, so a listing
+        may contain only some of them."""
         if load_table_config(without_snapshot(self.storage)) != self.config:
             raise TableChangedError(
                 "the table's settings changed while it was read", path=self.storage.base_path, todo="Open it again."
             )
 
     def check_not_undone(self, timeline: Timeline) -> None:
-        """TableChangedError if a rollback or restore may have removed files of known writes before the listing.
-
-        Both undo the newest writes first, and remove the completed file of each write first.
-        """
+        """TableChangedError if a rollback or restore may have removed files of known writes before the listing. Both
+        undo the newest writes first, and remove the completed file of each write first."""
         writes = timeline.completed_writes.values()
         newest = [max(writes, key=by) for by in (lambda i: i.requested_time, timeline.completed_at) if writes]
         for write in dict.fromkeys(newest):
@@ -225,11 +217,9 @@ class ViewLoader:
 
         A base file completed after the timeline was loaded is ignored, but the files that it replaces may be cleaned if
         its write was requested before the cutoff that the clean retained: of each file group a clean also retains the
-        newest slice below the cutoff.
-        `several`: the listing may be of several partitions. A partition whose rows were all deleted has no files left,
-        while other partitions are read without the writes that preceded the deletion. A listing in pages may also lack
-        a base file that was put during the listing.
-        """
+        newest slice below the cutoff. `several`: the listing may be of several partitions. A partition whose rows were
+        all deleted has no files left, while other partitions are read without the writes that preceded the deletion. A
+        listing in pages may also lack a base file that was put during the listing."""
         at_once = self.storage.names_at_once
         in_pages = at_once is not None and any(len(entries) > at_once for entries in listings)
         unseen = in_pages or self.listing.lacks_later_files

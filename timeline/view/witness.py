@@ -6,8 +6,7 @@ not name is of another attempt, and no file of the table. Files of archived writ
 
 Every step reads all completed writes of the active timeline, so `named_files` costs a small part of
 `commit_metadata.decode`: only the needed fields are decoded, Avro's schema is parsed once for each writer, and each
-content once.
-"""
+content once."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ class NamedFile:
 
     `size`: of the complete file in bytes at the end of the write, 0 if not recorded. `offset`: the start of the write's
     blocks in a log file; they end at `size`. `rows`: the number of rows written, of a base file all rows; 0 if not
-    recorded. `is_below`: the base file below a log file of the write, which another write may have made.
-    """
+    recorded. `is_below`: the base file below a log file of the write, which another write may have made."""
 
     path: str
     size: int
@@ -53,10 +51,8 @@ class NamedFile:
 
 
 class NamedFiles(Mapping[str, tuple[NamedFile, ...]]):
-    """The files that one write names, by partition; decoded partition by partition, on demand.
-
-    `stats`: the write statistics of each partition, which `make` converts to files.
-    """
+    """The files that one write names, by partition; decoded partition by partition, on demand. `stats`: the write
+    statistics of each partition, which `make` converts to files."""
 
     __slots__ = ("_make", "_stats")
 
@@ -76,9 +72,7 @@ class NamedFiles(Mapping[str, tuple[NamedFile, ...]]):
 
 def named_files(data: bytes, where: str) -> NamedFiles:
     """The files in the write statistics of a commit, delta commit or replace commit file of any version.
-
-    MalformedError: empty, truncated or broken bytes.
-    """
+    MalformedError: empty, truncated or broken bytes."""
     try:
         return _kept(data) if len(data) <= _KEPT_EACH_BYTES else _decoded(data)
     except PhantombaseError as error:
@@ -216,8 +210,7 @@ class Witness:
     `uncompleted`: pending writes that had completed, since later instants name their files: their completed files are
     lost. The value is the earliest instant that names one.
 
-    The files of a partition are processed on demand.
-    """
+    The files of a partition are processed on demand."""
 
     known: frozenset[str] = frozenset()
     writes: tuple[tuple[str, Named], ...] = ()
@@ -336,8 +329,7 @@ def named_instant(text: str) -> str:
 class Marks:
     """What is known about the blocks of one log file. `writes`: the completed writes that name it. `known`,
     `uncompleted`: of all writes, see `Witness`. `is_stray`: every completed write that could have written it is known,
-    and none names it.
-    """
+    and none names it."""
 
     known: frozenset[str]
     writes: tuple[FileRecord, ...]
@@ -352,8 +344,7 @@ class Flaw:
     `expected`: its recorded bytes, 0 if not recorded. `found`: its bytes, None if it is missing. `rows`: the recorded
     rows of a base file, 0 if not recorded. `whole`: names of files of other attempts with the expected size.
     `is_alone`: its partition has no files. `opener`: of a log file in no slice, the missing instant. `named_by`: the
-    file which shows that a write with a missing completed file had completed.
-    """
+    file which shows that a write with a missing completed file had completed."""
 
     path: str
     instant: str
