@@ -30,7 +30,7 @@ from ..service.asgi import (
     encoded,
     form_of,
     headers_of,
-    parameters,
+    own_parameters,
     send_bytes,
     send_text,
 )
@@ -198,9 +198,11 @@ class ActionApp:
         PhantombaseError: nothing was ordered."""
         match parts:
             case ["t", name, "actions", order]:
-                given, is_page = await form_of(receive), True
+                own_parameters(scope["query_string"])
+                given, is_page = own_parameters(await form_of(receive), "instant", PROOF), True
             case ["api", "tables", name, "actions", order]:
-                given, is_page = {**await form_of(receive), **parameters(scope["query_string"])}, False
+                both = b"&".join((await form_of(receive), scope["query_string"]))
+                given, is_page = own_parameters(both, "instant"), False
             case _:
                 raise Refused(404, "Not found")
         if reason := self._access.order_refusal(headers_of(scope), given.get(PROOF, ""), time.time()):

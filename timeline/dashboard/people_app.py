@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC
 from urllib.parse import unquote
 
@@ -35,7 +35,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from ..errors import PhantombaseError
+from ..errors import PhantombaseError, UsageError
 from ..report.health import Word
 from ..service.access import COOKIE, SESSION_S, Access
 from ..service.asgi import (
@@ -46,7 +46,7 @@ from ..service.asgi import (
     encoded,
     form_of,
     headers_of,
-    parameters,
+    own_parameters,
     send_answer,
     send_bytes,
     send_error,
@@ -163,7 +163,7 @@ class LoginApp:
         if path == "/page.css" and method in ("GET", "HEAD"):
             await send_bytes(send, style(), b"text/css; charset=utf-8")
         elif path == LOGIN and method == "POST":
-            given = await form_of(receive)
+            given = own_parameters(await form_of(receive), "token")
             if not self._access.is_token(given.get("token", "").strip()):
                 await send_bytes(send, login_page(wrong=True).encode(), HTML, POLICY, status=403)
                 return
@@ -206,7 +206,7 @@ class PeopleApp:
         # Names may contain encoded slashes, so the path is split before it is decoded.
         raw = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         parts = [unquote(part) for part in raw.partition("?")[0].removeprefix("/").split("/")]
-        is_api = parts[0] == "api"
+        is_api, query = parts[0] == "api", scope["query_string"]
         try:
             if scope["method"] == "POST" and self._actions is not None:
                 await self._actions.answer(scope, receive, send, parts, self._named)
@@ -217,15 +217,16 @@ class PeopleApp:
             elif parts == ["page.css"]:
                 await send_bytes(send, style(), b"text/css; charset=utf-8")
             elif parts == ["metrics"]:
+                own_parameters(query)
                 tables = list(self._tables.by_name.values())
                 rows = await self._rows.all(tables)
                 text = await asyncio.to_thread(exposition, tables, rows, self._registry)
                 await send_bytes(send, text, METRICS_TYPE.encode())
             elif is_api:
-                found = await self._data(parts[1:], parameters(scope["query_string"]))
+                found = await self._data(parts[1:], query)
                 await send_answer(scope, send, encoded(found), kind=b"application/json")
             else:
-                page = await self._html(scope, parts, parameters(scope["query_string"]))
+                page = await self._html(scope, parts, query)
                 await send_bytes(send, page.encode("utf-8", "replace"), HTML, POLICY)
         except Exception as error:
             status, reason = status_of(error)
@@ -234,40 +235,46 @@ class PeopleApp:
             else:
                 await send_error(scope, send, error)
 
-    async def _data(self, parts: Sequence[str], given: Mapping[str, str]) -> Row:
+    async def _data(self, parts: Sequence[str], query: bytes) -> Row:
         match parts:
             case ["tables"] | ["tables", ""]:
+                own_parameters(query)
                 return {"tables": await self._rows.all(self._tables.by_name.values())}
             case ["tables", name]:
+                own_parameters(query)
                 return await self._rows.one(self._named(name), whole=True, lock=True)
             case ["tables", name, "groups"]:
+                given = own_parameters(query, "sort", "partition", "page")
                 held = await recent(self._named(name))
                 return await asyncio.to_thread(groups_page, held.state, given)
             case ["tables", name, "instants", time]:
+                own_parameters(query)
                 table = self._named(name)
                 held = await recent(table)
                 return await asyncio.to_thread(instant_page, table.table, held.state, time)
             case ["fleet"]:
+                own_parameters(query)
                 return await self._fleet()
         raise _NOT_FOUND
 
-    async def _html(self, scope: Scope, parts: Sequence[str], given: Mapping[str, str]) -> str:
-        again = given.get("again") != "never"
+    async def _html(self, scope: Scope, parts: Sequence[str], query: bytes) -> str:
         match parts:
             case [""]:
-                return tables_page((await self._data(["tables"], given))["tables"], again=again)
+                again = _again(query)
+                return tables_page((await self._data(["tables"], b""))["tables"], again=again)
             case ["t", name]:
-                table = self._named(name)
-                row = await self._data(["tables", name], given)
+                again, table = _again(query), self._named(name)
+                row = await self._data(["tables", name], b"")
                 now, acts = table.table.now() if "instants" in row else None, self._actions
                 proof, ordered = (acts.proof(scope), acts.of(table)) if acts is not None else (None, ())
                 return table_page(row, now, self._settings, proof=proof, ordered=ordered, again=again)
             case ["t", name, "groups"]:
-                return groups_html(name, await self._data(["tables", name, "groups"], given))
+                return groups_html(name, await self._data(["tables", name, "groups"], query))
             case ["t", name, "instant", time]:
-                return instant_html(name, await self._data(["tables", name, "instants", time], given))
+                return instant_html(name, await self._data(["tables", name, "instants", time], query))
             case ["fleet"]:
-                return fleet_page(await self._data(parts, given), again=again)
+                again = _again(query)
+                return fleet_page(await self._data(["fleet"], b""), again=again)
         raise _NOT_FOUND
 
     async def _fleet(self) -> Row:
@@ -286,3 +293,11 @@ class PeopleApp:
         if name not in self._tables.by_name:
             raise Refused(404, f"no table is served as {name!r}; /api/tables names all")
         return self._tables.by_name[name]
+
+
+def _again(query: bytes) -> bool:
+    """Whether a page reads itself again: yes, without the parameter `again`. UsageError: another value."""
+    given = own_parameters(query, "again").get("again")
+    if given not in (None, "never"):
+        raise UsageError("not a value of the parameter again", expected="never", found=repr(given))
+    return given is None

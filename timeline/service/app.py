@@ -159,7 +159,7 @@ async def _held(table: ServedTable, route: Route, name: str, given: Mapping[str,
     newest = await table.load() if route.looks else None
     if route.checked and table.newest is not None and table.newest.state.refused:
         await table.load()  # restoring a file changes no instant
-    if not route.checked or given.get("refreshoff") == "true":
+    if not route.checked or given.get("refreshoff", "").lower() == "true":
         return newest or await table.current()
     client = ClientState(last=given.get("lastinstantts") or NO_INSTANT, digest=given.get("timelinehash", ""))
     agreed = await table.agreed(client)

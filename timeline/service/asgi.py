@@ -8,6 +8,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from threading import Lock
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
@@ -114,8 +115,8 @@ def headers_of(scope: Scope) -> dict[bytes, bytes]:
     return dict(scope["headers"])
 
 
-async def form_of(receive: Receive) -> dict[str, str]:
-    """The fields of a form. Refused: it is too long, or takes too long."""
+async def form_of(receive: Receive) -> bytes:
+    """The body of a form, for `own_parameters`. Refused: it is too long, or takes too long."""
     body, more = b"", True
     try:
         async with asyncio.timeout(_FORM_S):
@@ -126,7 +127,7 @@ async def form_of(receive: Receive) -> dict[str, str]:
                     raise Refused(413, f"the form is longer than {_FORM_BYTES} bytes")
     except TimeoutError:
         raise Refused(408, f"the form did not come in {_FORM_S:g} s") from None
-    return parameters(body)
+    return body
 
 
 def need(given: Mapping[str, str], name: str) -> str:
@@ -137,17 +138,41 @@ def need(given: Mapping[str, str], name: str) -> str:
 
 
 def parameters(query: bytes) -> dict[str, str]:
-    """The parameters; of a repeated one the first counts. Refused, UsageError: too long, or not encoded as a form."""
-    if len(query) > MAX_QUERY_BYTES:
-        raise Refused(414, f"the query string has {len(query)} bytes; at most {MAX_QUERY_BYTES} are read")
+    """The parameters of a request to Hudi's routes; of a repeated one the first counts, as on Hudi's server.
+
+    Any name is accepted: Hudi's server looks up the names that it knows, so a newer client may send further ones.
+    Refused, UsageError: too long, or not encoded as a form.
+    """
     found: dict[str, str] = {}
-    try:
-        pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS_MAX)
-    except ValueError as error:
-        raise UsageError("not a query string", expected="UTF-8, percent-encoded", found=str(error)) from error
-    for name, value in pairs:
+    for name, value in _pairs(query):
         found.setdefault(name, value)
     return found
+
+
+def own_parameters(query: bytes, *names: str) -> dict[str, str]:
+    """The parameters of a query string or form for pages, their JSON and metrics, which take these names alone.
+
+    Refused: as `parameters`. UsageError: as there; another name, or a name that is given twice.
+    """
+    found: dict[str, str] = {}
+    for name, value in _pairs(query):
+        if name not in names:
+            close = get_close_matches(name.lower(), names, 1)
+            todo = f"Did you mean {close[0]}?" if close else "Leave it out."
+            raise UsageError("unknown parameter", expected=", ".join(names) or "none", found=repr(name), todo=todo)
+        if name in found:
+            raise UsageError("a parameter is given twice", found=repr(name), todo="Give it once.")
+        found[name] = value
+    return found
+
+
+def _pairs(query: bytes) -> list[tuple[str, str]]:
+    if len(query) > MAX_QUERY_BYTES:
+        raise Refused(414, f"the query string has {len(query)} bytes; at most {MAX_QUERY_BYTES} are read")
+    try:
+        return parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_FIELDS_MAX)
+    except ValueError as error:
+        raise UsageError("not a query string", expected="UTF-8, percent-encoded", found=str(error)) from error
 
 
 async def send_bytes(

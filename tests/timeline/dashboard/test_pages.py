@@ -72,6 +72,46 @@ def test_odd_parameters_of_pages_get_a_reason(query: dict[str, str], status: int
     assert client.ask("/t/pending/groups", **query).status == status
 
 
+PLACES = {
+    "/": ("again",),
+    "/fleet": ("again",),
+    "/t/pending": ("again",),
+    "/t/pending/groups": ("sort", "partition", "page"),
+    "/t/pending/instant/{}": (),
+    "/api/fleet": (),
+    "/api/tables": (),
+    "/api/tables/pending": (),
+    "/api/tables/pending/groups": ("sort", "partition", "page"),
+    "/api/tables/pending/instants/{}": (),
+    "/metrics": (),
+}
+"""The pages, their JSON and the metrics, with the parameters of each."""
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_parameter_that_a_page_does_not_have_is_named(place: str, tmp_path: Path) -> None:
+    """Only names that it has count: a wish that nobody fulfils is an error, with the name that was meant."""
+    path = unzip_golden("v9_pending", tmp_path)
+    client, known = ServiceClient.of(path), PLACES[place]
+    place = place.format(Table.open(str(path)).load_timeline().instants[0].requested_time)
+    right = {"again": "never", "sort": "log_files", "partition": "north", "page": "1"}
+    given = {name: right[name] for name in known}
+    assert client.ask(place, **given).status == 200
+    every = {"again", "sort", "partition", "page", "pretty", "instant", "basepath", "refreshoff", "x", "name[]"}
+    for name in every - set(known):
+        reply = client.ask(place, **given, **{name: "1"})
+        assert (reply.status, repr(name) in reply.text, ", ".join(known) in reply.text) == (400, True, True), reply.text
+    for name in known:
+        for wrong in (name.upper(), name[:-1], name[0] + name):
+            reply = client.ask(place, **{**given, wrong: right[name]})
+            assert (reply.status, f"Did you mean {name}?" in reply.text) == (400, True), (wrong, reply.text)
+        twice = f"{name}={right[name]}".encode()
+        reply = client.loop.run_until_complete(client.send(place, twice + b"&" + twice))
+        assert (reply.status, "given twice" in reply.text) == (400, True), reply.text
+    if "again" in known:
+        assert client.ask(place, again="no").status == 400
+
+
 @pytest.mark.parametrize("time", ["20991121091340983", "x", "..", "<script>", "%00"])
 def test_an_instant_that_is_not_there_is_said_so(time: str, tmp_path: Path) -> None:
     client = ServiceClient.of(unzip_golden("v9_pending", tmp_path))

@@ -325,8 +325,9 @@ def proof(headers: dict[str, str]) -> str:
 
 
 def order(client: ServiceClient, path: str, headers: dict[str, str], **fields: str) -> Reply:
-    body = urlencode(fields).encode()
-    return client.loop.run_until_complete(client.send(path, b"", "POST", headers, body))
+    """`path`: a query string may follow."""
+    body, (path, _, query) = urlencode(fields).encode(), path.partition("?")
+    return client.loop.run_until_complete(client.send(path, query.encode(), "POST", headers, body))
 
 
 def pending_of(path: Path) -> list[str]:
@@ -441,6 +442,10 @@ def test_only_post_orders(method: str, tmp_path: Path) -> None:
         ("plain/actions/unschedule", {"instant": "2026; rm -rf /"}, 400),
         ("plain/actions/unschedule", {"instant": "20261121100337006"}, 409),  # not pending
         ("plain/actions/release", {"instant": "²" * 17}, 400),
+        ("plain/actions/schedule", {"instnat": "20261121100337006"}, 400),
+        ("plain/actions/schedule?lock=x", {}, 400),
+        ("plain/actions/schedule", {'{"dry_run": true}': ""}, 400),
+        ("plain/actions/unschedule?instant=20261121100337006", {"instant": "20261121100337006"}, 400),
     ],
 )
 def test_odd_orders_get_a_reason(path: str, fields: dict[str, str], status: int, tmp_path: Path) -> None:

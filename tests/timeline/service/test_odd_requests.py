@@ -14,6 +14,7 @@ import pytest
 
 from phantombase.timeline.service.marker_app import MARKER_PREFIX
 from phantombase.timeline.service.routes import PREFIX, ROUTES
+from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import TOKEN, ServiceClient, service
 from tests.support.watched_service import serving
@@ -200,3 +201,21 @@ def test_odd_bytes_on_a_connection_stop_nothing(seed: int, tmp_path: Path) -> No
             assert not got.startswith(b"HTTP/1.1 5"), (sent[:200], got[:200])
         with urlopen(f"{address}/healthz", timeout=60) as reply:
             assert reply.read() == b"ok"
+
+
+def test_hudis_routes_pass_over_parameters_that_they_do_not_know(tmp_path: Path) -> None:
+    """As Hudi's server does, which looks up the names that it knows: a newer client may send further ones."""
+    table = unzip_golden("v9_pending", tmp_path)
+    client, right = ServiceClient.of(table, markers=True), {"basepath": str(table), "partition": "north"}
+    instant = Table.open(str(table)).load_timeline().instants[-1].requested_time
+    right |= {"maxinstant": instant, "mininstant": instant, "instants": instant, "instant": instant,
+              "currentinstant": instant, "includependingcompaction": "true", "refreshoff": "true",
+              "fileid": Table.open(str(table)).load_view().groups[0].file_id, "partitions": "[]",
+              "markerdirpath": f"{table}/.hoodie/.temp/20991121091340983",
+              "markername": "north/a-0_0-1-2_20991121091340983.parquet.marker.CREATE"}  # fmt: skip
+    routes = {PREFIX + name: route.method for name, route in ROUTES.items()}
+    routes |= {MARKER_PREFIX + name: "GET" for name in ("all", "create-and-merge", "append", "dir/exists")}
+    for path, method in routes.items():
+        plain = client.ask(path, method, **right)
+        more = client.ask(path, method, **right, numbuckets="4", Partition="south", Refreshoff="x")
+        assert (plain.status, more.status, more.json()) == (200, 200, plain.json()), path
