@@ -200,7 +200,7 @@ def _compact(folder: str, logs: int, limit: int | None) -> int:
 
 def _read(folder: str, logs: int, limit: int | None) -> int:
     import phantombase.compactor_daemon  # noqa: F401  # chooses Arrow's memory pool, as `phantombase.read` does
-    from phantombase.timeline.read.slice_stream import SliceStream
+    from phantombase.timeline.merge.slice_stream import SliceStream
     from phantombase.timeline.storage.local import LocalStorage
 
     stream = SliceStream(LocalStorage(folder), _slice(folder, logs), _rules(folder, limit))

@@ -28,8 +28,8 @@ from phantombase.timeline.format.instant import Instant, State, format_time
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.update import Change, apply_update
-from phantombase.timeline.metadata_table.valid_instants import commits_to_compact
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.report.overview import commits_to_compact
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine

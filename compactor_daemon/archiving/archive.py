@@ -25,14 +25,13 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.instant_files import StateFiles, load_state_files, of_instants, retained_by
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.valid_instants import blocked_by
 from phantombase.timeline.read.pins import all_pins, live_pins
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.evolved_schema import newest_history
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
-from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.table import Table, from_one_snapshot, open_metadata_table
 from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_hashed
 

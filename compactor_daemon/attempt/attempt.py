@@ -27,8 +27,8 @@ from phantombase.timeline.instants.reserved_times import attempts
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.measure import Measure
-from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.table.in_progress import pending_replacing_writes
 from phantombase.timeline.table.table import Table, TableSchema

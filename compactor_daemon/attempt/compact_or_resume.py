@@ -27,13 +27,13 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.format.ledger import decode_ledgers
 from phantombase.timeline.instants.reserved_times import COMMITTED
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.merge.ledger import decode_ledgers
+from phantombase.timeline.merge.slice_log import check_slice
+from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.read.slice_log import check_slice
-from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.storage.staged_file import probe_partitions

@@ -19,9 +19,9 @@ from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout, Slicing
+from phantombase.timeline.format.ledger import GroupLedger, encode_ledgers
 from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.merge.ledger import GroupLedger, encode_ledgers
 from phantombase.timeline.table.exclusive import check_version, exclusive
 from phantombase.timeline.table.table import Table, TableSchema
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 from phantombase.timeline.audit.log_totals import LogTotals, copied_ledger, log_totals
 from phantombase.timeline.errors import LedgerError
 from phantombase.timeline.format.file_name import LogFileName
+from phantombase.timeline.format.ledger import Ledger, total
 from phantombase.timeline.format.log_block import BlockKind, scan_blocks
 from phantombase.timeline.format.log_decode import content_of
 from phantombase.timeline.format.log_encode import (
@@ -33,12 +34,11 @@ from phantombase.timeline.format.log_encode import (
 )
 from phantombase.timeline.format.log_visibility import Selection, select_blocks
 from phantombase.timeline.merge.identity import IdentityTally
-from phantombase.timeline.merge.ledger import Ledger, total
 from phantombase.timeline.merge.log_fold import Winners
 from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.merge.slice_log import LogCounts, count_blocks, read_logs
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.spilled_merge import LogSpill
-from phantombase.timeline.read.slice_log import LogCounts, count_blocks, read_logs
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.log_blocks import slice_blocks

@@ -26,8 +26,8 @@ from phantombase.timeline.codec.arrow_schema import project
 from phantombase.timeline.codec.row_hash import KeyLookup
 from phantombase.timeline.errors import BarrierError, ConflictError
 from phantombase.timeline.merge.rule import SliceRules
-from phantombase.timeline.read.slice_stream import SliceStream, base_tables
-from phantombase.timeline.read.table_rules import slice_rules
+from phantombase.timeline.merge.slice_stream import SliceStream, base_tables
+from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import BaseFile, FileSlice, TableView, slice_before
 

@@ -35,8 +35,8 @@ from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.format.ledger import decode_ledgers
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.merge.ledger import decode_ledgers
 from phantombase.timeline.metadata_table.column_range import ColumnRange
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare
 from phantombase.timeline.metadata_table.valid_instants import compacted_after

@@ -25,15 +25,15 @@ from phantombase.timeline.codec.parquet_write import write_base_file
 from phantombase.timeline.errors import AttemptDeadError, MalformedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName
+from phantombase.timeline.format.ledger import Ledger
 from phantombase.timeline.format.log_visibility import Skipped
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.merge.identity import identity_columns, identity_sum
-from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.merge.slice_log import LogCounts
+from phantombase.timeline.merge.slice_stream import SliceStream, base_tables
 from phantombase.timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from phantombase.timeline.metadata_table.measure import Measure
-from phantombase.timeline.read.slice_log import LogCounts
-from phantombase.timeline.read.slice_stream import SliceStream, base_tables
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import staged_output

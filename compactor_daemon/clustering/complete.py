@@ -22,11 +22,11 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, encode_ledgers
 from phantombase.timeline.instants.reserved_times import has_tombstone, put_tombstone
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.merge.ledger import CLUSTERED, GroupLedger, encode_ledgers
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.update import Change, apply_update, forget
 from phantombase.timeline.metadata_table.valid_instants import compacted_after

@@ -17,10 +17,10 @@ from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.format.ledger import CLUSTERED, decode_ledgers
 from phantombase.timeline.instants.reserved_times import has_tombstone, recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.merge.ledger import CLUSTERED, decode_ledgers
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import list_of_table
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, regardless

@@ -47,15 +47,15 @@ from phantombase.timeline.format.compaction_plan import CompactionOperation, Com
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.format.ledger import Ledger
 from phantombase.timeline.instants.archived_timeline import archived_clean_plans
 from phantombase.timeline.instants.instant_files import StateFile, load_state_files
 from phantombase.timeline.instants.reserved_times import attempt_folder, attempts, recorded_instants
 from phantombase.timeline.locks.heartbeat import is_live, may_be_written, process_name, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.merge.slice_stream import SliceStream
 from phantombase.timeline.metadata_table.update import forget
-from phantombase.timeline.read.slice_stream import SliceStream
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms

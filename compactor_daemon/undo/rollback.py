@@ -26,15 +26,14 @@ from dataclasses import dataclass
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import MERGES, Instant, State
+from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, decode_ledgers
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.instants.instant_files import load_state_files
 from phantombase.timeline.instants.reserved_times import has_tombstone, put_tombstone, remove_tombstone
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.merge.ledger import CLUSTERED, GroupLedger, decode_ledgers
 from phantombase.timeline.metadata_table.create import drop_within
-from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.table.exclusive import Guard, exclusive, regardless
 from phantombase.timeline.table.in_progress import (
@@ -45,7 +44,7 @@ from phantombase.timeline.table.in_progress import (
     refuse_left_to_hudi,
     rollbacks_of_completed,
 )
-from phantombase.timeline.table.table import Table, put_requested
+from phantombase.timeline.table.table import Table, open_metadata_table, put_requested
 from phantombase.timeline.table.traces import traces_of
 
 from ..clustering.complete import remove

@@ -57,9 +57,9 @@ from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_p
 from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.merge.slice_log import log_may_delete
 from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.planning.partition_walk import NOTES
-from phantombase.timeline.read.slice_log import log_may_delete
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, regardless

@@ -29,14 +29,13 @@ from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blo
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.commit import commit_records, newest_schema
-from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.read import load_metadata_view, read_entries
 from phantombase.timeline.metadata_table.records.entries import encoder
 from phantombase.timeline.metadata_table.records.keys import files_records
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.guarded import GuardedStorage
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Table, open_metadata_table
 from phantombase.writer_hooks.schema.new_table import NewTable
 from tests.support.builders import HFILE, INSTANT_TIME, SCHEMA, avro_block, block
 from tests.support.compaction_steps import open_table, run_all

@@ -22,15 +22,15 @@ from ..codec.parquet_read import open_parquet, readable
 from ..errors import LedgerError, PhantombaseError, UsageError
 from ..format.commit_metadata import LEDGER
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
+from ..format.ledger import GroupLedger
 from ..format.log_block import HeaderKey, scan_blocks
 from ..format.log_visibility import select_blocks
 from ..instants.reserved_times import STAGED_DATA, staged_files
 from ..instants.timeline import Timeline
 from ..merge.identity import identity_columns, identity_sum
-from ..merge.ledger import GroupLedger
 from ..merge.rule import SliceRules
-from ..read.slice_stream import SliceStream, base_tables
-from ..read.table_rules import slice_rules
+from ..merge.slice_stream import SliceStream, base_tables
+from ..merge.table_rules import slice_rules
 from ..table.in_progress import refuse_half_upgraded
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.log_blocks import slice_blocks

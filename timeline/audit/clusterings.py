@@ -17,7 +17,7 @@ from functools import partial
 from ..errors import LedgerError, MissingFileError
 from ..format.commit_metadata import CommitMetadata
 from ..format.file_name import parse_data_file
-from ..merge.ledger import CLUSTERED, GroupLedger, decode_ledgers
+from ..format.ledger import CLUSTERED, GroupLedger, decode_ledgers
 from ..table.table import Table, from_one_snapshot
 from ..view.view import FileGroup, GroupKey, TableView, latest_base
 from .audit import InstantAudit, Verdict, audited_group, hash_of_base, read_base, read_written, same, settled

@@ -19,7 +19,7 @@ from itertools import count
 from ..errors import MalformedError
 from ..format.commit_metadata import LEDGER, CommitMetadata, WriteStat
 from ..format.instant import Instant
-from ..merge.ledger import GroupLedger, decode_ledgers
+from ..format.ledger import GroupLedger, decode_ledgers
 from ..record_fields import Fields
 from ..storage.contract import Storage
 from ..storage.folders import RECORDS

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from ..codec.arrow_schema import project
+from ..format.ledger import Identity, Ledger
 from ..format.log_block import BlockKind, LogBlock
 from ..format.log_decode import count_entries, decode_rows
 from ..merge.identity import identity_columns, identity_sum
-from ..merge.ledger import Identity, Ledger
 from ..merge.rule import SliceRules
 from ..storage.contract import Storage
 

@@ -1,1 +1,1 @@
-"""The records and names of Hudi's table format: instants, file names, plans, commit metadata, hoodie.properties."""
+"""The records and names of Hudi's table format: instants, file names, plans, commits and their ledgers, settings."""

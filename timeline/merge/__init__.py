@@ -1,1 +1,1 @@
-"""Merges one file slice: which entry of a key wins, in memory or spilled, and the ledger that proves it."""
+"""Merges one file slice: its files, which entry of a key wins, in memory or spilled, and the rows as a stream."""

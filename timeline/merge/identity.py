@@ -9,7 +9,7 @@ import pyarrow as pa
 from ..codec.avro_schema import COMMIT_SEQNO, COMMIT_TIME, RECORD_KEY
 from ..codec.columns import Hashes
 from ..codec.row_hash import hash_sum, row_hashes
-from .ledger import MASK, Identity
+from ..format.ledger import MASK, Identity
 from .rule import Changes
 
 

@@ -24,9 +24,9 @@ import pyarrow as pa
 from ..codec.columns import Flags, Hashes, Indices, rows_at
 from ..codec.ordering import at_least
 from ..codec.row_hash import KeyLookup
+from ..format.ledger import Ledger
 from ..format.table_config import MergeMode
 from .identity import identity_hashes
-from .ledger import Ledger
 from .log_fold import Winners
 from .rule import NO_HASHES, Changes, Keyed, MergeRule
 from .winner import EntryKind

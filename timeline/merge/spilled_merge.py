@@ -18,8 +18,8 @@ import pyarrow as pa
 from ..codec.columns import Hashes, Indices, flat, rows_at
 from ..codec.row_hash import hash_keys
 from ..codec.spill_file import POSITION, SortedRun, SpillFile, by_position
+from ..format.ledger import Ledger, total
 from .gaps import Gaps
-from .ledger import Ledger, total
 from .log_fold import Entries, Winners, row_numbers, settle, won, won_partly
 from .rule import NO_HASHES, Changes, Keyed, MergeRule
 from .slice_merge import SliceMerge

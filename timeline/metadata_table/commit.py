@@ -29,13 +29,14 @@ from ..format.log_encode import hfile_block
 from ..format.rollback_plan import decode_rollback_plan
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
+from ..storage.folders import METADATA_FOLDER
 from ..storage.staged_file import place_staged
 from ..table.exclusive import check_lock, regardless
 from ..table.in_progress import refuse_half_upgraded
-from ..table.table import Table
+from ..table.table import BUILD_AGAIN, Table, open_metadata_table
 from ..table.traces import delete_markers, revoke, revokes, traces_of
 from .index_logs import IndexLog
-from .location import BUILD_AGAIN, METADATA_FOLDER, OpenSlice, advising_rebuild, open_metadata_table, open_slices
+from .location import OpenSlice, advising_rebuild, open_slices
 from .records.hfile_write import encode_hfile, grouped
 from .records.keys import file_group_index
 from .records.partitions import RECORD_INDEX

@@ -24,10 +24,10 @@ from ..format.merge_settings import EVENT_TIME_STRATEGY
 from ..format.table_config import PROPERTIES, TableConfig, checksum, make_table_folders, save_table_config
 from ..locks.table_lock import TableLock
 from ..storage.contract import Storage
+from ..storage.folders import METADATA_FOLDER
 from ..storage.forwarding import PrefixStorage
 from ..table.exclusive import READ_INSIDE, Guard, exclusive, regardless
 from ..table.table import Table
-from .location import METADATA_FOLDER
 from .record_index import mark_global_keys
 from .records.entries import encoder, new_schema
 from .records.hfile_write import encode_hfile

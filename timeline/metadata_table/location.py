@@ -1,7 +1,4 @@
-"""Where the metadata table is, how to open it, and the file slices that a delta commit appends to.
-
-It is a separate table in a folder of the table that it describes.
-"""
+"""The file slices of the metadata table that a delta commit appends to."""
 
 from __future__ import annotations
 
@@ -9,42 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..errors import MalformedError, MissingFileError, NotATableError
+from ..errors import MalformedError, MissingFileError
 from ..format.file_name import BaseFileName, LogFileName
 from ..format.layout import Slicing
-from ..format.table_config import load_table_config
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
-from ..storage.folders import HOODIE
-from ..storage.forwarding import PrefixStorage
-from ..storage.snapshot import without_snapshot
-from ..table.table import Table
-
-METADATA_FOLDER = f"{HOODIE}/metadata"
-"""Base path of the metadata table, relative to that of its data table."""
-
-BUILD_AGAIN = (
-    "Turn the metadata table off: `compactor-daemon compact TABLE --drop-metadata-table`. "
-    "The next Hudi writer builds it again."
-)
-"""What to do about an unusable metadata table."""
-
-
-def open_metadata_table(table: Table) -> Table:
-    """The metadata table of a data table; `config.metadata_partitions` of the data table shows whether it has one.
-
-    The checks of data tables do not apply: its base files are HFiles, and its records have their own merge rules.
-    NotATableError: it does not exist. TableChangedError: it was removed since. MalformedError: its settings are
-    unusable.
-    """
-    storage = PrefixStorage(without_snapshot(table.storage), METADATA_FOLDER)
-    try:
-        return Table(storage, load_table_config(storage), clock=table.clock)
-    except NotATableError as error:
-        table.views.check_unchanged()
-        raise error.advising(BUILD_AGAIN) from error
-    except MalformedError as error:
-        raise error.below(storage.base_path).advising(BUILD_AGAIN) from error
+from ..table.table import BUILD_AGAIN, Table
 
 
 @contextmanager

@@ -20,13 +20,14 @@ from ..format.log_visibility import Visibility, select_blocks
 from ..format.table_config import TableConfig
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry, Storage, open_listed
-from ..table.table import Table, from_one_snapshot
+from ..storage.folders import METADATA_FOLDER
+from ..table.table import BUILD_AGAIN, Table, from_one_snapshot, open_metadata_table
 from ..view.listing import Listed
 from ..view.log_blocks import slice_blocks, visibility_of
 from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, is_replaced, latest_slice
 from ..view.view_loader import Named, Sizes
 from ..view.witness import NamedFile, named_files
-from .location import BUILD_AGAIN, METADATA_FOLDER, advising_rebuild, open_metadata_table
+from .location import advising_rebuild
 from .records.entries import Keys, MetadataEntry, base_entries, block_entries, fold, merge, present_files
 from .records.keys import ALL_PARTITIONS, MetadataRecord, partition_path
 from .records.partitions import FILES, PARTITION_STATS

@@ -16,9 +16,8 @@ from typing import Any
 from ..errors import MalformedError, MissingFileError
 from ..format.file_name import parse_data_file
 from ..storage.contract import Entry, Storage
-from ..storage.folders import RECORDS
+from ..storage.folders import METADATA_FOLDER, RECORDS
 from ..table.table import Table
-from .location import METADATA_FOLDER
 from .records.partitions import RECORD_INDEX
 
 INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"

@@ -16,12 +16,11 @@ from ..event_log import get_logger
 from ..format.commit_metadata import CommitMetadata
 from ..format.file_name import BaseFileName, parse_data_file
 from ..format.table_config import save_table_config
-from ..table.table import Table
+from ..table.table import Table, open_metadata_table
 from . import commit
 from .column_records import index_records
 from .commit import EncodedRecords, commit_records, newest_schema
 from .index_logs import IndexLogs, RecordedKeys, index_file_groups, stage_index_logs
-from .location import open_metadata_table
 from .measure import Measure, Measured
 from .read import read_entries
 from .record_index import has_one_record_index

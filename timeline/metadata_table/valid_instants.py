@@ -18,14 +18,8 @@ from collections.abc import Iterable
 from ..errors import MissingFileError
 from ..format.instant import Instant, State
 from ..format.rollback_plan import decode_rollback_plan, restored_instants, rolled_back_instants
-from ..instants.timeline import Timeline, commits_since_compaction
-from ..table.table import Table
-from .location import BUILD_AGAIN, open_metadata_table
-
-
-def commits_to_compact(table: Table) -> int:
-    """Delta commits of a data table's metadata table since its last compaction, as Hudi counts them."""
-    return commits_since_compaction(open_metadata_table(table).load_timeline())
+from ..instants.timeline import Timeline
+from ..table.table import BUILD_AGAIN, Table, open_metadata_table
 
 
 def compacted_after(table: Table, time: str) -> bool:

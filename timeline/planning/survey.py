@@ -16,10 +16,10 @@ from ..format.instant import Instant
 from ..format.log_block import BlockKind
 from ..instants.timeline import Timeline
 from ..merge.rule import SliceRules
+from ..merge.slice_log import KnownBlocks, check_slice, log_entries
+from ..merge.slice_stream import check_base
+from ..merge.table_rules import slice_rules
 from ..prefetch import prefetched, prefetched_when_slow
-from ..read.slice_log import KnownBlocks, check_slice, log_entries
-from ..read.slice_stream import check_base
-from ..read.table_rules import slice_rules
 from ..storage.contract import Entry, OwnLock, list_of_table, listed_if_there
 from ..storage.folders import join
 from ..table.table import Table

@@ -30,13 +30,13 @@ from ..format.record_key import looks_like_bucket
 from ..format.table_config import MergeMode
 from ..instants.timeline import Timeline
 from ..merge.rule import SliceRules
+from ..merge.slice_stream import SliceStream
+from ..merge.table_rules import slice_rules
 from ..table.table import Table, TableSchema
 from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, GroupKey
 from .incremental import MARKS, Origin, Origins, WindowWrites, find_origins, find_window_writes, load_window
-from .slice_stream import SliceStream
 from .table_read import Fallback, Query, ReadOptions, Scan, check_columns, limited, plan_read, visible_in
-from .table_rules import slice_rules
 from .windows import EARLIEST, Window, WindowState, check_still_whole, completed_writes, earliest_whole, load_state
 
 INSERT, UPDATE, DELETE = "i", "u", "d"

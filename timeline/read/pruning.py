@@ -37,10 +37,10 @@ from ..filter.tree import And, Filter, only_values, parse_filter
 from ..format.record_key import KeySplit, bucket_of_file_id, key_hashes, labelled_keys, looks_like_bucket, value_text
 from ..format.table_config import TableConfig
 from ..merge.rule import SliceRules
+from ..merge.slice_stream import SliceStream, base_tables
+from ..merge.where import Where
 from ..storage.contract import Storage
 from ..view.view import FileSlice
-from .slice_stream import SliceStream, base_tables
-from .where import Where
 
 _PLAIN_GENERATORS = frozenset({"SIMPLE", "COMPLEX", "NON_PARTITION", "TIMESTAMP", "CUSTOM", None})
 _KEYS_MAX = 10_000

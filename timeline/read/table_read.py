@@ -27,6 +27,9 @@ from ..filter.possible import UNKNOWN, Bounds, BoundsOf, may_match_together
 from ..filter.tree import Filter
 from ..instants.timeline import Timeline
 from ..merge.rule import SliceRules
+from ..merge.slice_stream import SliceStream
+from ..merge.table_rules import slice_rules
+from ..merge.where import Where
 from ..metadata_table.column_records import stats_bounds
 from ..metadata_table.read import named_files_of, read_entries
 from ..metadata_table.records.keys import column_stats_key
@@ -37,9 +40,6 @@ from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView, is_replaced, latest_base_slice, latest_slice
 from .incremental import MARKS, Origin, Origins, find_origins, plan_increment
 from .pruning import prune, where_of
-from .slice_stream import SliceStream
-from .table_rules import slice_rules
-from .where import Where
 from .windows import Window, check_as_of, check_as_of_still
 
 LEAST_FILES = 32

@@ -11,8 +11,8 @@ from statistics import median
 from ..errors import LedgerError, MissingFileError, PhantombaseError
 from ..format.commit_metadata import LEDGER, CommitMetadata, WriteStat
 from ..format.instant import Instant
+from ..format.ledger import Ledger, decode_ledgers, total
 from ..instants.timeline import Timeline
-from ..merge.ledger import Ledger, decode_ledgers, total
 from ..table.table import Table
 from ..terminal.text_table import moment
 from ..view.view import GroupDebt, TableView, debt_of, is_replaced

@@ -11,10 +11,10 @@ from ..errors import PhantombaseError, UnsupportedError
 from ..format.compaction_plan import CompactionPlan, decode_plan
 from ..format.instant import MERGES, Instant, State
 from ..format.table_config import TableConfig
-from ..instants.timeline import Timeline
+from ..instants.timeline import Timeline, commits_since_compaction
 from ..instants.triggers import TriggerOptions, TriggerStrategy, triggered
 from ..locks.heartbeat import Heartbeat, is_live, read_heartbeat
-from ..table.table import Table
+from ..table.table import Table, open_metadata_table
 from .values import OPTIONAL, Clock, Known
 
 _SHOWN = (TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST, TriggerStrategy.NUM_COMMITS, TriggerStrategy.TIME_ELAPSED)
@@ -97,12 +97,15 @@ def _merge_mode(config: TableConfig) -> str:
     return config.merge_mode.value
 
 
+def commits_to_compact(table: Table) -> int:
+    """Delta commits of a data table's metadata table since its last compaction, as Hudi counts them."""
+    return commits_since_compaction(open_metadata_table(table).load_timeline())
+
+
 def metadata_commits(table: Table) -> Known[int]:
-    """Delta commits of the metadata table since its last compaction; None without a metadata table."""
+    """The commits to compact; None without a metadata table."""
     if not table.config.metadata_partitions:
         return Known()
-    from ..metadata_table.valid_instants import commits_to_compact  # imported here: the process starts faster
-
     try:
         return Known(fact=commits_to_compact(table))
     except PhantombaseError as error:

@@ -7,6 +7,8 @@ import re
 HOODIE = ".hoodie"
 """Hudi's folder in a table, relative to the base path."""
 
+METADATA_FOLDER = f"{HOODIE}/metadata"
+"""Base path of the metadata table, relative to that of its data table."""
 
 RECORDS = f"{HOODIE}/.phantombase"
 """phantombase's folder inside it; Hudi ignores it."""

@@ -31,7 +31,8 @@ from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock, TimelineLoader
 from ..instants.timeline import Timeline
 from ..storage.contract import Storage
-from ..storage.folders import HEARTBEATS, HOODIE
+from ..storage.folders import HEARTBEATS, HOODIE, METADATA_FOLDER
+from ..storage.forwarding import PrefixStorage
 from ..storage.open_storage import open_storage
 from ..storage.snapshot import ContentCache, SnapshotStorage, list_ahead, without_snapshot
 from ..storage.storage_options import Given
@@ -300,6 +301,30 @@ def from_one_snapshot(load: Callable[[], T]) -> T:
         except (MissingFileError, TableChangedError):
             continue
     return load()
+
+
+BUILD_AGAIN = (
+    "Turn the metadata table off: `compactor-daemon compact TABLE --drop-metadata-table`. "
+    "The next Hudi writer builds it again."
+)
+"""What to do about an unusable metadata table."""
+
+
+def open_metadata_table(table: Table) -> Table:
+    """The metadata table of a data table; `config.metadata_partitions` of the data table shows whether it has one.
+
+    The checks of data tables do not apply: its base files are HFiles, and its records have their own merge rules.
+    NotATableError: it does not exist. TableChangedError: it was removed since. MalformedError: its settings are
+    unusable.
+    """
+    storage = PrefixStorage(without_snapshot(table.storage), METADATA_FOLDER)
+    try:
+        return Table(storage, load_table_config(storage), clock=table.clock)
+    except NotATableError as error:
+        table.views.check_unchanged()
+        raise error.advising(BUILD_AGAIN) from error
+    except MalformedError as error:
+        raise error.below(storage.base_path).advising(BUILD_AGAIN) from error
 
 
 def put_requested(table: Table, requested: Instant, content: bytes) -> None:

@@ -27,9 +27,9 @@ from phantombase.timeline.errors import PressureError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.writer_gate import read_wanted
+from phantombase.timeline.merge.slice_log import merged_files
+from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.prefetch import prefetched
-from phantombase.timeline.read.slice_log import merged_files
-from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, is_replaced, latest_slice
 

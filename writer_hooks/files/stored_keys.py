@@ -32,8 +32,8 @@ from phantombase.timeline.codec.stored_names import SAME_NAMES, stored
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.merge.rule import MergeRule, SliceRules
-from phantombase.timeline.read.slice_log import may_delete, may_delete_by_value
-from phantombase.timeline.read.slice_stream import SliceStream
+from phantombase.timeline.merge.slice_log import may_delete, may_delete_by_value
+from phantombase.timeline.merge.slice_stream import SliceStream
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import FileSlice
 

@@ -27,10 +27,10 @@ from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.merge.gaps import Lacking
 from phantombase.timeline.merge.log_fold import Winners
+from phantombase.timeline.merge.slice_log import may_delete, read_logs
 from phantombase.timeline.merge.slice_merge import SliceMerge
+from phantombase.timeline.merge.slice_stream import base_tables
 from phantombase.timeline.merge.spilled_merge import LogSpill
-from phantombase.timeline.read.slice_log import may_delete, read_logs
-from phantombase.timeline.read.slice_stream import base_tables
 from phantombase.timeline.view.log_blocks import slice_blocks
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, latest_slice
 

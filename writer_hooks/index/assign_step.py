@@ -31,8 +31,8 @@ from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.record_key import plain_file_id
 from phantombase.timeline.merge.gaps import filled
 from phantombase.timeline.merge.log_fold import entries_of_rows, settle
+from phantombase.timeline.merge.slice_log import may_delete
 from phantombase.timeline.merge.winner import EntryKind
-from phantombase.timeline.read.slice_log import may_delete
 from phantombase.timeline.view.view import FileGroup, GroupKey, latest_slice
 
 from ..engine.row_blobs import Piece, by_target, pack, split

@@ -39,11 +39,11 @@ from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.record_key import looks_like_bucket
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.merge.rule import Keyed, SliceRules
+from phantombase.timeline.merge.slice_log import may_delete
 from phantombase.timeline.merge.slice_merge import SliceMerge
+from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.record_index import keys_are_global
 from phantombase.timeline.prefetch import prefetched
-from phantombase.timeline.read.slice_log import may_delete
-from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, TableSchema, from_one_snapshot
 from phantombase.timeline.view.view import FileSlice, TableView, is_replaced, latest_slice

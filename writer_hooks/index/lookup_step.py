@@ -32,8 +32,8 @@ from phantombase.timeline.codec.parquet_read import open_parquet, readable
 from phantombase.timeline.codec.row_hash import KeyLookup
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.merge.slice_log import may_delete, may_delete_by_value
 from phantombase.timeline.metadata_table.index_logs import FileKeys, stage_keys
-from phantombase.timeline.read.slice_log import may_delete, may_delete_by_value
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.view.view import BaseFile, FileGroup, FileSlice, latest_base, latest_slice, slice_before

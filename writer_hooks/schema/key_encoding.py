@@ -30,8 +30,8 @@ from phantombase.timeline.format.record_key import has_text, labelled_keys, valu
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.read.pruning import some_rows
-from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.grouping import file_groups

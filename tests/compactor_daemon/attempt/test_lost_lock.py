@@ -24,11 +24,10 @@ from phantombase.timeline.errors import LockError, PhantombaseError
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
-from phantombase.timeline.metadata_table.location import METADATA_FOLDER
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.storage.folders import HEARTBEATS, TEMPORARY
+from phantombase.timeline.storage.folders import HEARTBEATS, METADATA_FOLDER, TEMPORARY
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.stream_batches import StreamBatch, begin_batch

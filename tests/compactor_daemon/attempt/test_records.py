@@ -64,6 +64,7 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.instant import format_time
 from phantombase.timeline.format.instant import later as fates_later
+from phantombase.timeline.format.ledger import Identity, Ledger
 from phantombase.timeline.instants.reserved_times import (
     CANCELLED,
     COMMITTED,
@@ -75,7 +76,6 @@ from phantombase.timeline.instants.reserved_times import (
 )
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path, read_heartbeat
-from phantombase.timeline.merge.ledger import Identity, Ledger
 from phantombase.timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from phantombase.timeline.metadata_table.indexed_columns import Kind, ValueType
 from phantombase.timeline.storage.contract import Storage

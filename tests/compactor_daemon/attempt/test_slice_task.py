@@ -28,14 +28,14 @@ from phantombase.timeline.codec.output_options import Codec, OutputOptions, pars
 from phantombase.timeline.codec.parquet_write import write_base_file
 from phantombase.timeline.codec.spill_file import POSITION, SortedRun, SpillFile
 from phantombase.timeline.errors import AttemptDeadError, LedgerError, StorageError, UsageError
+from phantombase.timeline.format.ledger import Ledger
 from phantombase.timeline.format.merge_settings import NotGiven
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.merge.gaps import Unset
 from phantombase.timeline.merge.identity import identity_columns, identity_sum
-from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.merge.rule import SliceRules
-from phantombase.timeline.read.slice_stream import SliceStream
+from phantombase.timeline.merge.slice_stream import SliceStream
 from phantombase.timeline.read.table_read import ReadOptions, Scan, plan_read
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

@@ -20,9 +20,9 @@ from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.timeline.errors import LedgerError, MalformedError, UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
-from phantombase.timeline.merge.ledger import CLUSTERED, GroupLedger, decode_ledgers
+from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, decode_ledgers
+from phantombase.timeline.merge.slice_stream import base_tables
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.read.slice_stream import base_tables
 from phantombase.timeline.read.table_read import read_table
 from tests.support.archived_tables import (
     COPIED,

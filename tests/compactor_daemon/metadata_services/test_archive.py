@@ -28,9 +28,9 @@ from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.instants.archived_timeline import load_history
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.table.table import open_metadata_table
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import one_of, template
 from tests.support.metadata_tables import (

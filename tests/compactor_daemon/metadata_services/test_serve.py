@@ -19,10 +19,11 @@ from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
-from phantombase.timeline.metadata_table.location import open_metadata_table
-from phantombase.timeline.metadata_table.valid_instants import blocked_by, commits_to_compact
+from phantombase.timeline.metadata_table.valid_instants import blocked_by
 from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.report.overview import commits_to_compact
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import open_metadata_table
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, Failure, Hook, HookedStorage, ProcessDied, die_at, fail_at
 from tests.support.faults import LockLostBehind

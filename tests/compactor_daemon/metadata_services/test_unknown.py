@@ -15,9 +15,9 @@ from phantombase.timeline.errors import ConflictError, MalformedError, UnknownSt
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import heartbeat_path
-from phantombase.timeline.metadata_table.location import BUILD_AGAIN, open_metadata_table
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.table.table import BUILD_AGAIN, open_metadata_table
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import one_of
 from tests.support.metadata_tables import entries, files_of, left_behind, rows, serve

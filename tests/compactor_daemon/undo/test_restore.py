@@ -35,7 +35,6 @@ from phantombase.timeline.format.instant import Instant, State, format_time, par
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Process, heartbeat, heartbeat_path
-from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.held_pins import HeldPin
@@ -45,6 +44,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table import in_progress
 from phantombase.timeline.table.in_progress import PendingRollback
+from phantombase.timeline.table.table import open_metadata_table
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.archived_tables import (
     CLEAN,

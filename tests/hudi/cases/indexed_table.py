@@ -15,7 +15,7 @@ from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.timeline.format.file_name import COMPACTOR, parse_data_file
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.location import METADATA_FOLDER
+from phantombase.timeline.storage.folders import METADATA_FOLDER
 from tests.hudi.cases.rows import DECIMAL, same
 from tests.hudi.cases.shared_table import SharedTable
 from tests.hudi.judge.client import METADATA_TABLE

@@ -33,11 +33,10 @@ from phantombase.timeline.metadata_table.indexed_columns import (
     columns_to_index,
     index_version,
 )
-from phantombase.timeline.metadata_table.location import open_metadata_table
 from phantombase.timeline.metadata_table.measure import ranges_of_log, ranges_of_parquet
 from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Table, open_metadata_table
 from tests.hudi.cases.shared_table import EVENT_TIME, SharedTable
 from tests.hudi.judge.client import Judge
 from tests.support.selection import deep

@@ -11,8 +11,9 @@ from phantombase.compactor_daemon.metadata_services import retention
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.timeline.instants.archived_timeline import load_history
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
 from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.storage.folders import METADATA_FOLDER
+from phantombase.timeline.table.table import open_metadata_table
 from tests.hudi.cases.indexed_table import ALL_INDEXES, HUDI, IndexedTable, slices_of_hudi
 from tests.hudi.cases.rows import Rows
 from tests.hudi.cases.shared_table import check_rows

@@ -13,9 +13,10 @@ from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table
 from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.storage.folders import METADATA_FOLDER
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import open_metadata_table
 from tests.hudi.cases.indexed_table import ALL_INDEXES, AT_ONCE, HUDI, IndexedTable, compact, slices_of_hudi
 from tests.hudi.cases.rows import Rows, same, without_files
 from tests.hudi.cases.shared_table import check_rows

@@ -21,11 +21,11 @@ from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.timeline.errors import BarrierError
 from phantombase.timeline.format.compaction_plan import decode_plan
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.location import METADATA_FOLDER
 from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy, StrategyOptions
+from phantombase.timeline.storage.folders import METADATA_FOLDER
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.hudi.cases.day_table import UNBOUNDED, hudi_conf, hudi_plan, rows, writes

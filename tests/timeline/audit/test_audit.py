@@ -27,7 +27,7 @@ from phantombase.timeline.cli.main import app
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MissingFileError, UsageError
 from phantombase.timeline.format.commit_metadata import LEDGER, decode, encode
-from phantombase.timeline.merge.ledger import CLUSTERED, GroupLedger, decode_ledgers
+from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, decode_ledgers
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.format.ledger import Ledger
 from phantombase.timeline.format.log_deletes import Deletes
 from phantombase.timeline.format.merge_settings import NotGiven
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.merge.gaps import SHAPE, Shapes, Unset
-from phantombase.timeline.merge.ledger import Ledger
 from phantombase.timeline.merge.log_fold import LogFold
 from phantombase.timeline.merge.rule import Keyed, MergeRule
 from phantombase.timeline.merge.slice_merge import SliceMerge

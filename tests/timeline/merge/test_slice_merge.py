@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.codec.ordering import at_least, ranks
 from phantombase.timeline.errors import LedgerError, MalformedError
+from phantombase.timeline.format.ledger import Identity, Ledger, total
 from phantombase.timeline.format.log_deletes import Deletes
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.merge.ledger import Identity, Ledger, total
 from phantombase.timeline.merge.log_fold import LogFold, Winners
 from phantombase.timeline.merge.rule import Keyed, MergeRule
 from phantombase.timeline.merge.slice_merge import SliceMerge

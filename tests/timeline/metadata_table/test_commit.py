@@ -33,7 +33,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.commit import commit_records, forget, newest_schema
 from phantombase.timeline.metadata_table.create import drop_metadata_table, make_metadata_table, metadata_config
 from phantombase.timeline.metadata_table.index_logs import FileKeys, LogBounds, RecordedKeys
-from phantombase.timeline.metadata_table.location import METADATA_FOLDER, open_metadata_table, open_slices
+from phantombase.timeline.metadata_table.location import open_slices
 from phantombase.timeline.metadata_table.read import MetadataListing, read_entries, read_files
 from phantombase.timeline.metadata_table.records.entries import block_entries
 from phantombase.timeline.metadata_table.records.keys import file_group_index, files_of_rollback
@@ -43,9 +43,10 @@ from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import METADATA_FOLDER
 from phantombase.timeline.storage.forwarding import PrefixStorage
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Table, open_metadata_table
 from phantombase.timeline.table.traces import revoke, traces_of
 from phantombase.writer_hooks.commit.place_files import place_all
 from phantombase.writer_hooks.schema.new_table import create_table

@@ -18,8 +18,8 @@ from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
 from phantombase.timeline.metadata_table.read import MetadataListing, read_entries, read_files
 from phantombase.timeline.metadata_table.records.entries import combine, fold, merge
-from phantombase.timeline.metadata_table.valid_instants import commits_to_compact
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.report.overview import commits_to_compact
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.listing import StorageListing

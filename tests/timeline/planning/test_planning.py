@@ -25,6 +25,7 @@ from phantombase.timeline.format.log_block import BlockKind
 from phantombase.timeline.instants.triggers import Urgency
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.planning.limits import MissingSize
 from phantombase.timeline.planning.log_compaction import runs_of
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
@@ -33,7 +34,6 @@ from phantombase.timeline.planning.schedule import Scheduled, schedule_compactio
 from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.planning.survey import Survey
 from phantombase.timeline.planning.universal import Picking
-from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

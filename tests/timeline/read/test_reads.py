@@ -17,9 +17,9 @@ import pytest
 
 import phantombase
 from phantombase.timeline.errors import MissingFileError, TableChangedError, UnsupportedError, UsageError
+from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.read.export import Rows
 from phantombase.timeline.read.table_read import Query, ReadOptions, plan_read, read_table
-from phantombase.timeline.read.table_rules import slice_rules
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.local import LocalStorage

@@ -31,15 +31,15 @@ from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file, partition_metadata
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.ledger import Identity, Ledger
 from phantombase.timeline.format.log_block import scan_blocks
 from phantombase.timeline.format.log_visibility import Visibility, select_blocks
 from phantombase.timeline.format.replace_request import ClusterGroup
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.merge.ledger import Identity, Ledger
 from phantombase.timeline.merge.rule import SliceRules
-from phantombase.timeline.read.slice_log import LogCounts, count_blocks
+from phantombase.timeline.merge.slice_log import LogCounts, count_blocks
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.table.table import Table

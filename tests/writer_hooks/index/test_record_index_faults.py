@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.timeline.metadata_table.location import METADATA_FOLDER
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import METADATA_FOLDER
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions

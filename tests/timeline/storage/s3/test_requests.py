@@ -30,8 +30,8 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.codec.parquet_read import fetched_at_once, open_parquet, parquet_batches
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.merge.slice_log import check_slice, log_entries
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.read.slice_log import check_slice, log_entries
 from phantombase.timeline.read.table_read import ReadOptions, plan_read, read_table
 from phantombase.timeline.storage import object_clients, object_lease
 from phantombase.timeline.storage.object_store import ObjectStorage

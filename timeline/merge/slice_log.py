@@ -31,15 +31,15 @@ from ..format.log_decode import CONTENT_VERSION, check_block, count_entries, dec
 from ..format.log_deletes import Deletes, decode_deletes
 from ..format.log_visibility import Selection, Skipped, Visibility, select_blocks
 from ..format.merge_settings import DeleteMarker
-from ..merge.gaps import SHAPE, Shapes
-from ..merge.log_fold import LogFold, Winners
-from ..merge.rule import HUDI_0X, IS_DELETED, Keyed, SliceRules
-from ..merge.spilled_merge import LogSpill
 from ..prefetch import prefetched
 from ..storage.contract import Storage, open_listed
 from ..storage.local import open_little
 from ..view.log_blocks import blocks_of, check_base, open_headers, slice_blocks
 from ..view.view import FileSlice, LogFile
+from .gaps import SHAPE, Shapes
+from .log_fold import LogFold, Winners
+from .rule import HUDI_0X, IS_DELETED, Keyed, SliceRules
+from .spilled_merge import LogSpill
 from .where import Where
 
 _PARTITIONS_MAX = 256

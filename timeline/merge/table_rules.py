@@ -15,10 +15,10 @@ from ..format.merge_settings import DeleteMarker, MergeSettings
 from ..format.record_key import KeySource
 from ..format.table_config import PROPERTIES, MergeMode, TableConfig
 from ..instants.timeline import Timeline
-from ..merge.gaps import Unset
-from ..merge.rule import IS_DELETED, MergeRule, SliceRules
 from ..table.table import Table, TableSchema
 from ..view.log_blocks import visibility_of
+from .gaps import Unset
+from .rule import IS_DELETED, MergeRule, SliceRules
 
 _DELETES_FORGET_SINCE = 9
 """The table version from which rows marked deleted give no columns to later rows."""

@@ -15,8 +15,8 @@ from phantombase.timeline.format.log_visibility import Visibility
 from phantombase.timeline.format.record_key import KeySource
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.merge.rule import MergeRule, SliceRules
+from phantombase.timeline.merge.slice_log import KnownBlocks, check_slice
 from phantombase.timeline.read.incremental import Origin, Origins
-from phantombase.timeline.read.slice_log import KnownBlocks, check_slice
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.view.view import DataFile, FileSlice
 from tests.support.builders import (

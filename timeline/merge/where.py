@@ -24,7 +24,7 @@ from ..codec.stored_names import Names
 from ..filter.possible import group_bounds, matching, may_match
 from ..filter.tree import Filter, In, columns_of
 from ..format.log_deletes import Deletes
-from ..merge.rule import Keyed
+from .rule import Keyed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,15 +26,15 @@ from ..codec.conform import NO_DEFAULTS, Defaults, check_conformable, conform
 from ..codec.parquet_read import Share, fetched_at_once, open_parquet, parquet_batches, readable
 from ..codec.spill_file import spill_folder
 from ..codec.stored_names import SAME_NAMES, Names, names_in, stored
-from ..merge.identity import IdentityTally
-from ..merge.ledger import Ledger
-from ..merge.log_fold import Winners
-from ..merge.rule import NO_CHANGES, Changes, Keyed, SliceRules
-from ..merge.slice_merge import SliceMerge
-from ..merge.spilled_merge import LogSpill, SpilledMerge
+from ..format.ledger import Ledger
 from ..storage.contract import Storage, open_listed
 from ..view.view import FileSlice
+from .identity import IdentityTally
+from .log_fold import Winners
+from .rule import NO_CHANGES, Changes, Keyed, SliceRules
 from .slice_log import LogCounts, read_logs
+from .slice_merge import SliceMerge
+from .spilled_merge import LogSpill, SpilledMerge
 from .where import Where
 
 
