@@ -18,34 +18,22 @@ class OnDemand(Sequence[U]):
     """`make` of each item. `make` must be pure: it is called at each access."""
 
     def __init__(self, items: Sequence[T], make: Callable[[T], U]) -> None:
-        self._items, self._make = items, make
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, index: Any) -> Any:
-        found = self._items[index]
-        return OnDemand(found, self._make) if isinstance(index, slice) else self._make(found)
-
-    def __iter__(self) -> Iterator[U]:
-        return map(self._make, self._items)
-
-
-class EncodedArray(Sequence[U]):
-    """`items`: the bytes of each element, decoded by `decode` at each access."""
-
-    def __init__(self, items: Sequence[bytes], decode: Callable[[bytes], U]) -> None:
-        self.items, self._decode = items, decode
+        self.items: Sequence[Any] = items
+        self._make = make
 
     def __len__(self) -> int:
         return len(self.items)
 
     def __getitem__(self, index: Any) -> Any:
         found = self.items[index]
-        return EncodedArray(found, self._decode) if isinstance(index, slice) else self._decode(found)
+        return type(self)(found, self._make) if isinstance(index, slice) else self._make(found)
 
     def __iter__(self) -> Iterator[U]:
-        return map(self._decode, self.items)
+        return map(self._make, self.items)
+
+
+class EncodedArray(OnDemand[U]):
+    """`items`: the bytes of each element, decoded at each access."""
 
 
 _BITS = 64

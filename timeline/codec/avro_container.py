@@ -82,15 +82,7 @@ def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[st
     `parse_avro` refuses.
     """
     by_name = {schema["name"]: schema for schema in schemas}
-    try:
-        name = _record_name(data)
-        records: list[Any] | None = None
-        if name in by_name:
-            records = list(islice(fastavro.reader(io.BytesIO(data), reader_schema=by_name[name]), 2))
-    except PhantombaseError as error:
-        raise type(error)(error.what, path=where, expected=error.expected, found=error.found) from error
-    except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
-        raise _unreadable(data, where, error) from error
+    name, records = _decoded(data, where, by_name)
     if records is None or len(records) != 1:
         raise MalformedError(
             "not the expected Avro record",
@@ -103,31 +95,30 @@ def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[st
 
 def any_record(data: bytes, where: str) -> dict[str, Any]:
     """The one record of a container file, with the fields of its writer. Errors as `read_record`."""
-    try:
-        _record_name(data)
-        records: list[Any] = list(islice(fastavro.reader(io.BytesIO(data)), 2))
-    except PhantombaseError as error:
-        raise type(error)(error.what, path=where, expected=error.expected, found=error.found) from error
-    except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
-        raise _unreadable(data, where, error) from error
+    records = _decoded(data, where, None)[1] or []
     if len(records) != 1:
         raise MalformedError("not one Avro record", path=where, found=f"{len(records)} records")
     return dict(records[0])
 
 
-def _unreadable(data: bytes, where: str, error: Exception) -> MalformedError:
-    return MalformedError(
-        "unreadable Avro container file", path=where, found=f"{len(data)} bytes, {type(error).__name__}: {error}"
-    )
-
-
-def _record_name(data: bytes) -> str:
-    header = fastavro.reader(io.BytesIO(data))
-    if header.codec != "null":
-        raise UnsupportedError("compressed Avro container files are not supported", found=str(header.codec))
-    parse_avro(header.metadata["avro.schema"])
-    schema: Any = header.writer_schema
-    return str(schema["name"]).rpartition(".")[2]
+def _decoded(data: bytes, where: str, wanted: Mapping[str, Schema] | None) -> tuple[str, list[Any] | None]:
+    """The name of the records, and the first two; None: the name is not `wanted`. Without `wanted`: with all fields."""
+    try:
+        header = fastavro.reader(io.BytesIO(data))
+        if header.codec != "null":
+            raise UnsupportedError("compressed Avro container files are not supported", found=str(header.codec))
+        parse_avro(header.metadata["avro.schema"])
+        schema: Any = header.writer_schema
+        name = str(schema["name"]).rpartition(".")[2]
+        if wanted is not None and name not in wanted:
+            return name, None
+        reader = fastavro.reader(io.BytesIO(data), reader_schema=None if wanted is None else wanted[name])
+        return name, list(islice(reader, 2))
+    except PhantombaseError as error:
+        raise error.at(where) from error
+    except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
+        found = f"{len(data)} bytes, {type(error).__name__}: {error}"
+        raise MalformedError("unreadable Avro container file", path=where, found=found) from error
 
 
 def optional_array(items: Sequence[T], make: Callable[[T], U]) -> tuple[str, Sequence[U]]:
@@ -151,8 +142,7 @@ def write_record(record: Mapping[str, Any], schema: Schema, *, first: Sequence[b
     branch, rest = (body := encode_value(record, schema))[:1], body[1:]
     count = encode_long(len(first))
     size = len(body) + len(count) + sum(map(len, first))
-    # An array is one block: the number of its elements, the elements, and a zero, which is the first byte of the
-    # rest.
+    # An array is one block: the number of its elements, the elements, and a zero: the first byte of the rest.
     return b"".join([out.getvalue(), encode_long(1), encode_long(size), branch, count, *first, rest, _SYNC_MARKER])
 
 

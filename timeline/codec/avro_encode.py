@@ -37,8 +37,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import UnsupportedError, UsageError
-from .arrow_schema import arrow_type
-from .columns import flat, list_parts
+from .arrow_schema import avro_field
+from .avro_schema import without_null
+from .columns import flags, flat, list_parts
 from .conform import convert
 
 
@@ -160,19 +161,10 @@ _STEP_ROWS = 16_384
 
 
 def _field(name: str, node: Any) -> pa.Field:
-    inner, nullable = _branches(node, name)
     try:
-        return pa.field(name, arrow_type(inner), nullable=nullable)
+        return avro_field(name, node)
     except UnsupportedError as error:
-        raise UnsupportedError(f"column {name}: {error.what}", found=error.found) from error
-
-
-def _branches(node: Any, where: str) -> tuple[Any, bool]:
-    """(the type without null, whether null is allowed)."""
-    inner = [b for b in node if b != "null"] if isinstance(node, list) else [node]
-    if len(inner) != 1:
-        raise UnsupportedError(f"column {where}: Avro unions of several types are not supported", found=str(node)[:120])
-    return inner[0], isinstance(node, list) and len(node) == 2
+        raise error.reworded(f"column {name}: {error.what}") from error
 
 
 # --- values to pieces ------------------------------------------------------------------------------------------
@@ -189,21 +181,17 @@ def _pieces(array: Any, node: Any, where: str) -> list[_Piece]:
     """The encoding of each value of an array of the node's Arrow type; nulls only if the node allows them."""
     if not isinstance(node, list):
         return _values(array, node, None, where)
-    inner, _ = _branches(node, where)
+    inner, _ = without_null(node)
     # A union in a table has at most two branches: its index is one byte.
     branch = np.uint8(2 * node.index(inner))
     if not array.null_count:
         return [_Byte(np.full(len(array), branch)), *_values(array, inner, None, where)]
-    valid = _flags(array.is_valid())
+    valid = flags(array.is_valid())
     index = _Byte(np.where(valid, branch, np.uint8(2 * node.index("null"))))
-    if _is_nested(inner):
+    if not isinstance(inner, str) and inner["type"] in ("record", "array", "map"):
         dense = array.drop_null()
         return [index, _spread(_join(_values(dense, inner, None, where), len(dense)), valid)]
     return [index, *_values(array, inner, valid, where)]
-
-
-def _is_nested(node: Any) -> bool:
-    return not isinstance(node, str) and node["type"] in ("record", "array", "map")
 
 
 def _values(array: Any, node: Any, valid: _Flags | None, where: str) -> list[_Piece]:
@@ -237,10 +225,6 @@ def _values(array: Any, node: Any, valid: _Flags | None, where: str) -> list[_Pi
 def _filled(array: Any, value: Any) -> Any:
     """The values as numpy, with `value` for nulls."""
     return (array.fill_null(value) if array.null_count else array).to_numpy(zero_copy_only=False)
-
-
-def _flags(array: Any) -> _Flags:
-    return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _varints(numbers: npt.NDArray[Any], valid: _Flags | None) -> list[_Piece]:
@@ -315,10 +299,9 @@ def _lists(array: Any, node: dict[str, Any], where: str) -> list[_Piece]:
         pieces = _pieces(values, node["items"], f"{where}.element")
     offsets, data = _contents(_join(pieces, len(values)))
     counts = np.diff(starts)
-    some = counts > 0
     # An empty list consists of this 0 only: it is the count.
     end = _Byte(np.zeros(len(array), np.uint8))
-    return [*_varints(counts, some), _binary(offsets[starts], data), end]
+    return [*_varints(counts, counts > 0), _binary(offsets[starts], data), end]
 
 
 # --- pieces to byte strings ------------------------------------------------------------------------------------

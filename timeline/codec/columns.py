@@ -14,12 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
-
-
 Indices: TypeAlias = npt.NDArray[np.int64]
-
-
 Hashes: TypeAlias = npt.NDArray[np.uint64]
+
+
+def flags(array: Any) -> Flags:
+    """Truth values without nulls as numpy."""
+    return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are texts or bytes of any length, with offsets."""
+    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -61,7 +67,7 @@ def row_bytes(table: pa.Table) -> npt.NDArray[np.int64]:
         for chunk in column.chunks:
             own = total[start : start + len(chunk)]
             start += len(chunk)
-            if _is_text(chunk.type):
+            if is_text(chunk.type):
                 own += np.asarray(pc.fill_null(pc.binary_length(chunk), 0)).astype(np.int64)
             else:
                 own += -(-chunk.nbytes // max(1, len(chunk)))
@@ -88,12 +94,3 @@ def _picked(table: pa.Table, numbers: Indices) -> pa.Table:
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
     return pa.Table.from_batches(found, table.schema).take(pa.array(back))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_large_binary(kind)
-    )

@@ -39,8 +39,6 @@ from .columns import list_parts
 from .stored_names import SAME_NAMES, Names, names_in
 
 _PARTS = r"^(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?(?:e(?P<power>[-+]?[0-9]+))?$"
-
-
 _LEAST = {pa.float64(): 5e-324, pa.float32(): 2.0**-149}
 _FEW_DIGITS = 64
 """Multiples of the least value up to this one may need only one digit to be read back."""
@@ -51,19 +49,13 @@ def java_text(values: Any) -> Any:
     text = values.cast(pa.string())  # 1, 0.001, 1e+15, nan, inf
     size = pc.abs(values)
     least = _LEAST[values.type]
-    for times in (
-        range(1, _FEW_DIGITS)
-        if pc.any(pc.and_(pc.less(size, least * _FEW_DIGITS), pc.greater(size, 0))).as_py()
-        else ()
-    ):
-        text = pc.if_else(pc.equal(size, least * times), _signed(values, f"{least * times:.1e}"), text)
+    has_few = pc.any(pc.and_(pc.less(size, least * _FEW_DIGITS), pc.greater(size, 0))).as_py()
+    for times in range(1, _FEW_DIGITS) if has_few else ():
+        few = f"{least * times:.1e}"
+        text = pc.if_else(pc.equal(size, least * times), pc.if_else(pc.less(values, 0), f"-{few}", few), text)
     plain = pc.or_(pc.and_(pc.greater_equal(size, 1e-3), pc.less(size, 1e7)), pc.equal(size, 0.0))
     pointed = pc.if_else(pc.match_substring(text, "."), text, pc.binary_join_element_wise(text, ".0", ""))
     return pc.if_else(pc.is_finite(values), pc.if_else(plain, pointed, _with_power(text)), _named(text))
-
-
-def _signed(values: Any, text: str) -> Any:
-    return pc.if_else(pc.less(values, 0), f"-{text}", text)
 
 
 def _with_power(text: Any) -> Any:
@@ -338,6 +330,9 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind))
 
 
+_UNITS = ("s", "ms", "us", "ns")
+
+
 def _is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
     types = pa.types
     if types.is_null(source):
@@ -354,7 +349,8 @@ def _is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
     if types.is_decimal(target):
         return bool(types.is_decimal(source) and source.scale <= target.scale and source.precision <= target.precision)
     if types.is_timestamp(target):
-        return _is_relabelled(source, target) or (types.is_timestamp(source) and not _is_finer(source, target))
+        fits = types.is_timestamp(source) and _UNITS.index(source.unit) <= _UNITS.index(target.unit)
+        return _is_relabelled(source, target) or fits
     if types.is_time(target):
         return bool(types.is_time(source))
     return False
@@ -368,11 +364,6 @@ def _is_relabelled(source: pa.DataType, target: pa.TimestampType) -> bool:
     return bool(moments and source.unit == "us" and target.unit == "ms")
 
 
-def _is_finer(source: pa.TimestampType, target: pa.TimestampType) -> bool:
-    order = ("s", "ms", "us", "ns")
-    return order.index(source.unit) > order.index(target.unit)
-
-
 def _is_rewrite(source: pa.DataType | None, target: pa.DataType) -> bool:
     """Whether a column of another type turns into text or bytes."""
     if source is None or not (_is_text(target) or _is_bytes(target)):
@@ -381,13 +372,8 @@ def _is_rewrite(source: pa.DataType | None, target: pa.DataType) -> bool:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return kind in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_binary_view(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    )
+    return pa.types.is_fixed_size_binary(kind) or kind in (pa.binary(), pa.large_binary(), pa.binary_view())

@@ -19,25 +19,10 @@ import pyarrow.parquet as pq
 
 from ..errors import LedgerError
 from ..ranges import RangedFile
-from . import copy_rules as at
+from . import parquet_footer as at
 from .avro_schema import FILE_NAME
-from .parquet_footer import (
-    BINARY,
-    I64,
-    LIST,
-    MAGIC,
-    STRUCT,
-    TAIL,
-    Field,
-    Footer,
-    Sequence,
-    Struct,
-    chunk_span,
-    read_footer,
-    value_of,
-    write_struct,
-)
-from .parquet_read import column_spans
+from .parquet_footer import Field, Footer, Sequence, Struct, read_footer, value_of, write_struct
+from .parquet_read import chunk_span, column_spans
 from .parquet_write import open_parquet_writer
 
 _PIECE = 4 << 20
@@ -66,7 +51,7 @@ class CopiedFile:
         self.rows = 0
         self.chunks: list[dict[str, CopiedChunk]] = []
         """The copied column chunks of each row group, by column."""
-        self._write(MAGIC)
+        self._write(at.MAGIC)
 
     def add(self, source: pa.NativeFile, footer: Footer) -> None:
         """Copies the row groups of an open file; those without rows are omitted."""
@@ -80,15 +65,15 @@ class CopiedFile:
     def finish(self, pairs: Mapping[str, str]) -> None:
         """Writes the footer, with these key/values; the file is not closed."""
         first = self._first.tree
-        text_pairs = [[Field(n, BINARY, t.encode()) for n, t in enumerate(pair, 1)] for pair in pairs.items()]
+        text_pairs = [[Field(n, at.BINARY, t.encode()) for n, t in enumerate(pair, 1)] for pair in pairs.items()]
         new = {
-            at.ROWS: Field(at.ROWS, I64, self.rows),
-            at.ROW_GROUPS: Field(at.ROW_GROUPS, LIST, Sequence(STRUCT, self._groups)),
-            at.KEY_VALUES: Field(at.KEY_VALUES, LIST, Sequence(STRUCT, text_pairs)),
+            at.ROWS: Field(at.ROWS, at.I64, self.rows),
+            at.ROW_GROUPS: Field(at.ROW_GROUPS, at.LIST, Sequence(at.STRUCT, self._groups)),
+            at.KEY_VALUES: Field(at.KEY_VALUES, at.LIST, Sequence(at.STRUCT, text_pairs)),
         }
         kept = {f.number: f for f in first if f.number in (at.VERSION, at.SCHEMA, at.CREATED_BY, at.COLUMN_ORDERS)}
         text = write_struct([field for _, field in sorted({**kept, **new}.items())])
-        self._write(text + TAIL.pack(len(text), MAGIC))
+        self._write(text + at.TAIL.pack(len(text), at.MAGIC))
 
     def _write(self, data: bytes) -> None:
         self._file.write(data)
@@ -100,7 +85,8 @@ class CopiedFile:
         for number, chunk in enumerate(value_of(group, at.COLUMNS).items):
             what = old.column(number)
             if what.path_in_schema == FILE_NAME:
-                chunk = self._named(old.num_rows, is_required=_is_required(self._first, number))
+                level = self._first.metadata.schema.column(number).max_definition_level
+                chunk = self._named(old.num_rows, is_required=level == 0)
             else:
                 copied[what.path_in_schema] = _copied(source, what, chunk, self._write)
                 chunk = _moved(chunk, self._at - what.total_compressed_size - chunk_span(what)[0])
@@ -110,11 +96,11 @@ class CopiedFile:
             columns.append(chunk)
         self.chunks.append(copied)
         new = {
-            at.COLUMNS: Field(at.COLUMNS, LIST, Sequence(STRUCT, columns)),
-            at.GROUP_BYTES: Field(at.GROUP_BYTES, I64, plain),
-            at.GROUP_ROWS: Field(at.GROUP_ROWS, I64, old.num_rows),
-            at.GROUP_OFFSET: Field(at.GROUP_OFFSET, I64, begin),
-            at.GROUP_STORED: Field(at.GROUP_STORED, I64, stored),
+            at.COLUMNS: Field(at.COLUMNS, at.LIST, Sequence(at.STRUCT, columns)),
+            at.GROUP_BYTES: Field(at.GROUP_BYTES, at.I64, plain),
+            at.GROUP_ROWS: Field(at.GROUP_ROWS, at.I64, old.num_rows),
+            at.GROUP_OFFSET: Field(at.GROUP_OFFSET, at.I64, begin),
+            at.GROUP_STORED: Field(at.GROUP_STORED, at.I64, stored),
         }
         new |= {f.number: f for f in group if f.number == at.SORTED_BY}
         return [field for _, field in sorted(new.items())]
@@ -178,7 +164,9 @@ def _copied(
     for piece in _pieces(source, what):
         crc = zlib.crc32(piece, crc)
         write(piece)
-    return CopiedChunk(crc, _described(what), _statistics(chunk))
+    # The statistics as they are stored: pyarrow would decode them.
+    statistics = write_struct([f for f in value_of(chunk, at.CHUNK_META) if f.number == at.STATISTICS])
+    return CopiedChunk(crc, _described(what), statistics)
 
 
 def _pieces(source: pa.NativeFile, what: pq.ColumnChunkMetaData) -> Iterator[bytes]:
@@ -198,11 +186,6 @@ def _described(what: pq.ColumnChunkMetaData) -> tuple[object, ...]:
     return what.path_in_schema, what.physical_type, what.compression, what.encodings, *sizes
 
 
-def _statistics(chunk: Struct) -> bytes:
-    """The statistics as they are stored: pyarrow would decode them."""
-    return write_struct([f for f in value_of(chunk, at.CHUNK_META) if f.number == at.STATISTICS])
-
-
 def _moved(chunk: Struct, by: int) -> Struct:
     """A column chunk at another offset, without its page indexes and its filter."""
     places = (at.DATA_OFFSET, at.DICTIONARY_OFFSET)
@@ -212,8 +195,4 @@ def _moved(chunk: Struct, by: int) -> Struct:
         if f.number not in at.CHUNK_FILTER
     ]
     old = value_of(chunk, at.CHUNK_OFFSET)
-    return [Field(at.CHUNK_OFFSET, I64, old + by if old else 0), Field(at.CHUNK_META, STRUCT, meta)]
-
-
-def _is_required(footer: Footer, column: int) -> bool:
-    return bool(footer.metadata.schema.column(column).max_definition_level == 0)
+    return [Field(at.CHUNK_OFFSET, at.I64, old + by if old else 0), Field(at.CHUNK_META, at.STRUCT, meta)]

@@ -13,42 +13,18 @@ from itertools import zip_longest
 
 import pyarrow as pa
 
-from .parquet_footer import (
-    BINARY,
-    I16,
-    I32,
-    I64,
-    LIST,
-    MAGIC,
-    STRUCT,
-    Footer,
-    Struct,
-    chunk_span,
-    field_of,
-    group_bytes,
-    value_of,
-    write_struct,
-)
+from . import parquet_footer as pf
+from .parquet_footer import Footer, Struct, field_of, value_of, write_struct
+from .parquet_read import chunk_span
 
-VERSION, SCHEMA, ROWS, ROW_GROUPS, KEY_VALUES, CREATED_BY, COLUMN_ORDERS = range(1, 8)
-"""Fields of FileMetaData."""
-COLUMNS, GROUP_BYTES, GROUP_ROWS, SORTED_BY, GROUP_OFFSET, GROUP_STORED, ORDINAL = range(1, 8)
-"""Fields of RowGroup."""
-CHUNK_OFFSET, CHUNK_META = 2, 3
-"""Fields of ColumnChunk; the next four place its page indexes."""
-CHUNK_BYTES, CHUNK_STORED, DATA_OFFSET, DICTIONARY_OFFSET = 6, 7, 9, 11
-STATISTICS = 12
-CHUNK_FILTER = (14, 15)
-"""Fields of ColumnMetaData; the latter place the filter of a column chunk."""
-
-_FILE = {1: I32, 2: LIST, 3: I64, 4: LIST, 5: LIST, 6: BINARY, 7: LIST}
-_GROUP = {1: LIST, 2: I64, 3: I64, 4: LIST, 5: I64, 6: I64, 7: I16}
-_CHUNK = {2: I64, 3: STRUCT, 4: I64, 5: I32, 6: I64, 7: I32}
-_META = {1: I32, 2: LIST, 3: LIST, 4: I32, 5: I64, 6: I64, 7: I64, 8: LIST, 9: I64, 11: I64, 12: STRUCT, 13: LIST}
-_META |= {14: I64, 15: I32, 16: STRUCT}
+_FILE = {1: pf.I32, 2: pf.LIST, 3: pf.I64, 4: pf.LIST, 5: pf.LIST, 6: pf.BINARY, 7: pf.LIST}
+_GROUP = {1: pf.LIST, 2: pf.I64, 3: pf.I64, 4: pf.LIST, 5: pf.I64, 6: pf.I64, 7: pf.I16}
+_CHUNK = {2: pf.I64, 3: pf.STRUCT, 4: pf.I64, 5: pf.I32, 6: pf.I64, 7: pf.I32}
+_META = {1: pf.I32, 2: pf.LIST, 3: pf.LIST, 4: pf.I32, 5: pf.I64, 6: pf.I64, 7: pf.I64, 8: pf.LIST, 9: pf.I64}
+_META |= {11: pf.I64, 12: pf.STRUCT, 13: pf.LIST, 14: pf.I64, 15: pf.I32, 16: pf.STRUCT}
 _TYPE, _LENGTH, _CHILDREN = 1, 2, 5
 """Fields of SchemaElement; the first also of ColumnMetaData."""
-_USED_ENCODINGS, _META_PATH, _CODEC = 2, 3, 4
+_USED_ENCODINGS, _META_PATH = 2, 3
 _ENCODINGS, _CODECS = frozenset((0, *range(2, 10))), range(8)
 _BOUNDS = (1, 2, 5, 6)
 """Fields of Statistics."""
@@ -102,11 +78,11 @@ def _unknown(footer: Footer) -> Iterator[Obstacle]:
 
 def _unknown_fields(tree: Struct) -> Iterator[str]:
     yield from _other_fields("the file", tree, _FILE)
-    for number, group in enumerate(_structs(tree, ROW_GROUPS)):
+    for number, group in enumerate(_structs(tree, pf.ROW_GROUPS)):
         yield from _other_fields(f"row group {number}", group, _GROUP)
-        for chunk in _structs(group, COLUMNS):
+        for chunk in _structs(group, pf.COLUMNS):
             yield from _other_fields(f"a column of row group {number}", chunk, _CHUNK)
-            meta = field_of(chunk, CHUNK_META)
+            meta = field_of(chunk, pf.CHUNK_META)
             if meta is None:
                 yield f"a column of row group {number} without a description"
             else:
@@ -115,7 +91,7 @@ def _unknown_fields(tree: Struct) -> Iterator[str]:
 
 def _structs(struct: Struct, number: int) -> list[Struct]:
     found = field_of(struct, number)
-    return found.value.items if found is not None and found.type == LIST and found.value.type == STRUCT else []
+    return found.value.items if found is not None and found.type == pf.LIST and found.value.type == pf.STRUCT else []
 
 
 def _other_fields(where: str, struct: Struct, known: Mapping[int, int]) -> Iterator[str]:
@@ -177,10 +153,10 @@ def _other_calendar(footer: Footer) -> Iterator[Obstacle]:
 def _other_footer(footer: Footer, first: Footer) -> Iterator[Obstacle]:
     """The same schema, and the same writer: readers decide by its name and version whether to trust its statistics."""
     to = f"as in {first.path}"
-    if _text(footer.tree, SCHEMA) != _text(first.tree, SCHEMA):
+    if _text(footer.tree, pf.SCHEMA) != _text(first.tree, pf.SCHEMA):
         expected, found = _first_difference(first, footer)
         yield Obstacle(why="another Parquet schema", path=footer.path, expected=f"{expected}, {to}", found=found)
-    if any(_text(footer.tree, n) != _text(first.tree, n) for n in (VERSION, CREATED_BY, COLUMN_ORDERS)):
+    if any(_text(footer.tree, n) != _text(first.tree, n) for n in (pf.VERSION, pf.CREATED_BY, pf.COLUMN_ORDERS)):
         expected, found = f"{_writer(first)}, {to}", _writer(footer)
         yield Obstacle(why="another writer", path=footer.path, expected=expected, found=found)
 
@@ -201,7 +177,7 @@ def _text(tree: Struct, number: int) -> bytes:
     found = field_of(tree, number)
     if found is None:
         return b""
-    if number != SCHEMA:
+    if number != pf.SCHEMA:
         return write_struct([found])
     root, *others = found.value.items
     return write_struct([f for f in root if f.number == _CHILDREN]) + b"".join(map(write_struct, others))
@@ -209,10 +185,12 @@ def _text(tree: Struct, number: int) -> bytes:
 
 def _odd_chunks(footer: Footer) -> Iterator[Obstacle]:
     """Each column chunk fits its column, and has a valid description: pyarrow aborts the process otherwise."""
-    columns = [element for element in value_of(footer.tree, SCHEMA).items[1:] if field_of(element, _CHILDREN) is None]
+    columns = [
+        element for element in value_of(footer.tree, pf.SCHEMA).items[1:] if field_of(element, _CHILDREN) is None
+    ]
     paths = [footer.metadata.schema.column(at).path for at in range(footer.metadata.num_columns)]
-    for number, group in enumerate(value_of(footer.tree, ROW_GROUPS).items):
-        chunks = [value_of(chunk, CHUNK_META) for chunk in value_of(group, COLUMNS).items]
+    for number, group in enumerate(value_of(footer.tree, pf.ROW_GROUPS).items):
+        chunks = [value_of(chunk, pf.CHUNK_META) for chunk in value_of(group, pf.COLUMNS).items]
         found = [b".".join(value_of(meta, _META_PATH).items).decode(errors="replace") for meta in chunks]
         odd = next((name for name, path in zip(found, paths, strict=False) if name != path), "")
         if not odd and len(found) == len(paths):
@@ -229,10 +207,10 @@ def _odd_chunks(footer: Footer) -> Iterator[Obstacle]:
 
 def _fits(meta: Struct, column: Struct) -> bool:
     kind = value_of(column, _TYPE)
-    stored = field_of(meta, STATISTICS)
+    stored = field_of(meta, pf.STATISTICS)
     width = value_of(column, _LENGTH) if kind == _FIXED else _WIDTHS.get(kind)
     bounds = [f.value for f in stored.value if f.number in _BOUNDS] if stored is not None else []
-    known = value_of(meta, _TYPE) == kind and value_of(meta, _CODEC) in _CODECS
+    known = value_of(meta, _TYPE) == kind and value_of(meta, pf.CODEC) in _CODECS
     known = known and _ENCODINGS.issuperset(value_of(meta, _USED_ENCODINGS).items)
     return known and (width is None or all(len(one) == width for one in bounds))
 
@@ -242,20 +220,21 @@ def _outside(footer: Footer) -> Iterator[Obstacle]:
     metadata = footer.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     spans = [chunk_span(group.column(at)) for group in groups if group.num_rows for at in range(group.num_columns)]
-    odd = [(start, size) for start, size in spans if start < len(MAGIC) or size < 1 or start + size > footer.end]
+    odd = [(start, size) for start, size in spans if start < len(pf.MAGIC) or size < 1 or start + size > footer.end]
     total = sum(size for _, size in spans)
     if odd or total > footer.end:
         yield Obstacle(
             why="pages outside of their file",
             path=footer.path,
-            expected=f"pages from {len(MAGIC)} to {footer.end}",
+            expected=f"pages from {len(pf.MAGIC)} to {footer.end}",
             found=f"{odd[0][1]} bytes at {odd[0][0]}" if odd else f"{total} bytes in all",
         )
 
 
 def _small(footer: Footer, least_bytes: int) -> Iterator[Obstacle]:
     for number in range(footer.metadata.num_row_groups):
-        size = group_bytes(footer.metadata.row_group(number))
+        group = footer.metadata.row_group(number)
+        size = sum(group.column(at).total_compressed_size for at in range(group.num_columns))
         if size < least_bytes:
             yield Obstacle(
                 why="small row groups",

@@ -12,7 +12,6 @@ encryption. Source of the numbers of fields: parquet.thrift of the Parquet forma
 
 from __future__ import annotations
 
-import struct
 from typing import IO, Any
 
 import pyarrow as pa
@@ -25,21 +24,15 @@ except ImportError:  # there is no wheel for this machine
 else:
     AVAILABLE = True
 
+from . import parquet_footer as pf
 from .parquet_footer import Struct, field_of, read_struct, value_of, write_struct
 
 _LEVEL = 1
 _GZIP_FRAME = 31
-_MAGIC = b"PAR1"
 _CODEC_GZIP = 2
-_TAIL = struct.Struct("<I4s")
 
-# Fields of PageHeader.
 _PAGE_TYPE, _PAGE_BYTES, _PAGE_STORED, _PAGE_CRC, _DATA_V2 = 1, 2, 3, 4, 3
-# Fields of FileMetaData, RowGroup, ColumnChunk, ColumnMetaData.
-_ROW_GROUPS, _ENCRYPTION = 4, 8
-_COLUMNS, _GROUP_OFFSET, _GROUP_STORED = 1, 5, 6
-_CHUNK_OFFSET, _CHUNK_META = 2, 3
-_CODEC, _CHUNK_BYTES, _CHUNK_STORED, _DATA_OFFSET, _DICTIONARY_OFFSET = 4, 6, 7, 9, 11
+"""Fields of PageHeader, and a value of the first."""
 
 
 class GzipWriter:
@@ -110,22 +103,22 @@ class GzipPages:
 
     def finish(self) -> None:
         """Writes the footer."""
-        size, magic = _TAIL.unpack(self._held[-_TAIL.size :])
-        if magic != _MAGIC or size + _TAIL.size != len(self._held):
+        size, magic = pf.TAIL.unpack(self._held[-pf.TAIL.size :])
+        if magic != pf.MAGIC or size + pf.TAIL.size != len(self._held):
             raise ValueError("no footer right after the pages: a page index, or key filters")
         footer, _ = read_struct(self._held)
-        if field_of(footer, _ENCRYPTION) is not None:
+        if field_of(footer, pf.ENCRYPTION) is not None:
             raise ValueError("an encrypted file")
-        for group in value_of(footer, _ROW_GROUPS).items:
+        for group in value_of(footer, pf.ROW_GROUPS).items:
             self._moved_group(group)
         text = write_struct(footer)
-        self._file.write(text + _TAIL.pack(len(text), _MAGIC))
+        self._file.write(text + pf.TAIL.pack(len(text), pf.MAGIC))
 
     def _take_pages(self) -> None:
         if self._old == 0:
-            if len(self._held) < len(_MAGIC):
+            if len(self._held) < len(pf.MAGIC):
                 return
-            self._pass(len(_MAGIC), bytes(self._held[: len(_MAGIC)]))
+            self._pass(len(pf.MAGIC), bytes(self._held[: len(pf.MAGIC)]))
         while self._held:
             try:
                 header, start = read_struct(self._held)
@@ -153,37 +146,38 @@ class GzipPages:
 
     def _moved_group(self, group: Struct) -> None:
         stored = 0
-        for chunk in value_of(group, _COLUMNS).items:
+        for chunk in value_of(group, pf.COLUMNS).items:
             stored += self._moved_chunk(chunk)
-        _set(group, _GROUP_STORED, stored)
-        offset = field_of(group, _GROUP_OFFSET)
+        _set(group, pf.GROUP_STORED, stored)
+        offset = field_of(group, pf.GROUP_OFFSET)
         if offset is not None and offset.value:  # a group without rows has no pages, and 0 here
             offset.value = self._places[offset.value]
 
     def _moved_chunk(self, chunk: Struct) -> int:
         """Gives a column chunk its codec, its new offsets and sizes; returns its size in bytes."""
-        meta: Struct = value_of(chunk, _CHUNK_META)
+        meta: Struct = value_of(chunk, pf.CHUNK_META)
         # An offset of 0 stands for no page.
-        offsets = [field for n in (_DICTIONARY_OFFSET, _DATA_OFFSET) if (field := field_of(meta, n)) and field.value]
+        places = (field_of(meta, number) for number in (pf.DICTIONARY_OFFSET, pf.DATA_OFFSET))
+        offsets = [field for field in places if field is not None and field.value]
         if not offsets:  # no rows
-            _set(meta, _CODEC, _CODEC_GZIP)
+            _set(meta, pf.CODEC, _CODEC_GZIP)
             return 0
         first = min(field.value for field in offsets)
-        last = first + value_of(meta, _CHUNK_STORED)
+        last = first + value_of(meta, pf.CHUNK_STORED)
         stored = self._places[last] - self._places[first]
         shorter = self._shorter[last] - self._shorter[first]
-        _set(meta, _CODEC, _CODEC_GZIP)
-        _set(meta, _CHUNK_STORED, stored)
-        _set(meta, _CHUNK_BYTES, value_of(meta, _CHUNK_BYTES) - shorter)
+        _set(meta, pf.CODEC, _CODEC_GZIP)
+        _set(meta, pf.CHUNK_STORED, stored)
+        _set(meta, pf.CHUNK_BYTES, value_of(meta, pf.CHUNK_BYTES) - shorter)
         for field in offsets:
             field.value = self._places[field.value]
-        if value_of(chunk, _CHUNK_OFFSET):
-            _set(chunk, _CHUNK_OFFSET, self._places[value_of(chunk, _CHUNK_OFFSET)])
+        if value_of(chunk, pf.CHUNK_OFFSET):
+            _set(chunk, pf.CHUNK_OFFSET, self._places[value_of(chunk, pf.CHUNK_OFFSET)])
         return stored
 
 
-def _set(struct_: Struct, number: int, value: int) -> None:
+def _set(struct: Struct, number: int, value: int) -> None:
     """Changes a field, if it is there."""
-    found = field_of(struct_, number)
+    found = field_of(struct, number)
     if found is not None:
         found.value = value

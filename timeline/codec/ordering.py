@@ -7,12 +7,14 @@ A row's ordering value is the tuple of its ordering columns, compared in declare
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from .columns import flags
 
 Ordering: TypeAlias = tuple[pa.Array, ...]
 """One array per ordering column; empty if the table has none."""
@@ -40,7 +42,7 @@ def ranks(ordering: Ordering, rows: int, *, hudi_0x: bool = False) -> npt.NDArra
     for column in ordering:
         dense = _rank(column)
         if hudi_0x and pa.types.is_decimal(column.type):
-            negative = _flags(pc.fill_null(pc.less(column, 0), False))
+            negative = flags(pc.fill_null(pc.less(column, 0), False))
             dense = np.where(negative, dense + dense.max(initial=0), dense)
         if len(ordering) > 1:
             # Raw numbers become dense ranks, here and after each step, so that the product fits into 64 bits.
@@ -55,11 +57,11 @@ def _rank(column: pa.Array) -> npt.NDArray[np.int64]:
     kind = values.type
     # Integers are their own rank; all other values are ranked once.
     if not values.null_count and (pa.types.is_signed_integer(kind) or pa.types.is_temporal(kind)):
-        return np.asarray(
-            values.view(pa.int32() if kind.bit_width == 32 else pa.int64()) if pa.types.is_temporal(kind) else values
-        ).astype(np.int64)
+        if pa.types.is_temporal(kind):
+            values = values.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+        return np.asarray(values).astype(np.int64)
     dense = np.asarray(pc.rank(values, sort_keys="ascending", tiebreaker="dense")).astype(np.int64)
-    return np.where(_flags(values.is_null()), 0, dense)
+    return np.where(flags(values.is_null()), 0, dense)
 
 
 def at_least(left: Ordering, right: Ordering, rows: int) -> npt.NDArray[np.bool_]:
@@ -68,15 +70,11 @@ def at_least(left: Ordering, right: Ordering, rows: int) -> npt.NDArray[np.bool_
     equal = np.ones(rows, np.bool_)
     for a, b in zip(left, right, strict=True):
         x, y = orderable(a), orderable(b)
-        x_null, y_null = _flags(x.is_null()), _flags(y.is_null())
+        x_null, y_null = flags(x.is_null()), flags(y.is_null())
         both = ~x_null & ~y_null
-        greater |= equal & ((y_null & ~x_null) | (both & _flags(pc.fill_null(pc.greater(x, y), False))))
-        equal &= (x_null & y_null) | (both & _flags(pc.fill_null(pc.equal(x, y), False)))
+        greater |= equal & ((y_null & ~x_null) | (both & flags(pc.fill_null(pc.greater(x, y), False))))
+        equal &= (x_null & y_null) | (both & flags(pc.fill_null(pc.equal(x, y), False)))
     return greater | equal
-
-
-def _flags(array: Any) -> npt.NDArray[np.bool_]:
-    return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def same_class(wrapper: pa.DataType, column: pa.DataType, *, hudi_0x: bool) -> bool:
@@ -94,8 +92,8 @@ def same_class(wrapper: pa.DataType, column: pa.DataType, *, hudi_0x: bool) -> b
         return bool(wrapper == pa.int32())
     if types.is_timestamp(column):
         return bool(wrapper == pa.int64())
-    if types.is_string(column) or types.is_decimal(column):
-        return bool(types.is_string(wrapper) if types.is_string(column) else types.is_decimal(wrapper))
+    if types.is_decimal(column):
+        return bool(types.is_decimal(wrapper))
     return bool(wrapper == column)
 
 

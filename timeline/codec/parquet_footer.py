@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import MalformedError
-from ..ranges import Span
 from .avro_binary import decode_long, decode_varint, encode_long, encode_varint
 from .calendar import old_calendar
 from .parquet_read import open_parquet, readable
@@ -135,15 +134,23 @@ def _encoded(kind: int, value: Any) -> bytes:
         return write_struct(value)
     if kind in (LIST, SET):
         count = len(value.items)
-        head = (
-            bytes([count << 4 | value.type])
-            if count < _LONG_LIST
-            else bytes([0xF0 | value.type]) + encode_varint(count)
-        )
+        size = b"" if count < _LONG_LIST else encode_varint(count)
+        head = bytes([min(count, _LONG_LIST) << 4 | value.type]) + size
         of_items = BYTE if value.type in (TRUE, FALSE) else value.type
         return head + b"".join(_encoded(of_items, item) for item in value.items)
     return (encode_varint(len(value)) if kind == BINARY else b"") + bytes(value)
 
+
+VERSION, SCHEMA, ROWS, ROW_GROUPS, KEY_VALUES, CREATED_BY, COLUMN_ORDERS, ENCRYPTION = range(1, 9)
+"""Fields of FileMetaData."""
+COLUMNS, GROUP_BYTES, GROUP_ROWS, SORTED_BY, GROUP_OFFSET, GROUP_STORED, ORDINAL = range(1, 8)
+"""Fields of RowGroup."""
+CHUNK_OFFSET, CHUNK_META = 2, 3
+"""Fields of ColumnChunk; the next four place its page indexes."""
+CODEC, CHUNK_BYTES, CHUNK_STORED, DATA_OFFSET, DICTIONARY_OFFSET = 4, 6, 7, 9, 11
+STATISTICS = 12
+CHUNK_FILTER = (14, 15)
+"""Fields of ColumnMetaData; the latter place the filter of a column chunk."""
 
 MAGIC = b"PAR1"
 TAIL = struct.Struct("<I4s")
@@ -185,19 +192,6 @@ def read_footer(source: pa.NativeFile, path: str) -> Footer:
             end=end,
             is_old_calendar=old_calendar(file) is not None,
         )
-
-
-def chunk_span(chunk: pq.ColumnChunkMetaData) -> Span:
-    """Where the pages of a column chunk are."""
-    first = chunk.data_page_offset
-    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
-        first = min(first, chunk.dictionary_page_offset)
-    return first, chunk.total_compressed_size
-
-
-def group_bytes(group: pq.RowGroupMetaData) -> int:
-    """The size of a row group in its file."""
-    return sum(group.column(i).total_compressed_size for i in range(group.num_columns))
 
 
 def _read(source: pa.NativeFile, at: int, count: int) -> bytes:

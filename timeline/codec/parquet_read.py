@@ -57,6 +57,14 @@ def fetched_at_once(size: int, wanted: int, columns: int) -> bool:
     return size <= _WHOLE_BYTES_MAX and size * (columns - min(wanted, columns)) <= _REQUESTS_BYTES * columns
 
 
+def chunk_span(chunk: pq.ColumnChunkMetaData) -> Span:
+    """Where the pages of a column chunk are."""
+    first = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+        first = min(first, chunk.dictionary_page_offset)
+    return first, chunk.total_compressed_size
+
+
 def column_spans(metadata: pq.FileMetaData, group: int, names: Collection[str]) -> list[Span]:
     """Where the named columns of a row group are; none if they take too much memory to be fetched ahead."""
     row_group, wanted = metadata.row_group(group), set(names)
@@ -64,8 +72,7 @@ def column_spans(metadata: pq.FileMetaData, group: int, names: Collection[str]) 
     for at in range(row_group.num_columns):
         chunk = row_group.column(at)
         if chunk.path_in_schema.partition(".")[0] in wanted:
-            start = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
-            spans.append((min(start or chunk.data_page_offset, chunk.data_page_offset), chunk.total_compressed_size))
+            spans.append(chunk_span(chunk))
     return spans if sum(count for _, count in spans) <= _AHEAD_BYTES_MAX else []
 
 
@@ -127,11 +134,8 @@ def parquet_batches(
         file = open_parquet(source, dictionaries=coded)
     rows = max(1, min([batch_rows, *_fitting_rows(metadata)]))
     chosen = None if groups is None else list(groups)
-    calendar = old_calendar(file)
-    if calendar is not None:
-        yield from map(calendar.moved, _stored_batches(source, file, names, rows, chosen))
-        return
-    yield from _stored_batches(source, file, names, rows, chosen)
+    batches, calendar = _stored_batches(source, file, names, rows, chosen), old_calendar(file)
+    yield from batches if calendar is None else map(calendar.moved, batches)
 
 
 def _stored_batches(
@@ -202,7 +206,7 @@ def readable(what: str, path: str) -> Iterator[None]:
     except (MalformedError, UnsupportedError) as error:
         if error.path is not None:
             raise
-        raise type(error)(error.what, path=path, expected=error.expected, found=error.found, todo=error.todo) from error
+        raise error.at(path) from error
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError) as error:
         raise MalformedError(f"not a readable Parquet {what}", path=path, found=str(error)) from error
 

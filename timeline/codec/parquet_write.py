@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def _dictionary_columns(sample: pa.Table) -> list[str]:
     """
     worth: list[str] = []
     for field, column in zip(sample.schema, sample.columns, strict=True):
-        leaves = list(_leaves(field))
+        leaves = [path for path, _ in _leaf_types(field)]
         flat = leaves == [field.name] and not pa.types.is_dictionary(field.type)
         if not flat or _repeats(field.name, column):
             worth += leaves
@@ -76,12 +77,8 @@ def statistics_columns(schema: pa.Schema) -> list[str]:
     return [path for field in schema for path, kind in _leaf_types(field) if not pa.types.is_floating(kind)]
 
 
-def _leaves(field: pa.Field) -> Iterator[str]:
-    """Parquet paths of a field's leaf columns, in pyarrow's notation."""
-    return (path for path, _ in _leaf_types(field))
-
-
 def _leaf_types(field: pa.Field, path: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    """Parquet paths of a field's leaf columns, in pyarrow's notation, and their types."""
     here, kind = f"{path}{field.name}", field.type
     if pa.types.is_struct(kind):
         for child in kind:
@@ -113,24 +110,19 @@ def write_base_file(
     """
     footer = HudiFooter(schema_text, output.bloom, has_keys=key_column is not None)
     schema = _written_schema(schema)
+    opened = partial(open_parquet_writer, file, schema, output.codec.value)
     writer: pq.ParquetWriter | GzipWriter | None = None
     rows = 0
     for table in _in_row_groups(batches, schema, name, output):
         rows += table.num_rows
         if key_column is not None:
             footer.add(table.column(key_column))
-        writer = writer or _open_writer(file, schema, output, table)
+        writer = writer or opened(table)
         writer.write(table, row_group_size=output.row_group_rows)
-    writer = writer or _open_writer(file, schema, output, schema.empty_table())
+    writer = writer or opened(schema.empty_table())
     writer.add_key_value_metadata(footer.key_values())
     writer.close()
     return rows
-
-
-def _open_writer(
-    file: IO[bytes], schema: pa.Schema, output: OutputOptions, sample: pa.Table
-) -> pq.ParquetWriter | GzipWriter:
-    return open_parquet_writer(file, schema, output.codec.value, sample)
 
 
 def _written_schema(schema: pa.Schema) -> pa.Schema:

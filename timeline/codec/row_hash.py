@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import MalformedError, UnsupportedError
-from .columns import Hashes, flat
+from .columns import Hashes, flat, is_text
 
 _SEEDS = range(8)
 
@@ -154,7 +154,7 @@ def _hashes(array: pa.Array) -> Hashes:
         result = row_hashes(array.flatten(), len(array))
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
         result = _lists(array)
-    elif _is_text(kind):
+    elif is_text(kind):
         result = np.zeros(len(array), np.uint64)
         for block in byte_blocks(array):
             result[block.ordinals] = _bytes(block.data)
@@ -235,7 +235,3 @@ def _mixed(value: Hashes) -> Hashes:
     value = (value ^ (value >> np.uint64(30))) * _B
     value = (value ^ (value >> np.uint64(27))) * _C
     return value ^ (value >> np.uint64(31))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return kind in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())

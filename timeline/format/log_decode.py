@@ -208,9 +208,7 @@ def decoding(block: LogBlock) -> Iterator[None]:
     except PhantombaseError as error:
         if error.path is not None:
             raise
-        raise type(error)(
-            error.what, path=block.path, expected=error.expected, found=error.found, todo=error.todo
-        ) from error
+        raise error.at(block.path) from error
     except (
         pa.ArrowException,
         ValueError,

@@ -10,8 +10,8 @@ FORMATS: tuple[Mutant, ...] = (
     ("timeline/codec/gzip_pages", "if len(self._held) < start + stored:", "if len(self._held) < start:", "gzip_pages"),
     (
         "timeline/codec/gzip_pages",
-        "value_of(meta, _CHUNK_BYTES) - shorter",
-        "value_of(meta, _CHUNK_BYTES) - stored",
+        "value_of(meta, pf.CHUNK_BYTES) - shorter",
+        "value_of(meta, pf.CHUNK_BYTES) - stored",
         "gzip_pages",
     ),
     (
@@ -112,7 +112,7 @@ FORMATS: tuple[Mutant, ...] = (
     ("timeline/codec/avro_encode", " or ((values[:, spare] ^ sign) >= 0x80).any()", "", "avro_encode"),
     ("timeline/codec/avro_encode", "[array.offset : array.offset + len(array)]", "[: len(array)]", "avro_encode"),
     ("timeline/codec/avro_encode", "values = np.where(valid[:, None], values, np.uint8(0))", "pass", "avro_encode"),
-    ("timeline/codec/avro_encode", "[*_varints(counts, some)", "[*_varints(counts, None)", "avro_encode"),
+    ("timeline/codec/avro_encode", "[*_varints(counts, counts > 0)", "[*_varints(counts, None)", "avro_encode"),
     (
         "timeline/format/log_encode",
         'struct.pack(">iq", 0, size + len(MAGIC))',
