@@ -23,10 +23,8 @@ def option(
     most: float | None = None,
 ) -> Any:
     """A dataclass field with the help that commands show.
-
     `flag`: the option's name in commands, if it differs. `size`: bytes, which users may write like `64m`. `metavar`:
-    what its value stands for. `least`, `most`: the range that commands accept.
-    """
+    what its value stands for. `least`, `most`: the range that commands accept."""
     metadata = {"help": help_text, "flag": flag, "size": size, "metavar": metavar, "least": least, "most": most}
     return field(default=default, metadata=metadata)
 
@@ -130,10 +128,8 @@ def check_below(options: Any, name: str, other: str) -> None:
 
 def as_typed(error: UsageError, default: Any, typed: Mapping[str, Any], words: Mapping[str, str]) -> UsageError:
     """The error that an option dataclass gave, naming the option of the command line.
-
     `default`: the dataclass with its defaults; `typed`: what was typed, by field; `words`: all its options, by field.
-    Checks of the dataclass over several options are unchanged.
-    """
+    Checks of the dataclass over several options are unchanged."""
     for name in typed:
         own = name.replace("_", "-")
         if error.what.startswith(f"{own} "):

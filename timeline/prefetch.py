@@ -16,9 +16,7 @@ AHEAD = 8
 
 def prefetched(items: Iterable[T], do: Callable[[T], U], ahead: int = AHEAD) -> Iterator[U]:
     """`do` of each item, in order; at most `ahead` calls are running or finished but not consumed yet.
-
-    An error of `do` is raised when its result is consumed. After the iterator is closed, no more calls start.
-    """
+    An error of `do` is raised when its result is consumed. After the iterator is closed, no more calls start."""
     source = iter(items)
     waiting: deque[Future[U]] = deque()
     with ThreadPoolExecutor(ahead) as pool:
@@ -36,9 +34,7 @@ def prefetched(items: Iterable[T], do: Callable[[T], U], ahead: int = AHEAD) -> 
 
 def prefetched_when_slow(items: Iterable[T], do: Callable[[T], U]) -> Iterator[U]:
     """As `prefetched` after the first item whose elapsed time is far above its CPU time, as on a network disk.
-
-    Until then one by one: threads that contend for the interpreter take a quarter more of its time.
-    """
+    Until then one by one: threads that contend for the interpreter take a quarter more of its time."""
     source = iter(items)
     for item in source:
         wall, worked = time.perf_counter(), time.thread_time()

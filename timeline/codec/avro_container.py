@@ -76,11 +76,9 @@ def root_record(name: str, *fields: Schema) -> Schema:
 
 def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[str, Any]]:
     """The one record of a container file and its name; the record is resolved against the schema of that name.
-
     MalformedError: empty, truncated or broken bytes, a record of another name, no record or several. UnsupportedError:
     a compressed file (Hudi writes none, and a few bytes could expand to anything), or a writer's schema that
-    `parse_avro` refuses.
-    """
+    `parse_avro` refuses."""
     by_name = {schema["name"]: schema for schema in schemas}
     name, records = _decoded(data, where, by_name)
     if records is None or len(records) != 1:
@@ -123,17 +121,13 @@ def _decoded(data: bytes, where: str, wanted: Mapping[str, Schema] | None) -> tu
 
 def optional_array(items: Sequence[T], make: Callable[[T], U]) -> tuple[str, Sequence[U]]:
     """The value of an optional array whose elements are created while they are written.
-
-    It names its union branch: otherwise fastavro first tests every element against every branch of the union.
-    """
+    It names its union branch: otherwise fastavro first tests every element against every branch of the union."""
     return "array", OnDemand(items, make)
 
 
 def write_record(record: Mapping[str, Any], schema: Schema, *, first: Sequence[bytes] | None = None) -> bytes:
     """A container file (codec null) of one record; equal records give equal bytes.
-
-    `first`: the elements of its first field, an optional array that is empty in the record, already encoded.
-    """
+    `first`: the elements of its first field, an optional array that is empty in the record, already encoded."""
     out = io.BytesIO()
     if not first:
         fastavro.writer(out, schema, [record], codec="null", sync_marker=_SYNC_MARKER)

@@ -45,10 +45,8 @@ from .conform import convert
 
 def exact_rows(rows: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     """The rows with the columns of `schema`, in its order and types, each column in one piece.
-
-    UsageError names the column: it is missing, unknown or given twice, has another type, or holds a null although
-    the schema, at any depth, forbids it.
-    """
+    UsageError names the column: it is missing, unknown or given twice, has another type, or holds a null although the
+    schema, at any depth, forbids it."""
     _check_names(rows.schema.names, schema.names, "columns of the rows")
     columns = []
     for field in schema:
@@ -150,9 +148,7 @@ def encode_rows(rows: pa.Table | pa.RecordBatch, schema: dict[str, Any], *, fram
 
 def encode_table(rows: pa.Table, schema: dict[str, Any], *, framed: bool = False) -> Iterator[pa.Buffer]:
     """The records of `encode_rows`, concatenated, in buffers of some thousand records.
-
-    The encoder itself needs the memory of one buffer, and its working data stays in the processor's cache.
-    """
+    The encoder itself needs the memory of one buffer, and its working data stays in the processor's cache."""
     for batch in rows.to_batches(_STEP_ROWS):
         yield _contents(encode_rows(batch, schema, framed=framed))[1]
 

@@ -44,11 +44,8 @@ def changelog(path: str | None = None, instant: str | None = None) -> Unsupporte
 @lru_cache(maxsize=64)
 def parse_avro(text: str) -> dict[str, Any]:
     """A record schema in which every reference to a named type is replaced by the definition (with new names).
-
     Fields have `name`, `type`, and `default` where it is not null.
-
-    The result is shared: do not change it.
-    """
+    The result is shared: do not change it."""
     with reading(text):
         expanded = _Expander().expand(json.loads(text), "", ())
     if not isinstance(expanded, dict) or expanded.get("type") != "record":
@@ -85,11 +82,9 @@ FIXED_BYTES_MAX = 4096
 
 class _Expander:
     """Resolves named references; names are made unique because a definition may then occur in many places.
-
-    Refused, because a few bytes of schema or data would then need any amount of memory or time: definitions that
-    expand to more than 30 000 nodes, nesting deeper than 64, arrays of values without bytes, fixed types of more than
-    4096 bytes (in Arrow each null takes as much).
-    """
+    Refused, because a few bytes of schema or data would then need any amount of memory or time: definitions that expand
+    to more than 30 000 nodes, nesting deeper than 64, arrays of values without bytes, fixed types of more than 4096
+    bytes (in Arrow each null takes as much)."""
 
     def __init__(self) -> None:
         self._named: dict[str, Any] = {}
@@ -241,9 +236,7 @@ def without_meta_columns(text: str) -> str:
 
 def project_text(text: str, columns: Sequence[str]) -> str:
     """The schema with the named fields only, in its own order.
-
-    UnsupportedError: one of them uses a named type that an omitted field defines.
-    """
+    UnsupportedError: one of them uses a named type that an omitted field defines."""
     with reading(text):
         schema, wanted = json.loads(text), set(columns)
         fields = [f for f in schema["fields"] if f["name"] in wanted]

@@ -36,10 +36,8 @@ from .row_hash import Index, byte_blocks
 ENTRIES, ERROR_RATE, MAX_ENTRIES = 60_000, 1e-9, 100_000
 SATURATED_KEYS = 750_000
 """With more keys a filter of the default shape wrongly answers "maybe" for 9 keys of 10 (0.895 measured).
-
 A reader skips a file only if it gets a "no" for all keys that it looks up: 1 time in 10 for one key, 1 in 100 for two.
-From two keys on this saves less time than every reader spends on 863 kB of filter text in the footer.
-"""
+From two keys on this saves less time than every reader spends on 863 kB of filter text in the footer."""
 
 _HEAD = struct.Struct(">iibi")
 _DYNAMIC = struct.Struct(">iii")
@@ -105,10 +103,8 @@ ALWAYS_TRUE = BloomFilter("SIMPLE", "/////wAAAAEBAAAACP8=")
 
 class BloomBuilder:
     """Builds the DYNAMIC_V0 filter that Hudi would write for the same keys in the same order.
-
-    `add` the record keys of the file, batch by batch, then `finish`. More than `saturated_keys` keys give
-    ALWAYS_TRUE, and no keys are hashed from the batch on that exceeds this number.
-    """
+    `add` the record keys of the file, batch by batch, then `finish`. More than `saturated_keys` keys give ALWAYS_TRUE,
+    and no keys are hashed from the batch on that exceeds this number."""
 
     def __init__(
         self,
@@ -159,10 +155,8 @@ class BloomBuilder:
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     """Some keys of one byte length, few enough for the L2 cache through all their hashes.
-
-    `words`: for each 4-byte word position an array with that word of all keys, already mixed by the steps that do
-    not depend on the seed: once for all hashes. `tail`: the 1 to 3 bytes after the words, or None.
-    """
+    `words`: for each 4-byte word position an array with that word of all keys, already mixed by the steps that do not
+    depend on the seed: once for all hashes. `tail`: the 1 to 3 bytes after the words, or None."""
 
     ordinals: Index
     length: int

@@ -48,9 +48,7 @@ _LAST_CHANGE = _MODERN + _DAY
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldCalendar:
     """The values of a file that count in the old calendar: dates and times, or times of 96 bits.
-
-    `zone`: in which they were written; None: not in the footer. `leaves`: the physical types of each column.
-    """
+    `zone`: in which they were written; None: not in the footer. `leaves`: the physical types of each column."""
 
     dates: bool
     old_times: bool

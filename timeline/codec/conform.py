@@ -88,10 +88,8 @@ Path: TypeAlias = tuple[str, ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
     """The defaults of columns, and of their parts, that are not null, as their Avro schema has them. Picklable.
-
     `filled`: rows written before such a column existed get them, as in Avro, and in Hudi 0.15.0 in logs and
-    compactions. Hudi 1.2.0 fails there, so elsewhere a file without such a column is refused.
-    """
+    compactions. Hudi 1.2.0 fails there, so elsewhere a file without such a column is refused."""
 
     values: Mapping[Path, Any] = field(default_factory=dict)
     filled: bool = False
@@ -133,9 +131,7 @@ def check_conformable(
     rows: bool = True,
 ) -> None:
     """Raises what `conform` would raise for data with these columns, as far as types and names determine it.
-
-    `there`: the schema's columns that the data has. `rows`: the data has rows, so required columns must exist.
-    """
+    `there`: the schema's columns that the data has. `rows`: the data has rows, so required columns must exist."""
     if there == schema:
         return
     empty = pa.Table.from_arrays([pa.nulls(0, field.type) for field in there], schema=there)

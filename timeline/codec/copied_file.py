@@ -39,9 +39,7 @@ class CopiedChunk:
 
 class CopiedFile:
     """Writes the file: `add` each of the others, then `finish`. Memory: 4 MiB, and the footers.
-
-    The files must have no obstacle, see `copy_rules`.
-    """
+    The files must have no obstacle, see `copy_rules`."""
 
     def __init__(self, file: IO[bytes], first: Footer, *, name: str, codec: str) -> None:
         """`first`: of the file that gives the schema. `name`: the new file's final name. `codec`: of the names."""
@@ -126,9 +124,7 @@ class CopiedFile:
 
 def check_copied(source: pa.NativeFile, path: str, copied: CopiedFile) -> None:
     """Compares a written file, by pyarrow's reading of its footer, with its sources: bytes and descriptions.
-
-    LedgerError: they differ.
-    """
+    LedgerError: they differ."""
     footer = read_footer(source, path)
     trees = value_of(footer.tree, at.ROW_GROUPS).items
     differs = [] if len(trees) == len(copied.chunks) else [f"{len(trees)} row groups"]

@@ -45,9 +45,7 @@ class Obstacle:
 
 def why_not_copied(footers: Iterable[Footer], schema: pa.Schema, least_bytes: int = 0) -> Obstacle | None:
     """The first obstacle to put the row groups of these files into one file of `schema`, None if there is none.
-
-    `least_bytes`: the least size of each row group. Memory: two footers.
-    """
+    `least_bytes`: the least size of each row group. Memory: two footers."""
     first: Footer | None = None
     for footer in footers:
         first = first or footer

@@ -68,9 +68,7 @@ class GzipWriter:
 
 class GzipPages:
     """The sink of a Parquet writer that does not compress; `begin_footer` before it writes its footer, then `finish`.
-
-    Memory: one page, and two numbers of each.
-    """
+    Memory: one page, and two numbers of each."""
 
     closed = False
 

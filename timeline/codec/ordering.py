@@ -35,9 +35,7 @@ def orderable(array: pa.Array) -> pa.Array:
 
 def ranks(ordering: Ordering, rows: int, *, hudi_0x: bool = False) -> npt.NDArray[np.int64]:
     """One integer for each row; the integers sort as the rows' ordering values do, nulls first.
-
-    `hudi_0x`: compare decimals as 0.15 compares them in log entries, by their raw bytes: negative ones are greatest.
-    """
+    `hudi_0x`: compare decimals as 0.15 compares them in log entries, by their raw bytes: negative ones are greatest."""
     result = np.zeros(rows, np.int64)
     for column in ordering:
         dense = _rank(column)

@@ -23,10 +23,8 @@ class Codec(Enum):
 
 class Bloom(Enum):
     """The key filter in a base file's footer: Hudi's own (its BLOOM index skips files with it), or none.
-
-    OFF writes the smallest valid filter, which answers "maybe" for every key: a writer with a BLOOM index fails on
-    a file without a filter.
-    """
+    OFF writes the smallest valid filter, which answers "maybe" for every key: a writer with a BLOOM index fails on a
+    file without a filter."""
 
     ON = "on"
     OFF = "off"
@@ -58,9 +56,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 def parse_bytes(text: str, of: str | None = None) -> int:
     """A size as users write it: `512m`, `2g`, `1.5G`, `800mb`, plain bytes. UsageError: anything else.
-
-    `of`: the option, as the error names it.
-    """
+    `of`: the option, as the error names it."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
     if match is None:
         what = "not a size" if of is None else f"not a size for {of}"

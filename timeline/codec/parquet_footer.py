@@ -62,9 +62,7 @@ def value_of(struct: Struct, number: int) -> Any:
 
 def read_struct(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[Struct, int]:
     """(the struct that begins at an offset, the offset after it).
-
-    IndexError: it ends after the data. ValueError: no such wire type.
-    """
+    IndexError: it ends after the data. ValueError: no such wire type."""
     fields: Struct = []
     number = 0
     while head := data[at]:
@@ -160,9 +158,7 @@ TAIL = struct.Struct("<I4s")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footer:
     """`metadata`, `arrow`: the footer as pyarrow reads it; `tree`: all its fields; `end`: the offset of the footer.
-
-    `is_old_calendar`: the values count in the old calendar, see `calendar`.
-    """
+    `is_old_calendar`: the values count in the old calendar, see `calendar`."""
 
     path: str
     metadata: pq.FileMetaData

@@ -51,9 +51,7 @@ _AHEAD_BYTES_MAX = 64 << 20
 
 def fetched_at_once(size: int, wanted: int, columns: int) -> bool:
     """Whether one request is the fastest way to read `wanted` of a file's `columns` columns; `size`: the file's.
-
-    The other way needs two more requests: the end with the footer first, then the columns. `size` 0: not known.
-    """
+    The other way needs two more requests: the end with the footer first, then the columns. `size` 0: not known."""
     return size <= _WHOLE_BYTES_MAX and size * (columns - min(wanted, columns)) <= _REQUESTS_BYTES * columns
 
 
@@ -122,11 +120,8 @@ def parquet_batches(
     groups: Sequence[int] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The named columns of a file opened from `source`: at most `batch_rows` rows and about 32 MiB per batch.
-
     Dates and times of the old calendar are converted to the new one.
-
-    `groups`: the row groups to read, None for all. MalformedError, after the last batch: rows are missing.
-    """
+    `groups`: the row groups to read, None for all. MalformedError, after the last batch: rows are missing."""
     metadata, schema = file.metadata, file.schema_arrow
     at = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
     coded = [n for n in names if _is_text(schema.field(n).type) and _is_coded(metadata, at.get(n), batch_rows)]
@@ -177,9 +172,7 @@ def _all_rows(batches: Iterable[pa.RecordBatch], expected: int) -> Iterator[pa.R
 
 def read_parquet(source: pa.NativeFile, names: Sequence[str], batch_rows: int = 65_536) -> pa.Table:
     """All rows of those named columns that the file has.
-
-    UnsupportedError: the file decodes to far more than its bytes.
-    """
+    UnsupportedError: the file decodes to far more than its bytes."""
     file = open_parquet(source)
     there = frozenset(file.schema_arrow.names)
     wanted = [name for name in names if name in there]
@@ -217,10 +210,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def _is_coded(metadata: pq.FileMetaData, at: int | None, batch_rows: int) -> bool:
     """Whether a text column has a dictionary that could make a batch too large. `at`: its position, None: not a leaf.
-
     A column whose dictionary overflowed does not count: it stores plain values, and reading it as a dictionary would be
-    five times slower. The footer does not distinguish the two, but the bytes per value do.
-    """
+    five times slower. The footer does not distinguish the two, but the bytes per value do."""
     rows = metadata.num_rows
     for group in range(metadata.num_row_groups if at is not None else 0):
         chunk = metadata.row_group(group).column(at)

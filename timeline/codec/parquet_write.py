@@ -47,10 +47,8 @@ def open_parquet_writer(
 
 def _dictionary_columns(sample: pa.Table) -> list[str]:
     """Leaf columns for which a dictionary is useful.
-
     Parquet would try one for every column and abandon it at 1 MB. For keys, times and measures that costs half of the
-    encoding time, and enlarges the file. Nested columns always get one.
-    """
+    encoding time, and enlarges the file. Nested columns always get one."""
     worth: list[str] = []
     for field, column in zip(sample.schema, sample.columns, strict=True):
         leaves = [path for path, _ in _leaf_types(field)]
@@ -69,11 +67,9 @@ def _repeats(name: str, column: pa.ChunkedArray) -> bool:
 
 def statistics_columns(schema: pa.Schema) -> list[str]:
     """Leaf columns that get statistics: all except floats.
-
     Arrow omits NaN from the bounds, but Spark treats NaN as greater than all numbers: a row group with bounds 1 to 2
     and a NaN would be skipped for `x > 5`. Parquet's own Java writer omits the bounds in that case; Arrow's writer
-    needs the list of columns before the first row.
-    """
+    needs the list of columns before the first row."""
     return [path for field in schema for path, kind in _leaf_types(field) if not pa.types.is_floating(kind)]
 
 
@@ -103,11 +99,8 @@ def write_base_file(
     output: OutputOptions,
 ) -> int:
     """Writes merged rows and Hudi's footer; returns the number of rows. Memory: one row group.
-
-    `name`: the file's final name, stored in every row if the table has meta columns; batches may lack that
-    column. `schema_text`: the Avro schema for the footer. `key_column`: the record key's meta column, None for virtual
-    keys.
-    """
+    `name`: the file's final name, stored in every row if the table has meta columns; batches may lack that column.
+    `schema_text`: the Avro schema for the footer. `key_column`: the record key's meta column, None for virtual keys."""
     footer = HudiFooter(schema_text, output.bloom, has_keys=key_column is not None)
     schema = _written_schema(schema)
     opened = partial(open_parquet_writer, file, schema, output.codec.value)
@@ -168,11 +161,9 @@ _HIGH = r"([\x{E000}-\x{FFFF}])"
 
 def java_ends(keys: pa.ChunkedArray) -> tuple[str | None, str | None]:
     """The least and the greatest key in the order of Java strings, by UTF-16 code units.
-
     Hudi's BLOOM index looks up keys by that order: with another order it would treat keys as absent and insert them
     again. It differs from the order of UTF-8 bytes only if characters above U+FFFF, which UTF-16 writes as surrogates,
-    meet characters from U+E000 on: to compare them, the greatest character is put in front of the latter.
-    """
+    meet characters from U+E000 on: to compare them, the greatest character is put in front of the latter."""
     has_high = any(_greatest_byte(chunk) >= 0xEE for chunk in keys.chunks)
     compared = pc.replace_substring_regex(keys, _HIGH, rf"{_LAST}\1") if has_high else keys
     ends = pc.min_max(compared).as_py()

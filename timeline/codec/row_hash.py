@@ -87,9 +87,7 @@ _CACHE_BYTES = 512 * 1024
 @dataclass(frozen=True, slots=True)
 class ByteBlock:
     """Some values of one byte length, few enough for the L2 cache: `data` is (values, bytes) of uint8.
-
-    `ordinals`: the indices of these values in the array.
-    """
+    `ordinals`: the indices of these values in the array."""
 
     ordinals: Index
     data: npt.NDArray[np.uint8]

@@ -13,10 +13,8 @@ from ..errors import UsageError
 
 def arrow_of_spark(schema: Any) -> pa.Schema:
     """The Arrow schema of the batches that Spark exchanges with Python; timestamps are in UTC.
-
     PySparkException: a type that Arrow does not have. UsageError: a record has two fields of one name, which PySpark
-    before 4.0 does not check.
-    """
+    before 4.0 does not check."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     asked: dict[str, Any] = {"error_on_duplicated_field_names_in_struct": True, "timezone": "UTC"}

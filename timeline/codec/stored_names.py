@@ -25,10 +25,8 @@ SAME_NAMES: Names = MappingProxyType({})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredNames:
     """The names in the files of each instant. Picklable.
-
     `commits`: by the write's instant, as its commit records them. `changes`: the names from an instant on, ascending,
-    for files whose commit is archived or does not exist yet. `unknown_before`: names in earlier files are unknown.
-    """
+    for files whose commit is archived or does not exist yet. `unknown_before`: names in earlier files are unknown."""
 
     commits: Mapping[str, Names] = field(default_factory=dict)
     changes: tuple[tuple[int, Names], ...] = ()
@@ -59,10 +57,9 @@ class StoredNames:
 
 def names_in(columns: Collection[str], names: Names, there: Collection[str], where: str = "") -> Names:
     """The names of all the columns of a table, or the fields of a record, in a file with the names `there`.
-
     Hudi on Spark ignores case. So a column that a file does not have may exist there with other case, unless the
-    columns evolve on read: then their numbers identify them. UnsupportedError: the file, named by `where`, has several.
-    """
+    columns evolve on read: then their numbers identify them. UnsupportedError: the file, named by `where`, has
+    several."""
     if names or there == columns:
         return names
     present, known = frozenset(there), frozenset(columns)

@@ -27,9 +27,7 @@ _ROUNDED_DOWN = {Op.GT: Op.GT, Op.GE: Op.GT, Op.LT: Op.LE, Op.LE: Op.LE}
 
 def bound(node: Filter, schema: pa.Schema) -> Filter:
     """The filter with a `pa.Scalar` of the column's type in place of each value.
-
-    UsageError: no such column, a value that is not of its type, a comparison that the type does not support.
-    """
+    UsageError: no such column, a value that is not of its type, a comparison that the type does not support."""
     if isinstance(node, And | Or):
         return type(node)(tuple(bound(part, schema) for part in node.parts))
     if isinstance(node, Not):

@@ -143,9 +143,7 @@ def encode_clean_plan(plan: CleanPlan, base_path: str) -> bytes:
 
 def decode_clean_plan(data: bytes, where: str) -> CleanPlan:
     """The plan in a requested file. MalformedError: unreadable, or an entry is not a data file of the table.
-
-    UnsupportedError: files of a bootstrapped table, which are outside the table's folder.
-    """
+    UnsupportedError: files of a bootstrapped table, which are outside the table's folder."""
     _, record = read_record(data, where, _PLAN)
     return clean_plan_of(record, where)
 

@@ -99,10 +99,8 @@ class WriteStat:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitMetadata:
     """The content of a commit, delta commit or replace commit file.
-
-    `compacted` is true for compactions and log compactions. `extra_metadata["schema"]`, if present and not
-    empty, is the table's Avro schema. `partition_to_replace_file_ids` is None except for replace commits.
-    """
+    `compacted` is true for compactions and log compactions. `extra_metadata["schema"]`, if present and not empty, is
+    the table's Avro schema. `partition_to_replace_file_ids` is None except for replace commits."""
 
     partition_to_write_stats: Mapping[str, tuple[WriteStat, ...]] = field(default_factory=dict)
     compacted: bool = False
@@ -137,9 +135,7 @@ class CommitMetadata:
 
 def decode(data: bytes, where: str) -> CommitMetadata:
     """The metadata in a commit file of any version; unknown fields are ignored.
-
-    MalformedError: empty, truncated or broken; on a store without atomic writes the file may still be in progress.
-    """
+    MalformedError: empty, truncated or broken; on a store without atomic writes the file may still be in progress."""
     if data.startswith(MAGIC):
         name, record = read_record(data, where, COMMIT_SCHEMA, REPLACE_SCHEMA)
         return from_record(record, is_replace=name == REPLACE_SCHEMA["name"])
@@ -157,9 +153,7 @@ _SUMMARY = msgspec.json.Decoder(_Summary)
 
 def decode_summary(data: bytes, where: str) -> CommitMetadata:
     """The metadata; from JSON without write statistics, whose repeated field names take most of the decoding time.
-
-    Errors as in `decode`.
-    """
+    Errors as in `decode`."""
     if not data.startswith(MAGIC):
         try:
             found = _SUMMARY.decode(data)

@@ -72,9 +72,7 @@ def operation_metrics(log_files: int, log_bytes: int, read_bytes: int, write_byt
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOperation:
     """One file group to compact: the slice's base file, if any, and its log files in log order.
-
-    File names are relative to the partition. The names of `metrics` state their units.
-    """
+    File names are relative to the partition. The names of `metrics` state their units."""
 
     base_instant_time: str | None
     delta_file_paths: tuple[str, ...]
@@ -102,10 +100,8 @@ class CompactionStrategy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionPlan:
     """What a compaction must merge. `missing_schedule_partitions` is None in plans of Hudi 0.15.
-
     `preserve_hoodie_metadata` has no effect: the meta columns of rows are always preserved. `action`: compaction or
-    logcompaction; it comes from the name of the plan's file, not from its content.
-    """
+    logcompaction; it comes from the name of the plan's file, not from its content."""
 
     operations: Sequence[CompactionOperation]
     extra_metadata: Mapping[str, str] | None = None
@@ -132,10 +128,8 @@ class CompactionPlan:
 
 def decode_plan(data: bytes, where: str) -> CompactionPlan:
     """The plan in a requested file; always of `PLAN_VERSION`.
-
     MalformedError: empty, truncated or broken, an operation without file id, a path instead of a file name.
-    UnsupportedError: a later plan version.
-    """
+    UnsupportedError: a later plan version."""
     _, record = read_record(data, where, PLAN_SCHEMA)
     version = 1 if record["version"] is None else record["version"]
     if version not in (1, PLAN_VERSION):
@@ -191,11 +185,9 @@ def decode_operation(data: bytes) -> CompactionOperation:
 
 def pending_clustering_file_groups(data: bytes, where: str) -> set[tuple[str, str]]:
     """(partition, file id) of every file group that a pending replacecommit or clustering will replace.
-
     `data` is the requested file, a `HoodieRequestedReplaceMetadata`. Only clustering names its file groups in advance;
     insert_overwrite and similar actions leave the file empty or without a clustering plan, which gives an empty set.
-    MalformedError: the file cannot be read; the error says what to do.
-    """
+    MalformedError: the file cannot be read; the error says what to do."""
     if not data:
         return set()
     try:

@@ -23,10 +23,8 @@ from ..errors import MalformedError
 
 def partition_metadata(instant: str, depth: int) -> bytes:
     """The content of a partition's `.hoodie_partition_metadata`; Hudi lists only folders that have this file.
-
     `instant`: the commit that makes the partition; `depth`: levels of its path, 0 for the table itself. The file is
-    written once, before the first data file. It contains no time: equal arguments give equal bytes.
-    """
+    written once, before the first data file. It contains no time: equal arguments give equal bytes."""
     values = {"commitTime": instant, "partitionDepth": str(depth)}
     text: str = javaproperties.dumps(values, timestamp=False, sort_keys=True)
     return b"#partition metadata\n" + text.encode()
@@ -116,10 +114,8 @@ class LogFileName:
 
 def parse_data_file(name: str) -> BaseFileName | LogFileName | None:
     """The parsed name of a data file, or None for every other name, which callers ignore.
-
-    Table folders contain many other files: `.crc` files of Hadoop's local file system, partition metadata, leftovers
-    of NFS and tools (`.nfs.log.0001`), `_SUCCESS`, files of Spark (`part-00000-....parquet`).
-    """
+    Table folders contain many other files: `.crc` files of Hadoop's local file system, partition metadata, leftovers of
+    NFS and tools (`.nfs.log.0001`), `_SUCCESS`, files of Spark (`part-00000-....parquet`)."""
     if name.startswith("."):
         log = LOG_NAME.fullmatch(name)
         return None if log is None else _log_of(log)

@@ -60,9 +60,7 @@ _TIME = re.compile(r"\d{14}(\d{3})?")
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Instant:
     """One action of a table at its highest known state.
-
-    `completion_time` is None while pending, and for completed instants of layout 1, whose names do not contain it.
-    """
+    `completion_time` is None while pending, and for completed instants of layout 1, whose names do not contain it."""
 
     requested_time: str
     action: str
@@ -97,9 +95,7 @@ class Instant:
 
 def highest_states(instants: Iterable[Instant]) -> tuple[Instant, ...]:
     """One instant per (time, family), at its highest state, ordered by time.
-
-    A pending delta commit hides a pending log compaction of the same time: other processes must wait for the write.
-    """
+    A pending delta commit hides a pending log compaction of the same time: other processes must wait for the write."""
     best: dict[tuple[str, str], Instant] = {}
     for instant in instants:
         key = instant.identity
@@ -138,10 +134,8 @@ def parse_time(text: str) -> datetime:
 
 def next_time(now: datetime, used: Iterable[str]) -> str:
     """An instant time greater than the clock's last millisecond and greater than every time in `used`.
-
     If the clock is slow or steps back (daylight saving in a LOCAL zone), the result is max(used) + 1 ms. Times in
-    `used` need not be dates.
-    """
+    `used` need not be dates."""
     # Compared at 17 digits: a 14-digit instant stands for its last millisecond.
     floor = max((u.ljust(17, "9") for u in used if is_time(u)), default="")
     candidate = format_time(now)
@@ -174,9 +168,8 @@ _PARTS: tuple[tuple[int, str, timedelta, dict[str, int]], ...] = (
 
 def _after(time: str) -> str:
     """A real date greater than a time of 17 digits, which need not be a date; 17 nines if there is none.
-
-    The result is the next millisecond, or after a time that is not a date the next real one: March 1 after February 30.
-    """
+    The result is the next millisecond, or after a time that is not a date the next real one: March 1 after February
+    30."""
     for digits, form, span, fields in _PARTS:
         try:
             begin = datetime.strptime(time[:digits], form)

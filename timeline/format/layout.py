@@ -45,11 +45,9 @@ _TOO_NEW = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """Names, folders, encodings and the slicing rule of one family of table versions.
-
-    `float_text_in_logs`: Avro log rows widen float to double through text (see `conform`).
-    `every_duplicate_compacted`: a compaction changes every base row of a duplicated key (see `slice_merge`).
-    `judge`: the Hudi release that defines the correct answers for these versions.
-    """
+    `float_text_in_logs`: Avro log rows widen float to double through text (see `conform`). `every_duplicate_compacted`:
+    a compaction changes every base row of a duplicated key (see `slice_merge`). `judge`: the Hudi release that defines
+    the correct answers for these versions."""
 
     versions: frozenset[int]
     default_timeline_folder: str

@@ -67,9 +67,7 @@ class HeaderKey(IntEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogBlock:
     """The position of one block in a log file and its headers; the content is read on request.
-
-    `is_named`: False if the block's write is known and does not name the file: then another attempt wrote the file.
-    """
+    `is_named`: False if the block's write is known and does not name the file: then another attempt wrote the file."""
 
     path: str
     offset: int
@@ -109,9 +107,7 @@ class LogBlock:
 
 def scan_blocks(source: pa.NativeFile, path: str) -> Iterator[LogBlock]:
     """Every block of a log file, front to back; reads only headers.
-
-    MalformedError: the file does not begin with a block, or a well-framed block has impossible headers.
-    """
+    MalformedError: the file does not begin with a block, or a well-framed block has impossible headers."""
     size = source.size()
     offset = 0
     while offset < size:

@@ -49,10 +49,8 @@ def value_kinds(branches: tuple[int, ...]) -> list[Any]:
 
 def entry_layout(branches: tuple[int, ...]) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """An entry whose unions take these branches, as a record without unions: (its constant fields, all its fields).
-
     Fields: `key`, `path`, then for one ordering value `branch`, `value0`; for several the wrapper's `branch`,
-    `present`, the array's `size`, then `index0`, `value0`, ..., and the array's `end`.
-    """
+    `present`, the array's `size`, then `index0`, `value0`, ..., and the array's `end`."""
     inner = branches[1:]
     indexes = {"branch": branches[0]}
     if inner:
@@ -74,10 +72,8 @@ def entry_layout(branches: tuple[int, ...]) -> tuple[dict[str, int], list[dict[s
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletes:
     """Entries of one delete block. `ordering`: one array per ordering column, empty if all entries are natural.
-
-    `natural`: whether the entry carries the Integer 0 that stands for "no ordering value"; it deletes every earlier
-    row of its key.
-    """
+    `natural`: whether the entry carries the Integer 0 that stands for "no ordering value"; it deletes every earlier row
+    of its key."""
 
     keys: pa.Array
     ordering: tuple[pa.Array, ...]
@@ -147,11 +143,9 @@ def _skip(kind: Any, data: memoryview, position: int) -> int:
 
 def _uniform_deletes(entries: pa.Buffer, count: int, branches: tuple[int, ...], block: LogBlock) -> Deletes | None:
     """All entries, decoded as if their unions took the first entry's branches; None if they do not.
-
     The first entry that deviates shows its true index, because all entries before it were read correctly. So a constant
     index column verifies the entire block. A sentinel is appended to the entries and must be decoded as the last entry:
-    this verifies that all bytes were used (Avro may split a list into several runs).
-    """
+    this verifies that all bytes were used (Avro may split a list into several runs)."""
     indexes, fields = entry_layout(branches)
     sentinel = b"".join(_smallest(f["type"], indexes.get(f["name"], 0)) for f in fields[2:])
     data = pa.py_buffer(b"".join((entries, _SENTINEL, sentinel)))

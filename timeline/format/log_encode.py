@@ -101,9 +101,8 @@ def delete_block(
 
     `ordering`: () deletes every earlier row of the key (stored as Integer 0). One column deletes rows that are not
     newer by it; several (from table version 9 on) are compared as a tuple. A 0 in a single int column is stored as ()
-    is, in Hudi too. Other columns have their own type, so a 0 in them is an ordinary value.
-    `hudi_0x`: the table is of version 6; there typed deletes on text, dates and decimals always take effect.
-    `compacted`: see `data_block`.
+    is, in Hudi too. Other columns have their own type, so a 0 in them is an ordinary value. `hudi_0x`: the table is of
+    version 6; there typed deletes on text, dates and decimals always take effect. `compacted`: see `data_block`.
 
     UsageError: no keys, nulls, arrays of unequal length, content beyond 2 GiB, decimals of more than 15 digits on
     either side of the point, see also `_day_numbers`. UnsupportedError: a type by which Hudi cannot order.
@@ -153,10 +152,8 @@ def rollback_block(instant: str, target: str) -> bytes:
 
 def copied_block(block: LogBlock, content: pa.Buffer, *, instant: str, compacted: Sequence[str]) -> Parts:
     """A data or delete block, copied by a log compaction at `instant`: the same content, without record positions.
-
     `compacted`: see `data_block`. The block's kind and schema are enough to decode the content; rows that have only the
-    columns of this schema remain partial updates.
-    """
+    columns of this schema remain partial updates."""
     headers = _headers(instant, block.header(HeaderKey.SCHEMA), compacted)
     if block.is_partial:
         headers |= _PARTIAL
@@ -181,8 +178,7 @@ _BOOLEAN, _LONG, _FLOAT, _DOUBLE, _BYTES, _STRING, _DATE, _DECIMAL = 1, 3, 4, 5,
 
 def _wrapper(kind: pa.DataType) -> int:
     """The union index that Hudi's writers choose for a column. They wrap times as the integers that Avro stores, and
-    never use the wrappers for times. (Seen with 0.15.0 and 1.2.0, byte for byte.)
-    """
+    never use the wrappers for times. (Seen with 0.15.0 and 1.2.0, byte for byte.)"""
     types = pa.types
     if types.is_date32(kind):
         return _DATE
@@ -206,11 +202,9 @@ def _wrapper(kind: pa.DataType) -> int:
 
 def _day_numbers(days: pa.Array, *, alone: bool) -> pa.Array:
     """Dates in a form that Hudi 1.x can compare with rows, which hold day numbers.
-
     1.2.0 itself cannot write a delete with one date, and cannot read the delete that it writes with a date among
     several values; with day numbers it orders both correctly. UsageError: 1970-01-01 `alone`, since day number 0 would
-    be the Integer 0 that stands for "no ordering value".
-    """
+    be the Integer 0 that stands for "no ordering value"."""
     numbers = days.view(pa.int32())
     if alone and pc.any(pc.equal(numbers, 0)).as_py():
         raise UsageError("a delete cannot be ordered by the date 1970-01-01", todo="Delete without ordering values.")

@@ -34,11 +34,9 @@ class MergeMode(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotGiven:
     """The values that mean "this row does not give the column": null, or `text` if it is set.
-
     An older row then gives the column. `in_bytes`: the text counts in columns of bytes too. `among_logs`: log rows give
     columns to each other; otherwise only the base row gives them to a log row. `to_newer`: a row also gives columns to
-    a newer row that came before it, such as a base row. `stamps`: such a row keeps its meta columns.
-    """
+    a newer row that came before it, such as a base row. `stamps`: such a row keeps its meta columns."""
 
     text: str | None = None
     in_bytes: bool = False
@@ -50,9 +48,7 @@ class NotGiven:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteMarker:
     """Rows whose column `field` holds `value` delete, in `any_case`.
-
-    Hudi's writers convert them to deletes. `in_logs`: its readers treat such rows of data blocks as deletes too.
-    """
+    Hudi's writers convert them to deletes. `in_logs`: its readers treat such rows of data blocks as deletes too."""
 
     field: str
     value: str
@@ -63,9 +59,7 @@ class DeleteMarker:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSettings:
     """How a table merges. `not_given` None: every row gives all columns. `marker`: in addition to `_hoodie_is_deleted`.
-
-    `deletes_win`: entries of delete blocks win over all earlier entries, whatever their ordering values.
-    """
+    `deletes_win`: entries of delete blocks win over all earlier entries, whatever their ordering values."""
 
     mode: MergeMode
     deletes_win: bool = False
@@ -115,10 +109,8 @@ _CUSTOM_8 = {
     f"{_PACKAGE}AWSDmsAvroPayload": MergeSettings(mode=MergeMode.COMMIT_TIME, marker=_DMS_MARKER),
 }
 """The payload classes by which 1.2 merges on version 8: each record with the result before it, base row or not.
-
 Without PostgresDebezium: 1.2 fills unavailable values in rows that a write merges into a base file, and keeps them in
-rows of log files, when it reads them and when it compacts them.
-"""
+rows of log files, when it reads them and when it compacts them."""
 
 _STRATEGY_0X = "hoodie.compaction.record.merger.strategy"
 _STRATEGY = "hoodie.record.merge.strategy.id"
@@ -262,9 +254,7 @@ KEY_GENERATOR_CLASSES = {
 
 def key_generator_of(properties: Mapping[str, str]) -> str | None:
     """SIMPLE, COMPLEX, NON_PARTITION, ... by class, else by type; None if neither is set.
-
-    Hudi's `Avro` variants make the same keys and have the same name; classes of others are USER_PROVIDED.
-    """
+    Hudi's `Avro` variants make the same keys and have the same name; classes of others are USER_PROVIDED."""
     class_name = properties.get(_KEY_GENERATOR_CLASS)
     if class_name:
         return KEY_GENERATOR_CLASSES.get(class_name.replace("Avro", ""), "USER_PROVIDED")

@@ -61,10 +61,8 @@ def bucket_of(
     keys: pa.StringArray, index_fields: Sequence[str], buckets: int, split: KeySplit
 ) -> npt.NDArray[np.int32]:
     """The bucket of each record key, 0 to `buckets` - 1; keys are not null.
-
-    `index_fields`: `hoodie.bucket.index.hash.field`, by default all record key fields; at least one.
-    UsageError: an impossible number of buckets; keys with NUL characters among keys that must be split.
-    """
+    `index_fields`: `hoodie.bucket.index.hash.field`, by default all record key fields; at least one. UsageError: an
+    impossible number of buckets; keys with NUL characters among keys that must be split."""
     if not 1 <= buckets <= BUCKETS_MAX:
         raise UsageError("impossible number of buckets", expected=f"1 to {BUCKETS_MAX}", found=str(buckets))
     return (key_hashes(keys, index_fields, split) % np.uint32(buckets)).astype(np.int32)
@@ -134,10 +132,8 @@ _INT_MAX = 2**31 - 1
 
 def java_hashes(texts: pa.StringArray) -> npt.NDArray[np.uint32]:
     """Java's String.hashCode of each text, over its UTF-16 units; texts are not null.
-
     One running sum over many texts: with P[i] the sum of unit[k] / 31**k below i, the hash of the units from a to b is
-    31**(b-1) * (P[b] - P[a]); 31 is odd, so it divides in 32 bits.
-    """
+    31**(b-1) * (P[b] - P[a]); 31 is odd, so it divides in 32 bits."""
     windows = [_window_hashes(window) for window in _windows(texts)]
     return np.concatenate(windows) if windows else np.zeros(0, np.uint32)
 
@@ -224,9 +220,7 @@ def plain_file_id() -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySource:
     """`fields`: the record key fields of a table without meta columns, or only the meta column's name.
-
-    `other_in_deletes`: delete blocks may write a key in another form than its row has.
-    """
+    `other_in_deletes`: delete blocks may write a key in another form than its row has."""
 
     fields: tuple[str, ...]
     other_in_deletes: bool = False
@@ -274,9 +268,7 @@ def has_text(kind: pa.DataType) -> bool:
 
 def value_text(column: pa.Array, name: str) -> pa.Array:
     """The values as they appear in keys and partition paths; null for null.
-
-    UnsupportedError: a type without a text form, see `has_text`; `name` is the column's, for the message.
-    """
+    UnsupportedError: a type without a text form, see `has_text`; `name` is the column's, for the message."""
     kind = column.type
     if not has_text(kind):
         raise UnsupportedError(

@@ -40,9 +40,7 @@ _STRATEGY_CLASS = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterGroup:
     """Base files of one partition to merge into one. `files`: (file id, file name, bytes); `file_id`: of the new file.
-
-    The plan does not contain the bytes: they are 0 in a decoded plan.
-    """
+    The plan does not contain the bytes: they are 0 in a decoded plan."""
 
     partition: str
     file_id: str
@@ -128,9 +126,7 @@ def _group_record(group: ClusterGroup, base: str) -> dict[str, Any]:
 
 def encode_replace_request(operation: str, *, names_deletes: bool) -> bytes:
     """The bytes of the requested file of a write. `operation`: Hudi's name, such as INSERT_OVERWRITE.
-
-    `names_deletes`: from version 8 on, Hudi names the operation DELETE_PARTITION here; else all is null.
-    """
+    `names_deletes`: from version 8 on, Hudi names the operation DELETE_PARTITION here; else all is null."""
     named = names_deletes and operation == _DELETE_PARTITION
     record: dict[str, Any] = {
         "operationType": operation if named else None,

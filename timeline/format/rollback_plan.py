@@ -54,9 +54,7 @@ class RevokedSlice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackPlan:
     """How the pending instant `target` of an action is undone.
-
-    `doomed`: files to delete, (partition, name). `revoked`: slices that get a command block.
-    """
+    `doomed`: files to delete, (partition, name). `revoked`: slices that get a command block."""
 
     target: str
     action: str
@@ -70,10 +68,8 @@ class RollbackPlan:
 
     def with_all_of(self, other: RollbackPlan) -> RollbackPlan:
         """This plan and another plan of the same target, combined.
-
         Hudi 0.15 has one request for each log file, and writes 1 for its size. So for each slice the logs of both plans
-        are combined, with the greater size.
-        """
+        are combined, with the greater size."""
         slices: dict[tuple[str, str, str], RevokedSlice] = {}
         for slice_ in (*other.revoked, *self.revoked):
             known = slices[slice_.key].logs if slice_.key in slices else {}
@@ -240,8 +236,7 @@ _RESTORE_METADATA_VERSION = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan:
     """`target`: the instant whose state is restored; None: Hudi's plan names none. `undone`: (time, action) of the
-    instants to undo, in this order; `action` is `commit` for a completed compaction.
-    """
+    instants to undo, in this order; `action` is `commit` for a completed compaction."""
 
     target: str | None
     undone: tuple[tuple[str, str], ...]

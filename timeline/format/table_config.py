@@ -64,9 +64,7 @@ UTC_PROPERTY = "hoodie.table.timeline.timezone"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableConfig:
     """The settings of a table; `properties` holds all of them, as text.
-
-    A missing setting has Hudi's default. A malformed one is a MalformedError, which `parse` raises.
-    """
+    A missing setting has Hudi's default. A malformed one is a MalformedError, which `parse` raises."""
 
     properties: Mapping[str, str]
 
@@ -74,9 +72,7 @@ class TableConfig:
     @lru_cache(maxsize=_KEPT)
     def parse(data: bytes, where: str) -> TableConfig:
         """Inverse of `dump`; the same bytes are parsed once.
-
-        MalformedError: not Properties text, truncated, wrong checksum, bad value.
-        """
+        MalformedError: not Properties text, truncated, wrong checksum, bad value."""
         try:
             config = TableConfig(properties=javaproperties.loads(data))
         except ValueError as error:
@@ -115,9 +111,7 @@ class TableConfig:
 
     def check_changeable(self) -> None:
         """UnsupportedError that names the first setting with which this table would be changed wrongly.
-
-        An active metadata table is accepted here: readers may ignore it, writers must check `metadata_partitions`.
-        """
+        An active metadata table is accepted here: readers may ignore it, writers must check `metadata_partitions`."""
         check_changeable(self.properties, self.version)
 
     @property
@@ -286,10 +280,8 @@ def checksum(database: str, name: str) -> int:
 
 def load_table_config(storage: Storage) -> TableConfig:
     """The table's settings, from hoodie.properties or, while that is missing or damaged, from its backup.
-
     NotATableError: neither file exists. MalformedError: no existing file is usable. Other storage errors are raised
-    unchanged: they show nothing about the table.
-    """
+    unchanged: they show nothing about the table."""
     damage: MalformedError | None = None
     for path in (PROPERTIES, BACKUP) * _LOAD_ROUNDS:
         try:
@@ -317,10 +309,8 @@ def make_table_folders(storage: Storage, config: TableConfig) -> None:
 
 def save_table_config(storage: Storage, config: TableConfig) -> None:
     """Replaces hoodie.properties so that the table loads, with old or new settings, after a crash at any line.
-
     The caller holds the table lock. MalformedError: `config` would not load, or there is no table to update.
-    StorageError: the file does not read back as written.
-    """
+    StorageError: the file does not read back as written."""
     data = config.dump()
     TableConfig.parse(data, PROPERTIES)
     try:

@@ -126,9 +126,7 @@ class Trace:
 
 def trace(codes: Indices, is_row: Flags, alive: Flags, order: Indices, keys: int) -> Trace:
     """Which entries may give columns to the merged row of their key.
-
-    `alive`: not discarded by a delete without an ordering value. `order`: ranks of the ordering values.
-    """
+    `alive`: not discarded by a delete without an ordering value. `order`: ranks of the ordering values."""
     by_key = np.flatnonzero(alive)
     by_key = by_key[np.argsort(codes[by_key], kind="stable")]
     code, row = codes[by_key], is_row[by_key]
@@ -150,9 +148,7 @@ def trace(codes: Indices, is_row: Flags, alive: Flags, order: Indices, keys: int
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lacking:
     """Which columns winning rows lack after the merge of the logs: `columns`, one flag for each row.
-
-    `schema`: that of complete rows.
-    """
+    `schema`: that of complete rows."""
 
     columns: Mapping[str, Flags]
     schema: pa.Schema
@@ -173,9 +169,7 @@ class Lacking:
 
     def late(self, unset: Unset, rows: pa.Table, row: Indices, base: pa.Table, hit: Indices) -> tuple[pa.Table, Flags]:
         """The base rows numbered `hit`; the columns that they lack come from the older winners numbered `row`.
-
-        The flags: the base rows that the winners changed.
-        """
+        The flags: the base rows that the winners changed."""
         own, columns, changed = np.arange(len(hit)), [], np.zeros(len(hit), np.bool_)
         base, won = rows_at(base, hit), rows_at(rows.select(base.column_names), row)
         for name in base.column_names:
@@ -220,9 +214,7 @@ def filled(
     gaps: Gaps, out: pa.Schema, rows: pa.Table, numbers: Indices, found: Trace, best: Indices, wanted: Indices
 ) -> tuple[pa.Table, Lacking]:
     """The merged rows of the `wanted` keys, and the columns that they still lack.
-
-    `numbers`: for each entry the number of its row in `rows`. `best`: for each key its winning entry.
-    """
+    `numbers`: for each entry the number of its row in `rows`. `best`: for each key its winning entry."""
     entries, keys = np.flatnonzero(found.counted), len(best)
     code, leads = found.codes[entries], found.leading[entries]
     chosen = best[wanted]

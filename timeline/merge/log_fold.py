@@ -44,9 +44,7 @@ class Entries:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
     """For each key, in order of first appearance (`first`, an index into the entries), the winning entry (`best`).
-
-    `trace`: which entries give columns to the merged rows, if rows may lack some.
-    """
+    `trace`: which entries give columns to the merged rows, if rows may lack some."""
 
     keys: pa.Array
     kinds: npt.NDArray[np.uint8]
@@ -60,10 +58,8 @@ class Settled:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Winners:
     """The winning log entry of each distinct key, in order of the keys' first appearance.
-
     `row`: index into `rows`, -1 for deletes. `entries`: number of all entries folded. `lacking`: the columns that rows
-    lack, if the logs hold partial updates.
-    """
+    lack, if the logs hold partial updates."""
 
     keys: pa.Array
     kinds: npt.NDArray[np.uint8]
@@ -82,9 +78,7 @@ class Winners:
 
 class LogFold:
     """Collects a slice's log entries, oldest first, and holds them in memory until `drain` or `finish`.
-
-    `gaps`: the columns that rows may lack, by default those of the rule.
-    """
+    `gaps`: the columns that rows may lack, by default those of the rule."""
 
     def __init__(self, rule: MergeRule, schema: pa.Schema, gaps: Gaps | None = None) -> None:
         self._rule = rule

@@ -31,10 +31,8 @@ HUDI_0X = frozenset({MergeMode.OVERWRITE_WITH_LATEST_0X, MergeMode.EVENT_TIME_0X
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeRule:
     """How a table merges. `ordering_types`: the types of the ordering columns, empty for commit time.
-
     `unset`: the values that mean "not given". `deletes_win`: see `MergeSettings`. `marker`: marks rows that delete, in
-    addition to `_hoodie_is_deleted`.
-    """
+    addition to `_hoodie_is_deleted`."""
 
     mode: MergeMode
     ordering_types: tuple[pa.DataType, ...]
@@ -56,10 +54,8 @@ class MergeRule:
     @property
     def orders_by_text(self) -> bool:
         """Whether an ordering column is text. Then log blocks must be Avro.
-
         In a Parquet log block Hudi 1.2.0 compares each row by the text of the block's last row, when it reads and when
-        it compacts, also in blocks of its own. (Seen: `tests/hudi/effects`, `ordering-of-text`.)
-        """
+        it compacts, also in blocks of its own. (Seen: `tests/hudi/effects`, `ordering-of-text`.)"""
         return any(map(pa.types.is_string, self.ordering_types))
 
     def deleted(self, rows: pa.Table) -> Flags | None:
@@ -108,10 +104,8 @@ class Keyed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """What the log changes in one batch of the base file.
-
     `replaced`, `deleted`: row numbers in the batch. `row`: for each replaced row, the number of its new row in
-    `values`. `hashes`: identity of the new rows, empty if the merge keeps no identity.
-    """
+    `values`. `hashes`: identity of the new rows, empty if the merge keeps no identity."""
 
     replaced: Indices
     deleted: Indices
@@ -169,10 +163,8 @@ class Changes:
 
     def _new_rows(self) -> tuple[pa.Table, Indices]:
         """A table with the new rows of this batch, and the number of each row in it.
-
         A `take` from several tables copies all of them first. So the table has all values only if that is cheaper than
-        selecting the rows of this batch first.
-        """
+        selecting the rows of this batch first."""
         values = self.values
         if values.num_rows <= _FEW_TIMES * len(self.row) and values.nbytes <= _FEW_BYTES:
             return values, self.row

@@ -80,10 +80,8 @@ def may_delete_by_value(storage: Storage, marker: DeleteMarker | None, slice_: F
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCounts:
     """The content of a slice's logs: entries by block headers, blocks that count, blocks skipped by cause.
-
     `merged`: the instants of the blocks that count. `uncommitted`: the instants of blocks skipped as uncommitted; these
-    may count later in the same files.
-    """
+    may count later in the same files."""
 
     entries: int = 0
     blocks: int = 0
@@ -100,10 +98,8 @@ def read_logs(
     storage: Storage, slice_: FileSlice, rules: SliceRules, out: pa.Schema, stack: ExitStack, where: Where | None = None
 ) -> tuple[Winners | LogSpill, LogCounts]:
     """Decodes all blocks that count; returns the winners, or the spill if the entries exceeded the memory limit.
-
     `out`: the needed columns of rows. `stack` closes open files, and the spill's files. `where`: a read's filter; only
-    entries of its keys are kept.
-    """
+    entries of its keys are kept."""
     slice_.check_whole(storage.base_path)
     sources = _opened(storage, slice_, stack)
     selection = _select(slice_, sources, rules.visibility)
@@ -140,10 +136,8 @@ def _shapes(blocks: Iterable[LogBlock], rules: SliceRules) -> Shapes | None:
 
 def _partial_columns(block: LogBlock, rules: SliceRules) -> frozenset[str] | None:
     """The columns of a block of partial updates, None if its rows are complete.
-
     UnsupportedError: a table of Hudi 0.15, which has no such blocks; a merge needs columns that the block lacks; rows
-    of the table lack columns in another way, too.
-    """
+    of the table lack columns in another way, too."""
     if not block.is_partial:
         return None
     with decoding(block):
@@ -333,9 +327,7 @@ class KnownBlocks:
 
     def hold(self, path: str) -> bool:
         """Whether the log file is one complete block that is no reason to refuse a slice.
-
-        False: unknown, `check_slice` decides. Errors as `Storage.open_input`.
-        """
+        False: unknown, `check_slice` decides. Errors as `Storage.open_input`."""
         with open_little(self._storage, path) as source:
             size = source.size()
             front = source.read_at(min(size, self._front_bytes), 0)

@@ -34,9 +34,7 @@ from .winner import EntryKind
 
 class SliceMerge:
     """Applies the winners to a streamed base file and counts for the ledger.
-
-    `hashed`: also keep the identity sums (for compaction; readers do not need them).
-    """
+    `hashed`: also keep the identity sums (for compaction; readers do not need them)."""
 
     def __init__(self, rule: MergeRule, won: Winners, *, hashed: bool = False) -> None:
         self._rule = rule
@@ -71,9 +69,7 @@ class SliceMerge:
 
     def _completed(self, base: Keyed, hit: Indices, key: Indices, applied: Flags) -> Changes:
         """The changes by winners that lack columns: each row of `values` is merged with its base row.
-
-        A base row that is newer than its winner may lack columns that the winner has.
-        """
+        A base row that is newer than its winner may lack columns that the winner has."""
         won, unset, update = self._won, self._rule.unset, self._won.is_update[key]
         assert won.lacking is not None, "winners that lack columns"
         replaced, of = hit[applied & update], key[applied & update]

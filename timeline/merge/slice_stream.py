@@ -223,12 +223,9 @@ def base_tables(
     defaults: Defaults = NO_DEFAULTS,
 ) -> Iterator[tuple[pa.Table, int]]:
     """A Parquet base file's rows under a schema, by batches, each with the number of rows in the footer.
-
     MalformedError: not a readable file. UnsupportedError: a file of a changelog table, whose operations would be lost.
-    Reads only the columns of the schema, and the row groups that `groups` chooses.
-    `open_source`: opens the file, None for `Storage.open_input`. `names`: of the columns in the file. `defaults`: of
-    the columns of the schema.
-    """
+    Reads only the columns of the schema, and the row groups that `groups` chooses. `open_source`: opens the file, None
+    for `Storage.open_input`. `names`: of the columns in the file. `defaults`: of the columns of the schema."""
     with (open_source or partial(storage.open_input, path))() as source, readable("base file", path):
         file, wanted = _opened(source, path, schema, names)
         for batch in parquet_batches(source, file, wanted, batch_rows, groups(file)):
@@ -237,9 +234,7 @@ def base_tables(
 
 def check_base(storage: Storage, path: str, rules: SliceRules, names: Names) -> None:
     """Raises the errors of `base_tables` for a base file that a compaction merges, as far as its footer shows them.
-
-    One request on an object store. `names`: of the columns in the file.
-    """
+    One request on an object store. `names`: of the columns in the file."""
     schema = rules.schema
     with storage.open_input(path, whole=False) as source, readable("base file", path):
         file, wanted = _opened(source, path, schema, names)
@@ -264,9 +259,7 @@ def _extremes(
     file: pq.ParquetFile, there: pa.Schema, schema: pa.Schema, names: Names
 ) -> Iterator[tuple[str, pa.Array]]:
     """The least and greatest values of columns of another type than the schema's, where the footer has them, by name.
-
-    They show whether the values of a decimal fit into another decimal type.
-    """
+    They show whether the values of a decimal fit into another decimal type."""
     metadata = file.metadata
     named = names_in(schema.names, names, there.names)
     ours = {named.get(name, name): name for name in schema.names}

@@ -38,9 +38,7 @@ class _Partition:
 
 class LogSpill:
     """`partitions` pairs of files in `folder`: the entries without their rows, and the rows.
-
-    `gaps`: those of the `LogFold` that collected the entries.
-    """
+    `gaps`: those of the `LogFold` that collected the entries."""
 
     def __init__(
         self, folder: str, rule: MergeRule, schema: pa.Schema, partitions: int, gaps: Gaps | None = None

@@ -35,10 +35,8 @@ def slice_rules(
     batch_rows: int = 65_536,
 ) -> SliceRules:
     """The rules for merging this table's slices for one reader.
-
-    `merging`: False if only base files are read, so that the merge rules of log files are irrelevant.
-    UnsupportedError: log files would be merged wrongly.
-    """
+    `merging`: False if only base files are read, so that the merge rules of log files are irrelevant. UnsupportedError:
+    log files would be merged wrongly."""
     config = table.config
     _check_names(table, schema.arrow)
     if not merging:
@@ -124,10 +122,8 @@ def _check_names(table: Table, schema: pa.Schema) -> None:
 
 def _key_source(config: TableConfig, schema: pa.Schema) -> KeySource:
     """How keys are derived from rows.
-
     With virtual keys of one field, Hudi 1.x's COMPLEX generator puts `f:v` into log blocks that delete. Its readers
-    compare `v`: they find the row only by its position in the base file, if the block has positions in that file.
-    """
+    compare `v`: they find the row only by its position in the base file, if the block has positions in that file."""
     named = tuple(_named(name, schema) for name in config.record_key_fields)
     keys = KeySource.of(config.populate_meta_fields, named)
     has_two_forms = config.key_generator == "COMPLEX" and len(config.record_key_fields) == 1
@@ -173,10 +169,8 @@ def _check_marker(marker: DeleteMarker | None, schema: pa.Schema) -> None:
 
 def _check_not_given(settings: MergeSettings, schema: TableSchema, version: int) -> None:
     """UnsupportedError: Hudi treats other values as "not given", or gives columns of rows that delete.
-
     Hudi treats a column's default as "not given", by identity of objects. Payload classes keep the columns of rows
-    marked deleted for later rows. 1.2 looks for a text in columns of bytes only where it merges Avro records.
-    """
+    marked deleted for later rows. 1.2 looks for a text in columns of bytes only where it merges Avro records."""
     assert settings.not_given is not None, "rows may lack columns"
     if settings.not_given.text is not None:
         bytes_ = next((f.name for f in schema.arrow if f.type == pa.binary()), None)

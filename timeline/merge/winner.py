@@ -38,9 +38,7 @@ class EntryKind(IntEnum):
 
 def winners(mode: MergeMode, codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, keys: int) -> Ints:
     """For each key 0..keys-1 the index of its winning entry.
-
-    codes: key of each entry; order: rank of its ordering value (see `ordering.ranks`). Every key has an entry.
-    """
+    codes: key of each entry; order: rank of its ordering value (see `ordering.ranks`). Every key has an entry."""
     positions = np.arange(len(codes), dtype=np.int64)
     if mode is MergeMode.COMMIT_TIME:
         return _last(codes, positions, keys)
@@ -124,11 +122,9 @@ def _behind_effective(
 
 def _effective_deletes(codes: Ints, is_delete: Flags, effective: Flags, order: Ints) -> Flags:
     """Which delete-block entries take effect.
-
     An entry's effect depends on the rows since the last effective delete, so the result is a least fixed point: it
     starts from the natural deletes, and each round can only add some. The number of rounds is the nesting depth of
-    effective deletes in one key.
-    """
+    effective deletes in one key."""
     by_key = np.argsort(codes, kind="stable")
     code, delete, marked = codes[by_key], is_delete[by_key], effective[by_key].copy()
     rank = np.unique(order[by_key], return_inverse=True)[1].astype(np.int64) + 1

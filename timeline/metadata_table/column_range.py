@@ -27,10 +27,8 @@ _EXACT = decimal.Context(prec=100)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnRange:
     """Bounds of a column's values: `low` <= every value <= `high`; both None if all values are null.
-
     Physical values (`indexed_columns`): dates in days, times and timestamps in their unit; decimals unscaled. `values`
-    counts nulls too. `bytes_`, `uncompressed`: sizes of the column's Parquet chunks, 0 if there are none.
-    """
+    counts nulls too. `bytes_`, `uncompressed`: sizes of the column's Parquet chunks, 0 if there are none."""
 
     column: str
     type: ValueType

@@ -53,10 +53,8 @@ def column_stats_records(
     partition: str, file_name: str, ranges: Sequence[ColumnRange], version: IndexVersion
 ) -> list[KeyedRecord]:
     """One record for each column of a new file, even of a file without rows (as in Hudi for a log file of deletes).
-
     No records at all if the bounds of one column cannot be stored: a reader never skips a file without records, but it
-    may skip a file of which only some records are missing.
-    """
+    may skip a file of which only some records are missing."""
     stored = [(column_stats_key(r.column, partition, file_name), _stats(file_name, r, version)) for r in ranges]
     if any(stats is None for _, stats in stored):
         return []
@@ -67,9 +65,7 @@ def deleted_column_stats_records(
     partition: str, file_name: str, columns: Sequence[IndexedColumn], version: IndexVersion
 ) -> Iterator[KeyedRecord]:
     """One record for each column of a file that was deleted, as Hudi 0.15 writes them.
-
-    1.x deletes the keys from the metadata table instead, and ignores such records.
-    """
+    1.x deletes the keys from the metadata table instead, and ignores such records."""
     for column in columns:
         key = column_stats_key(column.name, partition, file_name)
         stats = {
@@ -92,9 +88,8 @@ def partition_stats_records(
     partition: str, ranges: Sequence[ColumnRange], version: IndexVersion
 ) -> Iterator[KeyedRecord]:
     """One record for each column over all files that a write added to a partition; Hudi merges it into the older one.
-
-    None for a column without rows, or with bounds that cannot be stored: Hudi has no such columns in `partition_stats`.
-    """
+    None for a column without rows, or with bounds that cannot be stored: Hudi has no such columns in
+    `partition_stats`."""
     for found in ranges:
         stats = _stats(partition, found, version)
         if found.values and stats is not None:
@@ -213,10 +208,8 @@ def index_records(
     table: Table, files: Sizes, instant: str, measure: Measure | None, wanted: Collection[str], measured: Measured
 ) -> Iterator[tuple[str, KeyedRecord]]:
     """The records for the `wanted` index partitions, each with its partition; records of files before partition stats.
-
     `measured`: ranges that are known already. A file is read if its ranges are unknown, or known for other columns than
-    the needed ones. A base file without a bloom filter gets no filter record.
-    """
+    the needed ones. A base file without a bloom filter gets no filter record."""
     columns = [] if measure is None else [(c.name, c.type) for c in measure.columns]
 
     def known(place: tuple[str, str]) -> _Known | None:

@@ -56,9 +56,7 @@ _SCHEMA = "schema"
 
 def newest_schema(metadata: Table) -> str:
     """The Avro schema of the metadata table's records: the schema of its newest delta commit, with the meta columns.
-
-    Hudi's log blocks have these columns, always null; hudi-rs fails on blocks without them.
-    """
+    Hudi's log blocks have these columns, always null; hudi-rs fails on blocks without them."""
     with advising_rebuild(metadata):
         timeline = metadata.load_timeline()
     for requested in sorted(timeline.completed_writes, reverse=True):
@@ -75,11 +73,9 @@ def commit_records(
     table: Table, instant: str, records: EncodedRecords, schema_text: str, index_logs: Sequence[IndexLog] = ()
 ) -> None:
     """Makes a delta commit with these records; may be repeated.
-
     `table`: the data table, of a section (`exclusive`). `index_logs`: staged log files of the record index.
     MalformedError: a partition without file groups. ConflictError: another process makes the same commit, without the
-    lock. LockError: the lock was lost.
-    """
+    lock. LockError: the lock was lost."""
     metadata = open_metadata_table(table)
     timeline = metadata.load_timeline()
     by_name = not metadata.layout.has_completion_times
@@ -114,9 +110,7 @@ def commit_records(
 
 def _withdraw_stale(table: Table, metadata: Table, instant: str) -> None:
     """Removes an instant that was recorded after the lock was lost, if the data table no longer has it.
-
-    Another process has rolled it back since, before it was recorded. ConflictError: the table is being upgraded.
-    """
+    Another process has rolled it back since, before it was recorded. ConflictError: the table is being upgraded."""
     refuse_half_upgraded(table)
     if all(i.requested_time != instant for i in table.load_timeline().instants):
         _forget(metadata, metadata.load_timeline(), instant)
@@ -141,10 +135,8 @@ def _index_slices(metadata: Table, timeline: Timeline, logs: Sequence[IndexLog])
 
 def _is_recorded(metadata: Table, timeline: Timeline, instant: str, records: EncodedRecords, schema_text: str) -> bool:
     """Whether a dead process has recorded exactly these records at the instant; used only on version 6.
-
     On version 6 the completed file of each attempt has the same name. A process that stalls before it removes such a
-    file might, once it resumes, remove that of another process.
-    """
+    file might, once it resumes, remove that of another process."""
     found = timeline.find(instant, _ACTION)
     if found is None or not found.completed or timeline.pending("rollback"):  # Hudi would finish it, see `forget`
         return False
@@ -175,11 +167,9 @@ def _log(records: Sequence[EncodedRecord], instant: str, schema_text: str) -> by
 
 def forget(table: Table, instant: str) -> None:
     """Removes an instant of the data table from the metadata table, if it is there. `table`: of a section.
-
     May be repeated; after a crash at any line the next process that forgets the instant completes the removal. Another
-    process may have committed the instant here since the lock was lost. So all files are listed first, then the lock
-    is asked, then they are removed: files of that process have other names. LockError: the lock was lost.
-    """
+    process may have committed the instant here since the lock was lost. So all files are listed first, then the lock is
+    asked, then they are removed: files of that process have other names. LockError: the lock was lost."""
     metadata = open_metadata_table(table)
     _forget(metadata, metadata.load_timeline(), instant)
 
@@ -206,9 +196,7 @@ def _forget(metadata: Table, timeline: Timeline, instant: str) -> None:
 
 def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None:
     """Removes rollbacks of the instant that Hudi started here: Hudi would complete them, whatever is recorded by then.
-
-    A rollback with an unreadable plan, as a killed process leaves it, is kept: Hudi removes or ignores it.
-    """
+    A rollback with an unreadable plan, as a killed process leaves it, is kept: Hudi removes or ignores it."""
     for rollback in timeline.pending("rollback"):
         path = metadata.instant_path(rollback.at(State.REQUESTED))
         try:
@@ -221,9 +209,7 @@ def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None
 
 def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> None:
     """Raises if a compaction merged the instant's records, since these can no longer be removed.
-
-    Hudi never compacts an instant that is pending on the data table.
-    """
+    Hudi never compacts an instant that is pending on the data table."""
     written = instant.completion_time or instant.requested_time
     for later in timeline.completed:
         if instant.completed and later.action == "commit" and later.requested_time > written:
@@ -238,9 +224,7 @@ def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> 
 
 def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, int]) -> None:
     """Puts requested and inflight. Hudi's rollback on version 6 reads the file groups from the inflight file.
-
-    `slices`: with the number of their entries.
-    """
+    `slices`: with the number of their entries."""
     planned: defaultdict[str, list[WriteStat]] = defaultdict(list)
     for slice_, entries in slices.items():
         planned[slice_.partition].append(

@@ -42,9 +42,7 @@ _NO_MATTER = dict.fromkeys(
 
 def drop_metadata_table(table: Table, lock: TableLock) -> Table:
     """Turns the metadata table off, as a Hudi writer does with `hoodie.metadata.enable=false`; nothing if it is off.
-
-    The property is changed first, since readers obey it. After a crash between the steps, readers ignore the folder.
-    """
+    The property is changed first, since readers obey it. After a crash between the steps, readers ignore the folder."""
     if not (now := table.reload()).config.metadata_partitions:
         return now
     with exclusive(table, lock, "drop the metadata table", {**READ_INSIDE, **_NO_MATTER}) as held:
@@ -69,9 +67,7 @@ _FIRST_COMPLETION = "19700101000000000"
 
 def make_metadata_table(storage: Storage, config: TableConfig) -> TableConfig:
     """Makes it below the folder of a table with these settings; returns the settings of the table that has it.
-
-    May be repeated. StorageError: see `Storage`.
-    """
+    May be repeated. StorageError: see `Storage`."""
     of_metadata, below = metadata_config(config), PrefixStorage(storage, METADATA_FOLDER)
     make_table_folders(below, of_metadata)
     below.put_if_absent(PROPERTIES, of_metadata.dump())

@@ -65,9 +65,7 @@ class FileKeys:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedKeys:
     """The staged keys of a write. `memory_limit`: bytes that making log files of them takes approximately.
-
-    `replaced`: keys of file groups that the write replaces. For a key in both, the entry in `files` counts.
-    """
+    `replaced`: keys of file groups that the write replaces. For a key in both, the entry in `files` counts."""
 
     files: tuple[FileKeys, ...]
     memory_limit: int
@@ -124,10 +122,8 @@ class LogBounds:
     @staticmethod
     def of(keys: RecordedKeys, count: int, value_bytes: int, *, is_file_system: bool) -> LogBounds:
         """For an index of `count` file groups and values of this number of bytes (pure).
-
         A quarter of the limit is for a portion, which has two or three copies, an eighth for reading ahead, and half
-        for the files being written. These are about equally large.
-        """
+        for the files being written. These are about equally large."""
         limit, largest = keys.memory_limit, max((k.size for k in keys.ordered), default=0)
         whole = sum(k.size + k.count * (value_bytes + _ENTRY_BYTES) for k in keys.ordered)
         held = min(_HELD_BYTES, whole // count + 1)
@@ -162,9 +158,7 @@ def index_file_groups(table: Table) -> tuple[str, ...]:
 
 def stage_index_logs(table: Table, instant: str, keys: RecordedKeys, schema_text: str) -> IndexLogs:
     """Stages the log files. `schema_text`: of the metadata table's records. May be repeated.
-
-    MissingFileError: the staging folder does not exist.
-    """
+    MissingFileError: the staging folder does not exist."""
     file_ids, storage = index_file_groups(table), table.storage
     encode, moment = encoder(schema_text), table.times.milliseconds(instant)
     ordered = keys.ordered

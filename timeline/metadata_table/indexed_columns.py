@@ -153,9 +153,7 @@ class ValueType:
 
     def _readings(self, value: Value, version: IndexVersion) -> tuple[Any, ...]:
         """The value, and the value a reader may misread: Hudi 0.15 compares every long of a timestamp as microseconds.
-
-        Every reader finds the file if its bounds include both.
-        """
+        Every reader finds the file if its bounds include both."""
         if version is IndexVersion.V2 or self.kind not in (Kind.TIMESTAMP_MILLIS, Kind.LOCAL_TIMESTAMP_MILLIS):
             return (value,)
         return value, max(_LONG_MIN, min(int(value) * 1000, _LONG_MAX))
@@ -216,9 +214,7 @@ class IndexedColumn:
 
 def columns_to_index(schema_text: str, index_defs: bytes | None, table_version: int) -> tuple[IndexedColumn, ...]:
     """The columns of an Avro schema (with the meta columns, if the table has them) that get statistics.
-
-    `index_defs`: content of INDEX_DEFINITIONS, None if there is no such file. MalformedError: damaged definitions.
-    """
+    `index_defs`: content of INDEX_DEFINITIONS, None if there is no such file. MalformedError: damaged definitions."""
     definitions = definitions_in(index_defs)
     version = _index_version(definitions, table_version)
     record = parse_avro(schema_text)

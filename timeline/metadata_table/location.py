@@ -17,9 +17,7 @@ from ..table.table import BUILD_AGAIN, Table
 @contextmanager
 def advising_rebuild(metadata: Table) -> Iterator[None]:
     """Adds the full path and the remedy to a MalformedError or MissingFileError of the metadata table's own timeline.
-
-    The remedy for a plan of the data table does not apply: a restore would undo writes without need.
-    """
+    The remedy for a plan of the data table does not apply: a restore would undo writes without need."""
     try:
         yield
     except (MalformedError, MissingFileError) as error:
@@ -39,11 +37,9 @@ class OpenSlice:
 
 def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[OpenSlice]:
     """The latest slice of each file group, in the order of their indexes (file ids end in the index).
-
     If a pending compaction contains the file group, new log files belong to the slice that this compaction opens
     (version 6). It contains the groups that had logs when it was planned. Other groups get no base file from it, so a
-    new slice there would hide the older one.
-    """
+    new slice there would hide the older one."""
     try:
         names = list(_names(metadata.storage.list(partition)))
     except MissingFileError:

@@ -42,9 +42,7 @@ _LOG_DATA = (BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA)
 
 def ranges_of_parquet(source: pa.NativeFile, path: str, columns: Sequence[IndexedColumn]) -> tuple[ColumnRange, ...]:
     """The range of each column of a Parquet file. MalformedError, UnsupportedError: as in any read of the file.
-
-    A missing column counts as a column of nulls; a column whose name differs by case has no range.
-    """
+    A missing column counts as a column of nulls; a column whose name differs by case has no range."""
     with readable("file", path):
         file = open_parquet(source)
         columns = [c for c in columns if not _is_in_other_letters(c, file.schema_arrow)]
@@ -64,10 +62,8 @@ def ranges_of_log(
     source: pa.NativeFile, path: str, columns: Sequence[IndexedColumn], schema: pa.Schema, *, float_as_text: bool = True
 ) -> tuple[ColumnRange, ...]:
     """The range of each column over all rows of a log file, whether its blocks count or not.
-
     `schema`: the table's; `float_as_text` as in `decode_rows`. Deletes have no values. A column that no row has, since
-    all rows are updates of other columns, has no range, as in Hudi: a range of nulls would exclude the file.
-    """
+    all rows are updates of other columns, has no range, as in Hudi: a range of nulls would exclude the file."""
     blocks = [(b, _columns_in(b, columns)) for b in scan_blocks(source, path) if b.kind in _LOG_DATA]
     parts = [
         ranges_of_rows(rows, there)

@@ -70,11 +70,9 @@ def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> Vi
 @dataclass(frozen=True, slots=True)
 class Completeness:
     """Whether the slices of a metadata table have the blocks of all its delta commits.
-
     Only delta commits without a block in a slice are read, each once. So a complete `files` partition, which every
     delta commit writes to, is verified without a request. `timeline`: of the metadata table. `below`: the instant of a
-    compaction, whose slices lack the delta commits that completed later.
-    """
+    compaction, whose slices lack the delta commits that completed later."""
 
     metadata: Table
     timeline: Timeline
@@ -122,9 +120,7 @@ class Completeness:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedFiles:
     """The files that the metadata table names: for every partition that it names, file names and sizes in bytes.
-
-    `unnamed`: files of partitions that it does not name; a reader that knows such a partition sees them.
-    """
+    `unnamed`: files of partitions that it does not name; a reader that knows such a partition sees them."""
 
     partitions: Mapping[str, Mapping[str, int]]
     unnamed: Mapping[str, Mapping[str, int]]
@@ -132,10 +128,8 @@ class ListedFiles:
 
 def read_files(table: Table, folder: str = "") -> ListedFiles:
     """The `files` partition of a data table's metadata table; errors as in `read_entries`.
-
     A file that is marked deleted but was never added is left out, as in Hudi by default. `folder`: only partitions at
-    or under it.
-    """
+    or under it."""
     keys: Keys = None
     if folder:
         every = (present_files(record) for _, record in read_entries(table, FILES, [ALL_PARTITIONS]))
@@ -162,10 +156,9 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
     """The merged entries of one partition of a data table's metadata table, file group by file group.
 
     Memory holds the log entries of one file group and one block of its base file. Index entries that are marked deleted
-    are included: a reader of that index must skip them. `keys`: only these are needed.
-    UsageError: the metadata table, or this partition of it, is off or still being built. MalformedError,
-    UnsupportedError: its files cannot be read. MissingFileError: a file was removed since, see
-    `from_one_snapshot`, or see `refuse_uncompleted`.
+    are included: a reader of that index must skip them. `keys`: only these are needed. UsageError: the metadata table,
+    or this partition of it, is off or still being built. MalformedError, UnsupportedError: its files cannot be read.
+    MissingFileError: a file was removed since, see `from_one_snapshot`, or see `refuse_uncompleted`.
     """
     built = table.config.built_metadata_partitions
     if partition not in built:
@@ -203,9 +196,7 @@ def slice_entries(
     complete: Completeness | None = None,
 ) -> Iterator[tuple[str, MetadataRecord]]:
     """The merged entries of one file slice. `valid`: see `valid_instants`. `complete`: checked before the first entry.
-
-    Errors as in `read_entries`.
-    """
+    Errors as in `read_entries`."""
     logs = fold(_log_entries(storage, slice_, visibility, valid, keys, complete))
     if slice_.base is None:
         yield from merge((), logs)
@@ -235,9 +226,7 @@ def _log_entries(
 @dataclass(frozen=True, slots=True)
 class MetadataListing:
     """Reads the metadata table again at each call; errors as in `read_entries`. Entries have no times.
-
-    Instants pending when the table's timeline was loaded do not count; a later clean does.
-    """
+    Instants pending when the table's timeline was loaded do not count; a later clean does."""
 
     @property
     def lacks_later_files(self) -> bool:
@@ -262,11 +251,9 @@ class MetadataListing:
 
 def named_files_of(table: Table) -> Named | None:
     """What the metadata table names in addition to a listing of the storage, for `Table.load_view`.
-
     None: it is off, or is the listing itself. Without a readable metadata table, files of archived writes count by
     their names. Its log files are left out on version 6: they are named after the instant of their base, so a pending
-    write may have made them.
-    """
+    write may have made them."""
     if FILES not in table.config.built_metadata_partitions or table.listing.is_witness:
         return None
     has_logs = table.layout.slicing is Slicing.BY_COMPLETION_TIME

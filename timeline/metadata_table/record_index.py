@@ -25,9 +25,7 @@ INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"
 
 def record_index_is_partitioned(index_defs: bytes | None) -> bool:
     """Whether the record index separates keys by partition (possible since 1.1); without a definition it does not.
-
-    MalformedError: damaged definitions.
-    """
+    MalformedError: damaged definitions."""
     options = definitions_in(index_defs).get("record_index", {}).get("indexOptions", {})
     return isinstance(options, dict) and str(options.get("isPartitioned", "")).lower() == "true"
 
@@ -54,9 +52,7 @@ _OF_ALL = re.compile(r"record-index-[0-9]{4,}-0")
 
 def keys_are_global(table: Table) -> bool:
     """Whether a key may occur in one partition only, as far as the table shows this.
-
-    A table that Hudi writes with GLOBAL_SIMPLE or GLOBAL_BLOOM does not. MalformedError: damaged definitions.
-    """
+    A table that Hudi writes with GLOBAL_SIMPLE or GLOBAL_BLOOM does not. MalformedError: damaged definitions."""
     config, storage = table.config, table.storage
     if not config.metadata_partitions:
         return storage.find(GLOBAL_KEYS_MARK) is not None
@@ -67,9 +63,7 @@ def keys_are_global(table: Table) -> bool:
 
 def has_one_record_index(table: Table) -> bool:
     """Whether the metadata table has a record index, with file groups, that is global.
-
-    MalformedError: damaged definitions.
-    """
+    MalformedError: damaged definitions."""
     if RECORD_INDEX not in table.config.built_metadata_partitions:
         return False
     groups = {name.file_id for e in _files(table.storage) if (name := parse_data_file(e.name)) is not None}

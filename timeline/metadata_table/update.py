@@ -73,10 +73,8 @@ class Change:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
     """The update of the metadata table. `upkeep`, `measure`: the partitions and columns that it was prepared for.
-
     `dropped`: partitions that are removed, also if a file lacks the content that they need. `index`: the log files of
-    the record index, if it is kept and keys change their location.
-    """
+    the record index, if it is kept and keys change their location."""
 
     upkeep: Upkeep
     measure: Measure | None
@@ -129,11 +127,9 @@ def prepare(table: Table, change: Change) -> Update | None:
 
 def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
     """Records a change in the metadata table; `table`: of a section (`exclusive`).
-
     First removes indexes that cannot be kept. May be repeated: the records of an earlier attempt are removed. An update
-    `prepared` for other partitions or other columns with statistics than the current ones is prepared again.
-    LockError: the lock was lost.
-    """
+    `prepared` for other partitions or other columns with statistics than the current ones is prepared again. LockError:
+    the lock was lost."""
     if not table.config.metadata_partitions:
         return
     update = prepared
@@ -157,9 +153,7 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
 
 def forget(table: Table, instant: str) -> None:
     """Removes an instant that will not complete from the metadata table, if there is one. LockError: the lock was lost.
-
-    The records are kept if another action has completed at the same instant, since they belong to that action.
-    """
+    The records are kept if another action has completed at the same instant, since they belong to that action."""
     if not table.config.metadata_partitions:
         return
     if all(i.requested_time != instant for i in table.load_timeline().completed):

@@ -63,11 +63,9 @@ def valid_instants(table: Table, data: Timeline, metadata: Timeline) -> frozense
 
 def refuse_uncompleted(table: Table, data: Timeline, metadata: Table, timeline: Timeline) -> None:
     """MissingFileError if a delta commit of the metadata table lacks its completed file: its entries would not count.
-
     `data`: of the data table, loaded before `timeline`, that of the metadata table. An instant of the data table
     completes after its delta commit here, so one that is completed or archived there cannot be pending here.
-    UnknownStateError: the archive cannot be read.
-    """
+    UnknownStateError: the archive cannot be read."""
     pending = {i.requested_time: i for i in timeline.pending("deltacommit")}
     if not pending or data.pending("restore"):
         return

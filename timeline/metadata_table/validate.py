@@ -29,9 +29,7 @@ _LOOKS = 5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """One file, or a partition if `name` is None, about which storage and metadata table disagree.
-
-    Sizes in bytes, None on the side that lacks it. Partitions have no size: 0 on a side that has it.
-    """
+    Sizes in bytes, None on the side that lacks it. Partitions have no size: 0 on a side that has it."""
 
     partition: str
     name: str | None
@@ -57,10 +55,8 @@ class Validation:
 
 def validate(table: Table) -> Validation:
     """Compares every partition. A pending clean, rollback or restore may have removed files that are still named.
-
     Errors as in `read_entries`. TableChangedError: the table changed at every try, or its settings did: the metadata
-    table may have been dropped.
-    """
+    table may have been dropped."""
     for _ in range(_LOOKS):
         before = table.load_timeline()
         try:

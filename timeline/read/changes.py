@@ -58,11 +58,9 @@ def change_schema(rows: pa.Schema) -> pa.Schema:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
     """Two states of the same keys as streams that can be opened again; rows with keys and commit times.
-
     `before`: the earlier rows. `gone`: earlier rows that were deleted together, whatever replaced them. `marks`: keys,
     commit times and compared columns of the later rows; `after`: the later rows with all columns. `compared`: columns
-    that also show a change, where rows of one commit time may differ.
-    """
+    that also show a change, where rows of one commit time may differ."""
 
     before: Callable[[], Iterable[pa.RecordBatch]]
     gone: Callable[[], Iterable[pa.RecordBatch]]
@@ -73,10 +71,8 @@ class Sides:
 
 def changes(sides: Sides, rows: pa.Schema, instant: str | None) -> Iterator[pa.RecordBatch]:
     """The changes; deletes first. `rows`: the columns of a row. `instant`: of the write, None: that of each later row.
-
     A row has changed if its commit time or a compared column has. Memory holds keys and commit times of the later rows,
-    and the earlier rows of those that were updated.
-    """
+    and the earlier rows of those that were updated."""
     for batch in sides.gone():
         yield _batch(DELETE, instant, rows, before=batch)
     marks = _Marks.of(sides.marks(), sides.compared)
@@ -186,10 +182,8 @@ def _struct(found: pa.RecordBatch | None, rows: pa.Schema, count: int) -> pa.Arr
 @dataclass(frozen=True)
 class ChangePart:
     """File groups between which keys may have moved, before and after: one group, or what replaced several.
-
     `gone`: slices that other data replaced completely. `instant`: the write, None where there may be several.
-    `origins`: the inputs of the table services between the two.
-    """
+    `origins`: the inputs of the table services between the two."""
 
     before: tuple[FileSlice, ...]
     gone: tuple[FileSlice, ...]
@@ -233,9 +227,7 @@ class ChangeScan:
 
     def _compared(self, part: ChangePart) -> tuple[str, ...]:
         """All data columns, if a stale row may have given some to a row that keeps its commit time; reads log headers.
-
-        That row then lacked them: it is in an earlier block of partial updates, or null may mean "not given".
-        """
+        That row then lacked them: it is in an earlier block of partial updates, or null may mean "not given"."""
         rule, storage = part.old_rules.merge, self.table.storage
         if rule.mode is not MergeMode.EVENT_TIME:
             return ()
@@ -269,9 +261,7 @@ def plan(table: Table, options: ReadOptions) -> Scan | ChangeScan:
 
 def plan_changes(table: Table, options: ReadOptions) -> ChangeScan:
     """The parts of a change feed; reads no data files.
-
-    UsageError: an impossible window, or one whose begin is cleaned; the error names the earliest that works.
-    """
+    UsageError: an impossible window, or one whose begin is cleaned; the error names the earliest that works."""
     if options.filter is not None or options.as_of is not None:
         raise UsageError("a change feed takes neither a filter nor an as-of point")
     if options.fallback is not Fallback.NONE:
@@ -369,8 +359,6 @@ class _Feed:
 
 def _exchanging(touched: Iterable[GroupKey]) -> set[str]:
     """Partitions in which several writes may have deleted a key in one file group and put it into another (pure).
-
-    Under a bucket index the file group of a key never changes.
-    """
+    Under a bucket index the file group of a key never changes."""
     count = Counter(partition for partition, file_id in touched if not looks_like_bucket(file_id))
     return {partition for partition, groups in count.items() if groups > 1}

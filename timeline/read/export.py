@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Rows:
     """The rows of a table as `read` gives them. Each call reads the table again, in its state at that time.
-
-    `schema` is fixed at creation; a call after the table's schema changed raises TableChangedError.
-    """
+    `schema` is fixed at creation; a call after the table's schema changed raises TableChangedError."""
 
     table: Table
     options: ReadOptions
@@ -57,9 +55,7 @@ class Rows:
     @staticmethod
     def of(table: Table, options: ReadOptions, pin: PinOptions | None = None) -> Rows:
         """UsageError: unknown columns, a filter that does not fit the table. The end of a window is fixed here.
-
-        `pin`: each call pins the files that it reads until it ends.
-        """
+        `pin`: each call pins the files that it reads until it ends."""
         scan = from_one_snapshot(lambda: plan(table.reload(), options))
         if scan.window is not None and scan.window.end:
             options = replace(options, end=scan.window.end, whole_window=True)
@@ -72,9 +68,7 @@ class Rows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows as record batches, one file slice after the other; holds one batch and one slice's log entries.
-
-        MissingFileError: a cleaner removed a file during the read; the rows so far are correct but incomplete.
-        """
+        MissingFileError: a cleaner removed a file during the read; the rows so far are correct but incomplete."""
         try:
             with self._pinned():
                 yield from self._plan().batches()
@@ -171,9 +165,7 @@ def check_output(table: Table, output: Path, overwrite: bool) -> None:
 
 def export_file(table: Table, options: ReadOptions, output: Path, progress: ReadProgress = lambda *_: None) -> Exported:
     """One attempt: writes all rows to a file next to `output`, then renames it to `output`.
-
-    MissingFileError: a file was cleaned during the read; no output is left, try again (`from_one_snapshot`).
-    """
+    MissingFileError: a file was cleaned during the read; no output is left, try again (`from_one_snapshot`)."""
     scan = plan(table, options)
     temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
@@ -195,10 +187,8 @@ def export_file(table: Table, options: ReadOptions, output: Path, progress: Read
 
 def export_stream(scan: Scan | ChangeScan, out: BinaryIO) -> int:
     """Writes an Arrow IPC stream and returns the number of rows.
-
     If the read fails, the stream ends inside a message, so that its reader fails too: a stream that ends after a
-    message would look complete. StorageError: the other end was closed.
-    """
+    message would look complete. StorageError: the other end was closed."""
     rows = 0
     output = Path("-")
     with _written(output):

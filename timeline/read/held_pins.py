@@ -47,9 +47,7 @@ class HeldPin:
 
     def renew(self, holds: str | None = None) -> None:
         """Puts the pin again if its renewal is due or if it must hold another moment, and removes the old object.
-
-        A pin that was released by hand is not put again, and a warning is logged.
-        """
+        A pin that was released by hand is not put again, and a warning is logged."""
         if not self._path or (holds in (None, self._holds) and self._since.seconds() * _RENEWALS < self._options.for_s):
             return
         if self._storage.find(self._path) is None:
@@ -129,10 +127,8 @@ class SharedPin:
 
     def renew(self, storage: Storage) -> None:
         """Puts the pin again once half of its time has passed, and removes the older objects.
-
         Its age is by the clock of the storage. A pin that was released by hand, or that expired and was removed, is not
-        put again, and a warning is logged.
-        """
+        put again, and a warning is logged."""
         objects = self._objects(storage)
         if not objects:
             _log.warning("pin_was_released", table=storage.base_path, pin=self.options.name)
@@ -181,9 +177,8 @@ def held_moment(table: Table, options: ReadOptions) -> str:
 
 def moment_of_as_of(timeline: Timeline, as_of: str) -> str:
     """The last moment before the newest write that is visible at the point in time (pure).
-
-    States retained from that moment on begin at that write or earlier. For a point in the archive: before all moments.
-    """
+    States retained from that moment on begin at that write or earlier. For a point in the archive: before all
+    moments."""
     writes = {w.requested_time: timeline.counts_from(w) for w in completed_writes(timeline)}
     shown = max((time for time in writes if time <= as_of), default=None)
     return EARLIEST if shown is None else max((m for m in writes.values() if m < writes[shown]), default=EARLIEST)

@@ -109,10 +109,8 @@ def _is_service(metadata: CommitMetadata) -> bool:
 
 def _originals(table: Table, log_compaction: str, others: set[str]) -> frozenset[str] | None:
     """The writes whose log files a log compaction merged; None if its plan does not show them.
-
     The plan shows them only on versions 8 and 9, where a log file's name has its delta commit's time. If the log
-    compaction merged files of `others`, the plan also names their originals.
-    """
+    compaction merged files of `others`, the plan also names their originals."""
     if not table.layout.has_completion_times:
         return None
     try:
@@ -130,9 +128,7 @@ _log = get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Increment:
     """The plan of an incremental read. `timeline`: as first loaded. `rows`: filter; None if every row belongs to it.
-
-    `services`: the table services that may have put their time into its rows, and whose inputs no clean has removed.
-    """
+    `services`: the table services that may have put their time into its rows, and whose inputs no clean has removed."""
 
     timeline: Timeline
     window: Window
@@ -167,10 +163,8 @@ def plan_increment(
     table: Table, begin: str | None, end: str | None, partition: str | None, *, full_scan: bool
 ) -> Increment:
     """The slices of a window and the filter of their rows; reads no data files.
-
     `full_scan`: if the state at the end is cleaned, reads the newest state instead, without rows overwritten since.
-    UsageError: an impossible window, or a cleaned one.
-    """
+    UsageError: an impossible window, or a cleaned one."""
     timeline, window = load_window(table, begin, end)
     earliest = earliest_whole(table, timeline)
     scanned = window.end < earliest
@@ -220,9 +214,7 @@ def wanted_rows(timeline: Timeline, window: Window, found: WindowWrites) -> Filt
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamedWrite:
     """One completed write: when it became visible, and how many files, bytes and rows it wrote.
-
-    The counts of an archived write are 0 if the archive does not have them.
-    """
+    The counts of an archived write are 0 if the archive does not have them."""
 
     moment: str
     files: int = 0
@@ -232,10 +224,8 @@ class StreamedWrite:
 
 def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | None]) -> list[StreamedWrite]:
     """The writes after a moment, by their moments; on version 6 up to the first pending write.
-
-    A write that completed before the first complete state has that state's moment: no batch can end before it.
-    Reads the commits that are not `known` yet, and keeps them there. UsageError: no moment, no meta columns.
-    """
+    A write that completed before the first complete state has that state's moment: no batch can end before it. Reads
+    the commits that are not `known` yet, and keeps them there. UsageError: no moment, no meta columns."""
     timeline, window = load_window(table, begin, None)
     waiting = [w for w in completed_writes(timeline) if window.holds(timeline.moment_of(w))]
     new = [w for w in waiting if w not in known]
@@ -250,9 +240,7 @@ def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | 
 
 def groups_written(table: Table, begin: str, moment: str) -> list[tuple[GroupKey, StreamedWrite]]:
     """The counts of the writes at a moment after `begin` for each file group, by partition and file id.
-
-    Reads their commits; unknown counts of archived writes are left out.
-    """
+    Reads their commits; unknown counts of archived writes are left out."""
     timeline, _ = load_window(table, begin, moment)
     writes = [w for w in completed_writes(timeline) if timeline.moment_of(w) == moment]
     writes = [w for w in writes if not timeline.is_compaction(w)]
@@ -300,9 +288,7 @@ class Origin:
 @dataclass(frozen=True, kw_only=True)
 class Origins:
     """Replaces stamps by the times of writes. `read`: keys and commit times of an origin.
-
-    An origin is read at the first row with its stamp; memory then holds its keys and times.
-    """
+    An origin is read at the first row with its stamp; memory then holds its keys and times."""
 
     origins: Sequence[Origin]
     read: Callable[[Origin], Iterable[pa.RecordBatch]]
@@ -347,10 +333,8 @@ def find_origins(
     state: WindowState, slices: Iterable[FileSlice], found: WindowWrites
 ) -> dict[GroupKey, tuple[Origin, ...]]:
     """The inputs of the table services of a window whose rows these slices of a state may hold, by slice (pure).
-
-    Of log compactions: the logs of earlier slices; the slices themselves are read without log compactions.
-    Of clusterings: the last slices of the file groups of the same partition that they replaced.
-    """
+    Of log compactions: the logs of earlier slices; the slices themselves are read without log compactions. Of
+    clusterings: the last slices of the file groups of the same partition that they replaced."""
     if not found.compacted_logs and not found.clusterings:
         return {}
     groups, own = state.view.by_key(), {one.key: one.base_instant for one in slices}

@@ -54,10 +54,8 @@ def _is_decided_clustering(pending: Instant) -> bool:
 
 def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:
     """The greatest R that retains the states at these moments, and all later ones; None: any R does.
-
     R is the first requested time of a write that is not in the earliest of the states: one that completed later, or is
-    pending. `timeline`: with its archive if it has completion times, so that no archived write is missed.
-    """
+    pending. `timeline`: with its archive if it has completion times, so that no archived write is missed."""
     earliest = min(holds, default=None)
     if earliest is None:
         return None
@@ -152,10 +150,8 @@ def encode(holds: str, holder: str, for_s: int) -> bytes:
 
 def all_pins(storage: Storage) -> list[Pin]:
     """Every pin, expired ones too, by name. MalformedError: an unreadable pin, which may hold any state.
-
     Listed without a snapshot, which may be older than a pin. A pin that is listed but no longer exists when it is read
-    may have been renewed since, as an object that was not listed: then all pins are listed again.
-    """
+    may have been renewed since, as an object that was not listed: then all pins are listed again."""
     storage = without_snapshot(storage)
     for _ in range(_LISTINGS):
         found = [_read(storage, folder, entry) for folder, entry in _objects(storage)]

@@ -77,10 +77,8 @@ def _keys(fields: tuple[str, ...], texts: list[list[str]]) -> Iterator[str]:
 
 def partition_bounds(path: str, config: TableConfig, schema: pa.Schema) -> BoundsOf:
     """The bounds of the columns in the rows of a partition, from the names of its folders.
-
     If a name contradicts the settings of the folders (`p=north` without hive style, `%2F` without URL encoding), the
-    bounds hold for both readings. Rows may still have other values: see `prune`.
-    """
+    bounds hold for both readings. Rows may still have other values: see `prune`."""
     values = {
         name: [pa.scalar(v, schema.field(name).type).as_py() for v in of] for name, of in _values(path, config, schema)
     }
@@ -182,9 +180,7 @@ def _hashes(keys: Sequence[str], config: TableConfig) -> list[int]:
 
 def _common_divisor(storage: Storage, slices: Sequence[FileSlice], config: TableConfig, label: str) -> tuple[int, bool]:
     """The greatest common divisor of hash - bucket over a sample; 1 if the files are not those of a bucket index.
-
-    Second value: whether keys of the sample have the `label`, the name of the key field.
-    """
+    Second value: whether keys of the sample have the `label`, the name of the key field."""
     buckets = [bucket_of_file_id(s.file_id) for s in slices]
     if not all(looks_like_bucket(s.file_id) for s in slices) or len(set(buckets)) != len(buckets):
         return 1, True
@@ -218,9 +214,7 @@ _SLICES_TRIED = 3
 
 def where_of(wanted: Sequence[Filter | str], config: TableConfig, schema: pa.Schema) -> Where | None:
     """A read's filters, all of which must be true, bound to the table's schema.
-
-    UsageError: see `parse_filter` and `bound`.
-    """
+    UsageError: see `parse_filter` and `bound`."""
     nodes = [bound(parse_filter(one) if isinstance(one, str) else one, schema) for one in wanted]
     if not nodes:
         return None
@@ -232,11 +226,9 @@ def prune(
     storage: Storage, slices: Sequence[FileSlice], where: Where | None, config: TableConfig, rules: SliceRules
 ) -> tuple[tuple[FileSlice, ...], Where | None]:
     """The slices whose partition may have a matching row, and whose bucket may hold the keys that a row must have.
-
     Folder names and key forms are derived from the table's settings, and a client may have ignored these. So some rows
     are checked first. If they contradict the folder names, no partition is left out; if they contradict the key forms,
-    the filter's keys are not used.
-    """
+    the filter's keys are not used."""
     if where is None:
         return tuple(slices), None
     bounds = {p: partition_bounds(p, config, where.schema) for p in {s.partition for s in slices}}
@@ -261,9 +253,7 @@ def _first(slices: Sequence[FileSlice]) -> FileSlice:
 
 def _some_of_each_shape(slices: Sequence[FileSlice], partitions: Collection[str]) -> Iterator[list[FileSlice]]:
     """A few slices for each naming scheme of these partitions' folders, first slices of these partitions.
-
-    Slices with lost or damaged files are left out, since they are no reason to refuse a read of other partitions.
-    """
+    Slices with lost or damaged files are left out, since they are no reason to refuse a read of other partitions."""
     found: dict[tuple[tuple[bool, bool], ...], list[FileSlice]] = {}
     for slice_ in sorted(slices, key=lambda s: (s.partition not in partitions, s.base is None, s.partition)):
         shape = tuple(("=" in folder, "%" in folder) for folder in slice_.partition.split("/"))

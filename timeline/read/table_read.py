@@ -53,9 +53,7 @@ _log = get_logger()
 
 def skip(table: Table, slices: Sequence[FileSlice], where: Where | None) -> tuple[FileSlice, ...]:
     """The slices that may have a matching row. An unreadable index is not used, and a warning is logged.
-
-    The view of the slices must have been loaded before: then each of its files has complete statistics, or none.
-    """
+    The view of the slices must have been loaded before: then each of its files has complete statistics, or none."""
     if where is None or COLUMN_STATS not in table.config.built_metadata_partitions:
         return tuple(slices)
     files = [file for slice_ in slices for file in slice_.files]
@@ -112,12 +110,10 @@ class ReadOptions:
 
     `as_of`: a point in time, see `Table.point_in_time`. `begin`, `end`: the window of an incremental read, after begin,
     up to and including end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins
-    before all.
-    `net`: for a change feed, one change for each key, from the begin to the end of the window.
-    `filter`: only rows for which it is true, a text as in `filter.parse` or a tree.
-    `newest_columns`: a window that ends in the past has the columns of the newest write, as each batch of a stream, not
-    those of its end.
-    `whole_window`: the window must reach `end`. Otherwise, on version 6, it ends before a pending write below `end`.
+    before all. `net`: for a change feed, one change for each key, from the begin to the end of the window. `filter`:
+    only rows for which it is true, a text as in `filter.parse` or a tree. `newest_columns`: a window that ends in the
+    past has the columns of the newest write, as each batch of a stream, not those of its end. `whole_window`: the
+    window must reach `end`. Otherwise, on version 6, it ends before a pending write below `end`.
     """
 
     query: Query = option(Query.SNAPSHOT, "What to read, see above")
@@ -229,9 +225,7 @@ def limited(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterator[pa
 
 def plan_read(table: Table, options: ReadOptions) -> Scan:
     """Loads a view, by the current settings, and selects the slices.
-
-    UsageError: unknown columns, or an impossible point or window.
-    """
+    UsageError: unknown columns, or an impossible point or window."""
     _check_query(options)
     if options.query is Query.INCREMENTAL:
         return _plan_window(table.reload(), options)

@@ -24,10 +24,8 @@ EARLIEST = ""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """A window with a fixed end: no write that completes from now on is in it.
-
     `blocked_by`: on version 6 the first pending write; the window ends before it, since its rows may still appear.
-    `begin_requested`: begin is the requested time of a write and not a completion time, so it may be a mistake.
-    """
+    `begin_requested`: begin is the requested time of a write and not a completion time, so it may be a mistake."""
 
     begin: str
     end: str
@@ -41,10 +39,8 @@ class Window:
 
 def fix_window(timeline: Timeline, begin: str, end: str | None) -> Window:
     """The window up to `end`, or up to the newest write. `timeline`: with its archive if it has completion times.
-
     UsageError: the end is before the begin. An end in the future is replaced by the newest write's: writes that
-    complete after this read belong to the next window.
-    """
+    complete after this read belong to the next window."""
     if end is not None and end < begin:
         raise UsageError("the window ends before it begins", expected=f"an end from {begin} on", found=end)
     writes = completed_writes(timeline)
@@ -72,9 +68,7 @@ def completed_writes(timeline: Timeline) -> list[Instant]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowState:
     """A table at a moment. `as_of`: on version 6 the moment (requested time); else the view itself is of that moment.
-
-    `hidden`: instants whose log blocks do not count.
-    """
+    `hidden`: instants whose log blocks do not count."""
 
     view: TableView
     as_of: str | None
@@ -90,10 +84,8 @@ class WindowState:
 def load_state(table: Table, moment: str, partition: str | None, known: Timeline) -> WindowState:
     """The state at a moment, which must be complete, see `earliest_whole`. `known`: the timeline, with its archive,
     from which the reader has read what each write wrote.
-
     TableChangedError: a clustering counts in only one of the two. It may complete at a time that was decided long
-    before, also at or before the moment; then its own file groups hold the rows of those that it replaced.
-    """
+    before, also at or before the moment; then its own file groups hold the rows of those that it replaced."""
     if not table.layout.has_completion_times:
         return WindowState(view=table.load_view(partition, as_of=moment), as_of=moment, hidden=frozenset())
     view = table.load_view(partition, completed_by=moment)
@@ -133,11 +125,9 @@ def cleans(timeline: Timeline) -> list[Instant]:
 
 def retained_since(table: Table, timeline: Timeline) -> str:
     """The newest instant such that every clean retains its state and all later ones; "" if there was no clean.
-
     It is the requested time of a write that the cleaner recorded, or the clean's own time for a cleaner that retains
-    file versions, which records none. An earlier clean still counts if a later one retained more. Archived cleans
-    count as far as the archive is loaded. MalformedError: unreadable clean metadata.
-    """
+    file versions, which records none. An earlier clean still counts if a later one retained more. Archived cleans count
+    as far as the archive is loaded. MalformedError: unreadable clean metadata."""
     active = max(prefetched(cleans(timeline), lambda clean: retained_by(table.files, clean)), default="")
     archived = [i for i in timeline.archived if i.action == "clean" and i.requested_time > active]
     records = table.archived_records(archived)
@@ -152,10 +142,8 @@ def earliest_whole(table: Table, timeline: Timeline) -> str:
 
 def check_still_whole(table: Table, before: Timeline, moment: str) -> None:
     """TableChangedError if a clean that is not in the timeline `before` may have removed files of a moment's state.
-
     For states that were complete by `before`, after their files are listed: a file removed later is missing when it is
-    opened. A view of a past state does not show this, since the writes after its moment are pending in it.
-    """
+    opened. A view of a past state does not show this, since the writes after its moment are pending in it."""
     now = table.load_timeline(archived=table.layout.has_completion_times)
     if now.may_be_cleaned_since(before) and moment < earliest_whole(table, now):
         raise _cleaned_concurrently(table)
@@ -178,10 +166,8 @@ def _cleaned_concurrently(table: Table) -> TableChangedError:
 
 def earliest_state(timeline: Timeline, retained: str) -> str:
     """The earliest point of complete states, on the axis of `Timeline.counts_from` (pure).
-
     `retained`: see `retained_since`. A cleaner keeps the newest slice below it of every group, so the state just before
-    it is complete too: the state of the last write requested before it.
-    """
+    it is complete too: the state of the last write requested before it."""
     before = (w for w in completed_writes(timeline) if w.requested_time < retained)
     # On version 6 archived writes are unknown here: there may have been writes before the first known one.
     unknown = "" if timeline.layout.has_completion_times else retained
@@ -210,8 +196,6 @@ def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
 
 def _differs(timeline: Timeline, as_of: str, retained: str) -> bool:
     """Whether the state at a point in time may differ from that at `retained`, which is complete (pure).
-
     The states are equal if no write, plan or service was requested in between: so the newest write before a clean that
-    retained file versions can be read. `timeline`: with its archive.
-    """
+    retained file versions can be read. `timeline`: with its archive."""
     return any(i.is_write and as_of < i.requested_time <= retained for i in (*timeline.instants, *timeline.archived))

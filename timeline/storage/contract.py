@@ -33,9 +33,7 @@ _LISTINGS_MAX_S = 30.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One name in a folder. `size` in bytes and `modified_ms` since the epoch are 0 for folders.
-
-    `tag`: of the content; under one name and tag the content is always the same. "": the storage has no such tags.
-    """
+    `tag`: of the content; under one name and tag the content is always the same. "": the storage has no such tags."""
 
     name: str
     is_folder: bool
@@ -58,135 +56,95 @@ class Storage(Protocol):
     @property
     def base_path(self) -> str:
         """The table's base path, as used in messages and in the records of writers."""
-        ...
 
     @property
     def is_file_system(self) -> bool:
         """Whether folders exist by themselves. Elsewhere an empty folder does not exist."""
-        ...
 
     @property
     def own_lock(self) -> OwnLock:
         """Which processes the locks of this storage exclude."""
-        ...
 
     @property
     def names_at_once(self) -> int | None:
         """The number of names that `list` shows as of one point in time; None: any number. See `list_at_once`."""
-        ...
 
     @property
     def location(self) -> str:
         """Identifies the place: equal for two storages of the same place, however their paths were given."""
-        ...
 
     def list(self, folder: str) -> list[Entry]:
         """The folder's entries, by name; MissingFileError if there is no such folder."""
-        ...
 
     def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
         """(path relative to `folder`, entry) of every file in it and its subfolders; empty if there is no such folder.
-
         `before`: only paths that sort before it, at less cost. Files that another process removes concurrently are
-        omitted.
-        """
-        ...
+        omitted."""
 
     def find(self, path: str) -> Entry | None:
         """The entry at `path`, or None if there is none."""
-        ...
 
     def read(self, path: str) -> bytes:
         """The content of an object; MissingFileError if it does not exist."""
-        ...
 
     def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
         """Random access for reading; MissingFileError if it does not exist.
-
-        `whole`: False where little of it will be read: then only that is fetched, by more requests if needed.
-        """
-        ...
+        `whole`: False where little of it will be read: then only that is fetched, by more requests if needed."""
 
     def open_output(self, path: str) -> IO[bytes]:
         """A new object for writing. See `close_output`, `abort_output`.
-
         If it is closed in another way it is complete, but may not survive a power cut. Each output needs a name of its
-        own, drawn by chance: a file system refuses an existing one (StorageError), an object store does not.
-        """
-        ...
+        own, drawn by chance: a file system refuses an existing one (StorageError), an object store does not."""
 
     def close_output(self, file: IO[bytes]) -> None:
         """Finishes an output: it is complete, and survives a power cut."""
-        ...
 
     def abort_output(self, file: IO[bytes]) -> None:
         """Abandons an output. Parts of it may remain under its name, if the store shows incomplete objects."""
-        ...
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """True: `data` is now durably at `path`. False: an object was there already, and still is."""
-        ...
 
     def make_folder(self, folder: str) -> None:
         """Makes a folder and its parents; success if it exists. Does nothing where folders are only names."""
-        ...
 
     def place(self, source: str, target: str) -> bool:
         """Gives a finished staged file its final name. True: placed. False: `target` existed already.
-
         The staged file still exists (a link, a copy) or does not (a rename): no caller may need it afterwards.
-        MissingFileError: neither file exists. StorageError: also a lost answer; the file may be placed then.
-        """
-        ...
+        MissingFileError: neither file exists. StorageError: also a lost answer; the file may be placed then."""
 
     def overwrite(self, path: str, data: bytes) -> None:
         """Replaces an object. Only for hoodie.properties, heartbeats, records of what ran last, completed files that
         cannot be read, and a plan that loses file groups: no other object is ever replaced."""
-        ...
 
     def delete(self, path: str) -> None:
         """Removes an object; success if it does not exist."""
-        ...
 
     def delete_all(self, paths: Collection[str]) -> None:
         """Removes objects, in any order; success if some do not exist. After an error some may still exist."""
-        ...
 
     def delete_folder(self, folder: str) -> None:
         """Removes a folder with its content; success if it does not exist."""
-        ...
 
     def set_modified(self, path: str, modified_ms: int) -> None:
         """Changes the modification time of a file. Only for `timeline repair-times` and `compactor-daemon repair`.
-
-        MissingFileError: there is no such file. StorageError: this store cannot set times.
-        """
-        ...
+        MissingFileError: there is no such file. StorageError: this store cannot set times."""
 
     def verify(self) -> None:
         """Tests the promises of `put_if_absent` and `place`, with temporary objects; StorageError if one is broken.
-
-        A slow test runs once per process and location, before the first write at the latest.
-        """
-        ...
+        A slow test runs once per process and location, before the first write at the latest."""
 
     def hold(self, path: str, timeout_s: float, busy: LockError) -> AbstractContextManager[Callable[[], bool]]:
         """Holds the lock of that name against every process that uses this storage, also on other machines.
-
         Yields a function: whether the lock is held now, and will be for a short time.
-
         Raises `busy` if it did not become free in time, and LockError if it cannot be used at all: a lock never
-        excludes only some processes. The lock of a process that died becomes free eventually.
-        """
-        ...
+        excludes only some processes. The lock of a process that died becomes free eventually."""
 
 
 def open_listed(storage: Storage, path: str, size: int, *, whole: bool = True) -> pa.NativeFile:
     """`Storage.open_input` of a file that a listing has shown with this size. StorageError: it is shorter now.
-
-    A file only grows. A store's answer that ends early would look like a torn log: its last blocks
-    would be dropped silently. So would those of a file that was truncated after a metadata table recorded its size.
-    """
+    A file only grows. A store's answer that ends early would look like a torn log: its last blocks would be dropped
+    silently. So would those of a file that was truncated after a metadata table recorded its size."""
     source = storage.open_input(path, whole=whole)
     if (found := source.size()) < size:
         source.close()
@@ -244,9 +202,7 @@ def listed_if_there(storage: Storage, folder: str) -> list[Entry] | None:
 
 def list_of_table(storage: Storage, folder: str) -> list[Entry]:
     """The entries of a folder that every table has, as `list_at_once` gives them.
-
-    On an object store it does not exist before its first object. MissingFileError: a file system has no such folder.
-    """
+    On an object store it does not exist before its first object. MissingFileError: a file system has no such folder."""
     try:
         return list_at_once(storage, folder)
     except MissingFileError:

@@ -112,10 +112,8 @@ class LocalStorage:
 
     def _listed(self, folder: str, until: float) -> tuple[Sequence[Entry], builtins.list[str]]:
         """The entries of a folder, and its names at one point in time; fewer entries: some were removed since.
-
         Archiving removes instants oldest first. If an old one is read before it is removed, and a later one after it
-        was removed, the timeline has a gap, and rows are missed.
-        """
+        was removed, the timeline has a gap, and rows are missed."""
         full = self._full(folder)
         entries = []
         with _translated(full):
@@ -234,9 +232,7 @@ def _names(full: str, until: float) -> list[str]:
 
 def open_little(storage: Storage, path: str, *, whole: bool = False) -> pa.NativeFile:
     """As `Storage.open_input`, for a few kilobytes, like the headers of log blocks: on a local disk nothing is mapped.
-
-    `whole`: see there; without effect on a local disk.
-    """
+    `whole`: see there; without effect on a local disk."""
     if type(storage) is LocalStorage:  # a storage that wraps it opens files in its own way
         return storage.open_unmapped(path)
     return storage.open_input(path, whole=whole)

@@ -54,9 +54,7 @@ _BYTES_MAX = 5 << 30
 
 class Upload(io.RawIOBase):
     """An upload that no reader sees before `close`. An upload that is aborted, or abandoned, never appears.
-
-    `key` is unique: an object under it is this upload.
-    """
+    `key` is unique: an object under it is this upload."""
 
     def __init__(self, store: Any, key: str) -> None:
         super().__init__()
@@ -125,8 +123,7 @@ def _as_os_error() -> Iterator[None]:
 
 def open_object(store: Any, key: str, translated: Translated, *, whole: bool) -> pa.NativeFile:
     """Random access to an object; `whole`: see `Storage.open_input`. `translated`: gives errors their place in the
-    tree, also those of later requests: pyarrow raises them unchanged.
-    """
+    tree, also those of later requests: pyarrow raises them unchanged."""
     fetch = partial(_fetch, store, key, translated)
     with translated():
         if whole:
@@ -217,9 +214,7 @@ def forget() -> None:
 @dataclass(frozen=True, slots=True)
 class Clients:
     """`patient` retries when a request fails. `once` does not: the outcome of a conditional write must be known.
-
-    `copying` is `once` with the timeout of a copy of some GiB. `place`: one name for all URLs of the place.
-    """
+    `copying` is `once` with the timeout of a copy of some GiB. `place`: one name for all URLs of the place."""
 
     cloud: Cloud
     bucket: str

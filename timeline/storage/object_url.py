@@ -24,11 +24,8 @@ from ..errors import UnsupportedError, UsageError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
     """A kind of object store: its names in messages, and how it keeps the promises.
-
-    `environment`: the prefix of its environment variables. `put`, `copy`, `replace`: the conditions that
-    put-if-absent, copy-if-absent and replace-if-unchanged rest on. `copies_later`: a copy may be answered before it is
-    complete.
-    """
+    `environment`: the prefix of its environment variables. `put`, `copy`, `replace`: the conditions that put-if-absent,
+    copy-if-absent and replace-if-unchanged rest on. `copies_later`: a copy may be answered before it is complete."""
 
     name: str
     schemes: tuple[str, ...]

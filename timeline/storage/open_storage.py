@@ -18,9 +18,7 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 def full_path(url: str) -> str:
     """The base path as reports show it: a local path as an absolute one, another URL unchanged (pure but for the
     working directory). Local paths are plain ones, and as Hadoop and Spark print them: `file:/PATH`.
-
-    UsageError: no path and no URL, as `s3:/BUCKET/PATH`, or a local URL with a host.
-    """
+    UsageError: no path and no URL, as `s3:/BUCKET/PATH`, or a local URL with a host."""
     if (scheme := _SCHEME.match(url)) is None:
         return os.path.abspath(url)
     name, rest = scheme[0][:-1], url[scheme.end() :]
@@ -39,10 +37,8 @@ def full_path(url: str) -> str:
 
 def open_storage(url: str, options: Given = None) -> Storage:
     """The storage with its base at a URL or a plain path, which need not exist.
-
     UnsupportedError: another scheme. UsageError: see `full_path`; an unknown option, or any for HDFS. A local disk
-    ignores them.
-    """
+    ignores them."""
     given = StorageOptions.of(options)
     path = full_path(url)
     scheme, separator, _ = path.partition("://")

@@ -65,9 +65,7 @@ def ahead_of(storage: Storage, now_ms: Callable[[], int]) -> Ahead:
 
 def ensure_agreed(storage: Storage, known: StoreFacts) -> None:
     """ClockError: this process's clock differs from the storage's by more than `AGREED_MS`.
-
-    Compared once in five minutes per process and store, and again after a clock was set.
-    """
+    Compared once in five minutes per process and store, and again after a clock was set."""
     with known.comparing:
         last = known.agreed
         if last is None or last.was_set() or last.seconds() > _COMPARED_S:
@@ -78,9 +76,7 @@ def ensure_agreed(storage: Storage, known: StoreFacts) -> None:
 
 def note_agreed(known: StoreFacts, since: Stopwatch, began_ms: int, there_ms: int) -> None:
     """Records that the clocks agree, if an object that was put for another purpose shows that.
-
-    The object was put after `began_ms` of this process's clock, and has the time `there_ms`.
-    """
+    The object was put after `began_ms` of this process's clock, and has the time `there_ms`."""
     found = Ahead(least_ms=began_ms - there_ms - _SECOND_MS, most_ms=round(time.time() * 1000) - there_ms)
     if found.agrees and not since.was_set():
         known.agreed = since

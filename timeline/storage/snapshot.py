@@ -224,9 +224,7 @@ class SnapshotStorage(ForwardingStorage):
 
 def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = False, reads: Iterable[str] = ()) -> None:
     """Requests in parallel what will be needed: folders, the records of all instants, and contents of `reads`.
-
-    The order of these requests is undefined. Does nothing on a file system, or without a snapshot.
-    """
+    The order of these requests is undefined. Does nothing on a file system, or without a snapshot."""
     if isinstance(storage, SnapshotStorage) and not storage.is_file_system:
         asked: list[Callable[[], object]] = [partial(storage._listed, folder) for folder in sorted(set(folders))]
         asked += [storage._all_records] if records else []
@@ -240,9 +238,8 @@ def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = Fals
 
 def _is_of(tag: str, content: bytes) -> bool:
     """Whether a content that was read after a listing is the one that was listed; it may have been replaced since.
-
-    A tag that looks like an MD5 sum is treated as one: equal contents have the same tag. Other tags are never reused.
-    """
+    A tag that looks like an MD5 sum is treated as one: equal contents have the same tag. Other tags are never
+    reused."""
     return bool(tag) and (len(tag) != _MD5_DIGITS or _sum(content) == tag)
 
 

@@ -44,10 +44,8 @@ def probe(storage: Storage) -> None:
 
 def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
     """Tests placing a file in each of these folders; StorageError if that fails: nothing could be published there.
-
     A partition may lie on another file system than the table's own folder, or be read-only. Folders that do not exist
-    are skipped.
-    """
+    are skipped."""
 
     def try_to_place(partition: str) -> None:
         if storage.is_file_system and partition and storage.find(partition) is None:

@@ -27,11 +27,9 @@ _ANSWER_S = 30
 
 def abort_uploads(storage: Storage, is_over: Callable[[str], bool], older_s: float, *, dry_run: bool = False) -> int:
     """Aborts uploads below the base path that started more than `older_s` seconds ago; returns their number.
-
     `is_over`: whether no process goes on with such an upload to this path, relative to the base path. Ages are by the
     clock of the store. `dry_run`: they are only counted. Does nothing on other storages than S3. Where uploads cannot
-    be listed or aborted, that is logged once per process.
-    """
+    be listed or aborted, that is logged once per process."""
     if storage.is_file_system:
         return 0
     from .object_store import ObjectStorage  # late: few processes need it

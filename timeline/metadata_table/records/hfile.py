@@ -61,9 +61,7 @@ _DEFLATE_RATIO_MAX = 1032
 @dataclass(frozen=True, slots=True)
 class HFile:
     """An HFile's bytes (`where` names them), the fields of its trailer, and its file info by name.
-
-    Base files of Hudi hold the Avro schema of the values under `schema`; log blocks have it in their header.
-    """
+    Base files of Hudi hold the Avro schema of the values under `schema`; log blocks have it in their header."""
 
     data: pa.Buffer
     where: str
@@ -75,9 +73,7 @@ class HFile:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All entries in the file's order, which is the order of their keys, one data block at a time; see `ENTRIES`.
-
-        MalformedError: damaged bytes, or a number of entries that differs from the trailer's.
-        """
+        MalformedError: damaged bytes, or a number of entries that differs from the trailer's."""
         count = 0
         for content in self._data_blocks():
             with _decoding(self.where):
@@ -106,9 +102,7 @@ class HFile:
 
 def open_hfile(data: pa.Buffer, where: str) -> HFile:
     """Reads trailer and file info. `where` names the bytes in errors.
-
-    MalformedError: not an HFile, or damaged. UnsupportedError: a compression other than gzip, encryption.
-    """
+    MalformedError: not an HFile, or damaged. UnsupportedError: a compression other than gzip, encryption."""
     with _decoding(where):
         trailer = _trailer(data)
         codec = trailer.get(_CODEC, _NO_CODEC_SAID)

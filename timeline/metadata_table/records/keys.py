@@ -64,9 +64,7 @@ def bloom_filter_key(partition: str, file_name: str) -> str:
 
 def file_group_index(key: str, count: int) -> int:
     """Which of a partition's `count` file groups holds the key: by Java's String.hashCode, over UTF-16 code units.
-
-    Not for secondary indexes of table version 9, which hash a part of the key.
-    """
+    Not for secondary indexes of table version 9, which hash a part of the key."""
     units = np.frombuffer(key.encode("utf-16-be", "surrogatepass"), ">u2").astype(np.uint32)
     powers = np.full(len(units), 31, np.uint32)
     powers[-1:] = 1
@@ -110,10 +108,8 @@ def files_of(metadata: CommitMetadata) -> dict[str, dict[str, int]]:
 
 def files_of_rollback(commands: Mapping[tuple[str, str], int], revoked: Sizes) -> dict[str, dict[str, int]]:
     """The log files after a rollback with command blocks (version 6): those with the blocks, and the revoked ones.
-
     A writer that died early leaves empty files. Hudi's readers fail on a size of 0 (HoodieMetadataPayload), so Hudi's
-    own rollbacks write 1.
-    """
+    own rollbacks write 1."""
     found: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for (partition, name), size in commands.items():
         sizes = {**revoked.get(partition, {}), name: size}

@@ -42,12 +42,9 @@ def upkeep(
     built: Collection[str], building: Collection[str], *, moves_rows: bool, where: str, knows_keys: bool = False
 ) -> Upkeep:
     """Decides about the partitions that are `built` or being built.
-
     `moves_rows`: false for compactions and log compactions: rows do not change their file group. `knows_keys`: the
-    change says which keys it adds and deletes, and the record index is global.
-    UnsupportedError: an unknown partition; one that cannot be kept while Hudi is building it, since its builder skips
-    commits that the metadata table knows.
-    """
+    change says which keys it adds and deletes, and the record index is global. UnsupportedError: an unknown partition;
+    one that cannot be kept while Hudi is building it, since its builder skips commits that the metadata table knows."""
     kept, left, dropped = [], [], []
     for name in sorted({*built, *building}):
         if name in _KEPT or (name == RECORD_INDEX and moves_rows and knows_keys and name not in building):
