@@ -128,6 +128,7 @@ service Metastore {
 }
 """
 _PORT = 9083
+_NO_HOST = frozenset("/,")
 _TIMEOUT_MS = 30_000
 _AT_ONCE = 500
 _PROVIDER = "spark.sql.sources.provider"
@@ -139,8 +140,13 @@ class MetastoreListing:
     def __init__(self, where: str) -> None:
         host, separator, port = where.rpartition(":")
         self._host, self._port = (host, port) if separator else (port, str(_PORT))
-        if not self._host or not self._port.isdigit():
-            raise UsageError("not a Hive Metastore", expected="hive:HOST:PORT", found=f"hive:{where}")
+        if not self._host or not self._port.isdigit() or not _NO_HOST.isdisjoint(self._host):
+            raise UsageError(
+                "not a Hive Metastore",
+                expected="hive:HOST:PORT",
+                found=f"hive:{where}",
+                todo="Name one server of hive.metastore.uris, without thrift://.",
+            )
         self._interface = _interface()
 
     @property

@@ -90,7 +90,8 @@ class ServerProcess:
                     path=str(self.folder),
                     expected=f"serving clients at 127.0.0.1:{self.port} within {limit_s:g} s",
                     found=last_words(self.folder),
-                    todo="Its data may be deleted: no table depends on it.",
+                    todo=f"Delete {self.folder}/data, if that is damaged, or choose another folder "
+                    "(--zookeeper-dir): no table depends on it.",
                 )
             time.sleep(0.05)
 
@@ -274,6 +275,7 @@ class _Keeper:
                     path=str(self._folder),
                     expected=f"an answer within {START_MAX_S:g} s",
                     found=last_words(self._folder),
+                    todo=f"End the process that holds {self._folder}/lock, or choose another folder (--zookeeper-dir).",
                 )
             time.sleep(0.05)
         _log.info("zookeeper_ready", folder=str(self._folder), port=self.port, joined=self._server is None)
@@ -390,5 +392,5 @@ def _unusable(folder: Path, error: Exception) -> ZooKeeperError:
         "the folder for the embedded ZooKeeper cannot be used",
         path=str(folder),
         found=f"{type(error).__name__}: {error}",
-        todo="Choose another folder.",
+        todo="Choose another folder: --zookeeper-dir.",
     )

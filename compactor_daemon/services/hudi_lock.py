@@ -17,13 +17,12 @@ _IMPLICIT = f"{_PROVIDERS}ZookeeperBasedImplicitBasePathLockProvider"
 _STORAGE = f"{_PROVIDERS}StorageBasedLockProvider"
 _PORT = "2181"
 
-_INSTEAD = {
-    "InProcess": "A lock within one process, such as InProcessLockProvider, keeps no other process away: leave the "
-    "lock out if no other process writes.",
-    "DynamoDB": "Give all writers of the table, Hudi's too, one of the expected providers: a lock in DynamoDB is not "
-    "taken, and another lock would not keep them away.",
-}
-"""What to do, by a part of a provider's name."""
+_ANOTHER = (
+    "Give all writers of the table, Hudi's too, one of the expected providers: this lock is not taken, and another "
+    "one would not keep them away."
+)
+_NONE = "This lock keeps no other process away: leave it out if no other process writes."
+_OF_ONE_PROCESS = ("InProcessLockProvider", "NoopLockProvider")
 
 _OF_A_NODE = ("zookeeper.url", "zookeeper.base_path", "zookeeper.lock_key")
 
@@ -60,13 +59,15 @@ def lock_of(conf: Mapping[str, str], table: str | None = None) -> str:
             "this lock provider is not supported",
             expected=f"{_ZOOKEEPER}, {_IMPLICIT} or {_STORAGE}",
             found=str(provider),
-            todo=next((todo for part, todo in _INSTEAD.items() if part in str(provider)), None),
+            todo=_NONE if str(provider).endswith(_OF_ONE_PROCESS) else _ANOTHER,
         )
     base, key = conf.get("zookeeper.base_path"), conf.get("zookeeper.lock_key", table)
     address = _address(conf)
-    for part, value in (("base_path", base), ("lock_key", key)):
+    for part, value in (("base_path", base), ("lock_key, or hoodie.table.name", key)):
         if value is None:
             raise UsageError("an incomplete ZooKeeper lock", expected=f"{LOCK}zookeeper.{part}")
+    if not str(base).startswith("/"):  # Hudi's client ends, too
+        raise UsageError("not a path in ZooKeeper", expected=f"{LOCK}zookeeper.base_path=/{base}", found=str(base))
     return f"zookeeper:{address}{str(base).rstrip('/')}/{key}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -479,8 +480,33 @@ def test_the_key_of_a_zookeeper_lock_is_the_name_of_the_table() -> None:
     assert writer().conf({**ZOOKEEPER, "hoodie.table.name": "rides"}).options.lock == "zookeeper:zk:2181/locks/rides"
     with pytest.raises(UsageError, match=r"incomplete ZooKeeper lock.*lock_key"):
         writer().conf(ZOOKEEPER)
-    with pytest.raises(UnsupportedError, match=r"DynamoDB.*Give all writers"):
-        writer().conf({"hoodie.write.lock.provider": "org.apache.hudi.aws.transaction.lock.DynamoDBBasedLockProvider"})
+
+
+@pytest.mark.parametrize(
+    "provider",
+    ["aws.transaction.lock.DynamoDBBasedLockProvider", "hive.transaction.lock.HiveMetastoreBasedLockProvider",
+     "client.transaction.lock.FileSystemBasedLockProvider", "client.transaction.lock.NoopLockProvider"],
+)  # fmt: skip
+def test_a_lock_that_is_not_taken_is_refused_with_what_to_do(provider: str) -> None:
+    """Each of the providers that the error names instead is taken."""
+    with pytest.raises(UnsupportedError) as caught:
+        writer().conf({"hoodie.write.lock.provider": f"org.apache.hudi.{provider}"})
+    words = str(caught.value)
+    assert ("leave it out" if "Noop" in provider else "Give all writers") in words
+    instead = re.findall(r"org\.apache\.hudi\.[\w.]+", words.partition("; found")[0])
+    assert len(instead) == 3
+    for one in instead:
+        node = {"hoodie.write.lock.zookeeper.url": "zk:2181", "hoodie.write.lock.zookeeper.base_path": "/locks",
+                "hoodie.write.lock.zookeeper.lock_key": "t"}  # fmt: skip
+        made = writer().conf({"hoodie.write.lock.provider": one, **({} if "Storage" in one else node)})
+        lock = made._described("/tmp/t", Operation.UPSERT).options.lock
+        assert lock == "storage" or str(lock).startswith("zookeeper:zk:2181/")
+
+
+def test_a_lock_in_zookeeper_begins_at_its_root() -> None:
+    node = {**ZOOKEEPER, "hoodie.write.lock.zookeeper.base_path": "locks"}
+    with pytest.raises(UsageError, match=r"base_path=/locks; found locks"):
+        writer().conf({**node, "hoodie.table.name": "rides"})
 
 
 def test_a_quick_heartbeat_that_lapses_ends_the_write(tmp_path: Path) -> None:

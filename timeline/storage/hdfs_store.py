@@ -40,6 +40,7 @@ class HdfsStorage:
                 path=url,
                 expected="hdfs://HOST:PORT/PATH, or hdfs://NAMESERVICE/PATH",
                 found=f"hdfs://{self._authority}/{path}",
+                todo=None if self._authority else "fs.defaultFS in core-site.xml names the one of Hadoop's jobs.",
             )
         self._root = "/" + "/".join(parts)
         self.base_path = f"hdfs://{self._authority}{self._root}"

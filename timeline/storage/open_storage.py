@@ -11,7 +11,8 @@ from .local import LocalStorage
 from .object_url import CLOUDS, cloud_of
 from .storage_options import Given, StorageOptions
 
-_FILE = "file"
+_FILE, _HDFS = "file", "hdfs"
+_NAME_NODE = "HOST:PORT"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -25,7 +26,8 @@ def full_path(url: str) -> str:
     if name.lower() != _FILE:
         if rest.startswith("//"):
             return url
-        todo = f"Write {name}://{rest.lstrip('/')}, or ./{url} if it is the name of a folder."
+        host = f"{_NAME_NODE}/" if name.lower() == _HDFS else ""  # Hadoop takes the one of fs.defaultFS
+        todo = f"Write {name}://{host}{rest.lstrip('/')}, or ./{url} if it is the name of a folder."
         raise UsageError("neither a path nor a URL", path=url, expected=f"{name}://...", found=scheme[0], todo=todo)
     host, path = rest[2:].split("/", 1) if rest.startswith("//") and "/" in rest[2:] else ("", rest)
     if host or not rest.startswith("/") or not path.strip("/"):
@@ -48,7 +50,7 @@ def open_storage(url: str, options: Given = None) -> Storage:
         from .object_store import ObjectStorage  # late: few processes need it
 
         return ObjectStorage(path, given)
-    if scheme == "hdfs":
+    if scheme == _HDFS:
         _check_no_options(path, given)
         from .hdfs_store import HdfsStorage  # late: few processes need it
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -198,6 +200,28 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
         assert "did not start" in str(caught.value)
         assert "Exception" in str(caught.value)
         wait_until(lambda: not servers(tmp_path))
+    (data,) = re.findall(r"Delete (\S+),", str(caught.value))
+    shutil.rmtree(data)
+    with embedded_zookeeper(tmp_path) as server:
+        assert server.problem() is None
+
+
+def test_a_server_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error of a daemon that would join it names the file that its process holds."""
+    with daemon(tmp_path):
+        signal_java(tmp_path, signal.SIGSTOP)
+        wait_until(lambda: not is_serving(int((tmp_path / "port").read_text())))
+        with monkeypatch.context() as patch:
+            patch.setattr(zookeeper_server, "START_MAX_S", 0.1)
+            with pytest.raises(ZooKeeperError) as caught, embedded_zookeeper(tmp_path):
+                pass
+        (held,) = re.findall(r"holds (\S+),", str(caught.value))
+        number = os.stat(held).st_ino
+        lines = Path("/proc/locks").read_text().splitlines()
+        (pid,) = {int(line.split()[4]) for line in lines if line.split()[5].endswith(f":{number}")}
+        os.kill(pid, signal.SIGKILL)
+        with embedded_zookeeper(tmp_path) as server:
+            assert server.problem() is None
 
 
 def test_a_taken_port_is_not_insisted_on(tmp_path: Path) -> None:

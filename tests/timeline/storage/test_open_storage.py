@@ -22,7 +22,7 @@ from phantombase.timeline.storage import contract, local
 from phantombase.timeline.storage.contract import Entry, list_at_once, list_of_table
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.open_storage import full_path, open_storage
 from phantombase.timeline.storage.snapshot import ContentCache, SnapshotStorage
 from phantombase.timeline.storage.staged_file import place_staged, staged_output
 from phantombase.timeline.storage.storage_options import StorageOptions
@@ -62,6 +62,18 @@ def test_what_looks_like_a_url_is_no_folder_of_the_working_directory(
     for words in (["schedule", url, "--sole-writer"], ["compact", url], ["status", url]):
         assert isinstance(CliRunner().invoke(app, words).exception, UsageError)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "right"),
+    [("s3:/bucket/t", "s3://bucket/t"), ("hdfs:/lake/t", "hdfs://HOST:PORT/lake/t"),
+     ("HDFS:lake/t", "HDFS://HOST:PORT/lake/t")],
+)  # fmt: skip
+def test_a_url_with_one_slash_names_the_right_one(url: str, right: str) -> None:
+    """On HDFS the first folder is no host: Hadoop means the name node of its settings."""
+    with pytest.raises(UsageError, match=f"Write {right}, or"):
+        full_path(url)
+    assert full_path(right) == right
 
 
 def test_a_link_is_another_path_of_one_place(tmp_path: Path) -> None:

@@ -408,5 +408,5 @@ def test_a_port_that_hudi_does_not_read_is_refused() -> None:
 
 def test_a_lock_within_a_process_is_refused_with_what_to_do() -> None:
     given = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.InProcessLockProvider"}
-    with pytest.raises(UnsupportedError, match="leave the lock out if no other process writes"):
+    with pytest.raises(UnsupportedError, match="leave it out if no other process writes"):
         writer().conf({**JOB, **given})
