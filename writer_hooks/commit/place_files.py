@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -21,6 +21,7 @@ from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.file_name import WRITER, LogFileName, parse_data_file, partition_metadata
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.prefetch import prefetched
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import Marker, MarkerKind, log_marker_kind, make_marker
@@ -108,24 +109,40 @@ def place_all(table: Table, instant: str, files: Sequence[StagedFile]) -> list[P
         return [one for part in placed for one in part]
 
 
+def refuse_nested_rows(storage: Storage, counts: RowCounts) -> None:
+    """UsageError: the rows of a first write have a partition below another one of theirs."""
+    partitions = {partition for partition, _ in counts}
+    for partition in sorted(partitions):
+        if other := next((p for p in _above(partition) if p in partitions), None):
+            raise _nested(storage, other, partition)
+
+
 def _refuse_nested(table: Table, partition: str, all_: Collection[str]) -> None:
     """UsageError: a new partition is below another one, or above one. Readers of folders, Hudi's too, search for
     none below a partition: its rows would be lost."""
     if not partition or table.storage.find(f"{partition}/{_PARTITION_METADATA}") is not None:
         return
-    parts = partition.split("/")
-    above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
     other = next(
-        (p for p in above if p in all_ or table.storage.find(f"{p}/{_PARTITION_METADATA}") is not None), None
+        (p for p in _above(partition) if p in all_ or table.storage.find(f"{p}/{_PARTITION_METADATA}") is not None),
+        None,
     ) or next(iter(table.partitions(partition)), None)
     if other is not None:
-        raise UsageError(
-            "a partition below another one would not be read",
-            path=f"{table.storage.base_path}/{partition}",
-            expected="partition values of which none begins with another one and a slash",
-            found=f"{other} and {partition}",
-            todo="Change the values, or create the table again with URL encoding of partition values.",
-        )
+        raise _nested(table.storage, other, partition)
+
+
+def _above(partition: str) -> Iterator[str]:
+    parts = partition.split("/")
+    return ("/".join(parts[:depth]) for depth in range(1, len(parts)))
+
+
+def _nested(storage: Storage, other: str, partition: str) -> UsageError:
+    return UsageError(
+        "a partition below another one would not be read",
+        path=f"{storage.base_path}/{partition}",
+        expected="partition values of which none begins with another one and a slash",
+        found=f"{other} and {partition}",
+        todo="Change the values, or create the table again with URL encoding of partition values.",
+    )
 
 
 def _place_partition(table: Table, instant: str, partition: str, files: Iterable[StagedFile]) -> list[Placed]:

@@ -34,6 +34,7 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 
+from ..commit.place_files import refuse_nested_rows
 from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
 from ..engine.arrow_source import in_arrow, rows_mark, with_columns
 from ..engine.engine import Engine, LocalEngine, Pieces
@@ -401,7 +402,7 @@ class Writer:
             refuse_place(storage, partial(open_storage, options=options))
             with first_rows(config, text, engine, storage, what).kept() as rows:
                 with engine.described(shown(what, storage)):
-                    rows.row_counts()
+                    refuse_nested_rows(storage, rows.row_counts())
                 storage.make_folder("")
                 table = create_table(storage, spec)
                 self._name_idle(table, what, streams=streams)

@@ -255,7 +255,8 @@ def test_refused_names_and_values(conf: dict[str, str], error: type[Exception]) 
 # A first write makes its table in a folder of its own, and a refused one leaves nothing behind.
 
 
-ROWS = pa.table({"id": ["a", "b"], "zone": ["x", None], "ts": pa.array([1, None], pa.int64()), "lines": ["u", "v\n"]})
+ROWS = pa.table({"id": ["a", "b"], "zone": ["x", None], "ts": pa.array([1, None], pa.int64()), "lines": ["u", "v\n"],
+                 "nested": ["n", "n/m"]})  # fmt: skip
 
 
 def described(key: str = "id") -> Writer:
@@ -268,6 +269,7 @@ def described(key: str = "id") -> Writer:
         (lambda: described("zone"), "rows without a record key"),
         (lambda: described().ordering("ts"), "rows without an ordering value"),
         (lambda: described().partition("lines"), "not paths inside the table"),
+        (lambda: described().partition("nested"), "a partition below another one"),
         (lambda: described().buckets(10**8), "impossible number of buckets"),
         (lambda: described().option(lock="file:here"), "relative path"),
         (lambda: described().option(lock="flie:/x"), "unknown lock provider"),
