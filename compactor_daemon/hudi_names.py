@@ -105,7 +105,6 @@ def is_of_a_family(name: str) -> bool:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was meant, if one is near."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.88)
     return near[0] if near else None
 

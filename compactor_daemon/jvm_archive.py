@@ -63,7 +63,6 @@ def spark_jars() -> list[Path]:
 
 
 def class_archive() -> ClassArchive:
-    """The archive of this JVM and this Spark."""
     try:
         return _archive()
     except OSError:  # no home, a full disk, a read-only cache

@@ -100,7 +100,6 @@ class ExecuteOptions:
 
     @property
     def spark_master(self) -> str:
-        """The master that Spark gets."""
         return self.master or "local[*]"
 
     @property
@@ -118,7 +117,6 @@ class ExecuteOptions:
 
 
 _HADOOP = "spark.hadoop."
-
 _SPARK_NAMES = {
     "spark.master": "master",
     "spark.driver.memory": "driver-memory",

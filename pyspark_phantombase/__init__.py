@@ -20,7 +20,6 @@ class DefaultSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name of the format."""
         return "phantombase"
 
     def schema(self) -> StructType:

@@ -52,7 +52,6 @@ _OLD_MOMENT = "INT96"
 
 
 def is_pattern(path: str) -> bool:
-    """Whether Spark would take the path as a pattern."""
     return bool(_GLOB & set(path))
 
 
@@ -66,12 +65,10 @@ def only_base(slice_: FileSlice) -> bool:
 def read_alike(
     file: pq.ParquetFile, wanted: pa.Schema, names: Names = SAME_NAMES, defaults: Defaults = NO_DEFAULTS
 ) -> bool:
-    """Whether the columns of a base file are those of the table unchanged. `names`: of the columns in the file.
-
-    They have the table's types and are required where the table's are. A column that the file lacks is null, if the
-    table's may be and has no other default. Spark finds columns whatever the case of their letters, so no two may
-    differ by case alone.
-    """
+    """Whether the columns of a base file are those of the table unchanged. `names`: of the columns in the file. They
+    have the table's types and are required where the table's are. A column that the file lacks is null, if the table's
+    may be and has no other default. Spark finds columns whatever the case of their letters, so no two may differ by
+    case alone."""
     found: pa.Schema = file.schema_arrow
     by_case = {name.lower(): name for name in found.names}
     if names or old_calendar(file) is not None:  # Spark moves its dates by other tables, and knows only today's names
@@ -105,10 +102,8 @@ def _is_simple(kind: pa.DataType) -> bool:
 
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
-
 _THREADS = 8
 """Footers that are read at a time."""
-
 _EXACT = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",

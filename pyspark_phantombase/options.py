@@ -49,7 +49,6 @@ _NAMES = {
     "pin_for": "pin_for",
 }
 """The name of each option, and its meaning. Spark gives the names in lower case."""
-
 _QUERIES = {
     "snapshot": Query.SNAPSHOT,
     "read_optimized": Query.READ_OPTIMIZED,
@@ -67,11 +66,9 @@ TASK_BYTES = 128 << 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
     """One use of the source. `meta_columns`: with the columns `_hoodie_...`. `task_bytes`: stored bytes of one task.
-
     `timezone`: of the table's instants. Of a stream: `read.begin` is where it starts without a checkpoint; `max_files`,
     `max_bytes`, `max_rows`: what writes may have written that one batch takes, 0 for no limit. `pin`: of a query, whose
-    tasks renew it, and which then expires; of a stream, which renews it.
-    """
+    tasks renew it, and which then expires; of a stream, which renews it."""
 
     path: str
     read: ReadOptions

@@ -67,7 +67,6 @@ _META = "_hoodie_"
 
 
 def table_columns(options: SourceOptions) -> StructType:
-    """The columns that a DataFrame has unless its user gives fewer."""
     return spark_columns(shown(_scan(options).schema, options))
 
 

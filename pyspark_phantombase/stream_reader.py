@@ -136,7 +136,6 @@ class Batch:
         return self.after is not None or self.upto is not None
 
     def holds(self, group: GroupKey) -> bool:
-        """Whether a file group of the window belongs to this batch."""
         return (self.after is None or group > self.after) and (self.upto is None or group <= self.upto)
 
 

@@ -59,7 +59,6 @@ class MergeInto:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns of the table that it sets."""
         return frozenset(name for name, _ in self.sets)
 
     def lacking(self, schema: pa.Schema) -> tuple[str, ...]:

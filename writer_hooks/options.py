@@ -106,8 +106,6 @@ class BackPressure:
 
 
 _ABOVE_TRIGGER = 3
-
-
 NO_LIMIT = BackPressure(action=FullAction.GO_ON)
 """The default for writes other than batches of a stream."""
 
@@ -232,7 +230,6 @@ class WriteOptions:
 
     @property
     def services(self) -> ServiceOptions:
-        """The services that run after the commit."""
         counted = self.compaction.schedule.max_delta_commits
         return ServiceOptions.of(counted, **{service.value: getattr(self, service.value) for service in AFTER_A_WRITE})
 

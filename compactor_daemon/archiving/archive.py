@@ -223,8 +223,6 @@ def _would_archive(table: Table, options: ArchiveOptions) -> ArchiveResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """A snapshot of a table and its timeline."""
-
     table: Table
     timeline: Timeline
     files: StateFiles
@@ -242,7 +240,6 @@ def _archive(table: Table) -> Archive:
 
 
 def _finish(seen: _Seen) -> Sequence[str]:
-    """Removes already archived instants from the active timeline."""
     both = _archive(seen.table).held_already(seen.timeline.instants)
     if both:
         remove_instants(seen.table.storage, of_instants(seen.files, both))
@@ -305,7 +302,6 @@ def _result(
 
 
 def run_service(table: Table, options: ArchiveOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
-    """The service, see `RunService`."""
     done = archive_table(table, options, lock)
     count = len(done.archived) + len(done.finished)
     what = f"{plural(count, 'instant')} archived" if count else f"nothing to archive: {done.why}"

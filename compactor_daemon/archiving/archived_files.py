@@ -103,8 +103,6 @@ _FIELDS = {
     ("replacecommit", False): "hoodieRequestedReplaceMetadata",
     ("rollback", True): "hoodieRollbackMetadata",
 }
-
-
 RECORDS_IN_BLOCK = 10
 """As Hudi (hoodie.commits.archival.batch)."""
 _AT_ONCE = 16

@@ -78,8 +78,6 @@ class ArchiveOptions:
 
 
 _LEAST = {"min_instants": 2, "max_instants": 3, "commits_retained": 1, "compaction_commits": 1}
-
-
 _BY_COUNT = ("clean", "rollback")
 """Actions besides writes that are archived. Version 6 keeps restores; all versions keep savepoints and the rest."""
 _WITH_WRITES = (*_BY_COUNT, "restore", "indexing")
@@ -132,7 +130,6 @@ class ArchiveChoice:
     cutoffs: tuple[ArchiveCutoff, ...] = ()
 
     def why_kept(self, instant: Instant) -> str:
-        """Why the instant is kept."""
         actions = _BY_COUNT if instant.completion_time is None else _WITH_WRITES
         if not instant.is_write and instant.action not in actions:
             return f"a {instant.action} stays on the active timeline"
@@ -143,7 +140,6 @@ class ArchiveChoice:
 
 
 def choose(timeline: Timeline, facts: ArchiveFacts, options: ArchiveOptions) -> ArchiveChoice:
-    """The instants to archive now."""
     commits = timeline.completed
     count = len(commits)
     if count <= options.begins_above(count):
@@ -316,11 +312,9 @@ def _services(
     timeline: Timeline, facts: ArchiveFacts, going: Sequence[Instant], options: ArchiveOptions
 ) -> tuple[Instant, ...]:
     """Cleans and rollbacks to archive: version 6 counts each action, as Hudi 0.15; later those older than the last
-    commit.
-
-    From version 8 on restores and completed `indexing` are archived too, which Hudi leaves. What the last compaction of
-    the metadata table does not hold is kept: Hudi's readers skip its entries of instants that are not active.
-    """
+    commit. From version 8 on restores and completed `indexing` are archived too, which Hudi leaves. What the last
+    compaction of the metadata table does not hold is kept: Hudi's readers skip its entries of instants that are not
+    active."""
     pending = (i.requested_time for i in timeline.instants if not i.completed)
     earliest = _first((*pending, *(cutoff.time for cutoff in facts.cutoffs)))
     found: list[Instant] = []

@@ -51,7 +51,6 @@ from .manifest import (
 
 PLANNED = frozenset({"clean", "compaction", "logcompaction", "clustering", "replacecommit"})
 """Actions whose requested file is kept as `plan`."""
-
 ROW_SCHEMA = pa.schema(
     [
         ("instantTime", pa.string()),
@@ -68,8 +67,6 @@ _NAME = re.compile(r"(\d+)_(\d+)_(\d+)\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One completed instant."""
-
     time: str
     completion: str
     action: str
@@ -78,7 +75,6 @@ class Row:
 
 
 def row_batch(rows: Sequence[Row]) -> pa.Table:
-    """The rows in `ROW_SCHEMA`."""
     columns = (
         pa.array([r.time for r in rows], pa.string()),
         pa.array([r.completion for r in rows], pa.string()),

@@ -56,12 +56,10 @@ class Manifest:
 
 
 def manifest_path(folder: str, number: int) -> str:
-    """The path of a manifest."""
     return f"{folder}/manifest_{number}"
 
 
 def manifest_numbers(storage: Storage, folder: str) -> list[int]:
-    """The numbers of all manifests, ascending."""
     names = [entry.name for entry in listed_if_there(storage, folder) or ()]
     return sorted(int(match[1]) for name in names if (match := _MANIFEST.fullmatch(name)))
 
@@ -106,12 +104,10 @@ def put_manifest(storage: Storage, folder: str, before: Manifest, files: tuple[H
 
 
 def set_version(storage: Storage, folder: str, number: int) -> None:
-    """Makes a manifest the one that counts, unless it already is. Errors as `put_manifest`.
-
-    A process that stalled right before its put, and lost the lock, may put an older number while `_version_` is
-    missing. That process removes the number as soon as it finds that the lock is lost: then the greatest manifest
-    counts. A process that holds the lock puts its own number again.
-    """
+    """Makes a manifest the one that counts, unless it already is. Errors as `put_manifest`. A process that stalled
+    right before its put, and lost the lock, may put an older number while `_version_` is missing. That process removes
+    the number as soon as it finds that the lock is lost: then the greatest manifest counts. A process that holds the
+    lock puts its own number again."""
     path, counting = f"{folder}/{VERSION_FILE}", _version(storage, folder)
     for _ in range(_TRIES):
         if counting == number:

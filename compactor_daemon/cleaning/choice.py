@@ -48,7 +48,6 @@ class Policy(Enum):
 
 _RETAINED = {Policy.COMMITS: 10, Policy.HOURS: 24, Policy.VERSIONS: 3}
 """As Hudi."""
-
 _MOST_HOURS = 24 * 365 * 1000
 """An earlier point in time may be no valid date."""
 
@@ -79,7 +78,6 @@ class CleanOptions:
 
     @property
     def retained(self) -> int:
-        """The number of commits, hours or file versions that are kept."""
         return self.retain or _RETAINED[self.policy]
 
 
@@ -88,13 +86,10 @@ _FLAWED = "a newer file of its file group is lost or damaged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanFacts:
-    """What the choice needs besides the view.
-
-    `hours_ago`, `floor`: instant times, now minus the retained hours and minus the floor. `written`: when the
-    completed files of instants were written, by requested time. `holds`: points in time that pins hold. `savepoints`:
-    paths that savepoints keep. `unfinished`: compactions with records of phantombase that are still needed.
-    `clustering`: file groups of pending clusterings.
-    """
+    """What the choice needs besides the view. `hours_ago`, `floor`: instant times, now minus the retained hours and
+    minus the floor. `written`: when the completed files of instants were written, by requested time. `holds`: points in
+    time that pins hold. `savepoints`: paths that savepoints keep. `unfinished`: compactions with records of phantombase
+    that are still needed. `clustering`: file groups of pending clusterings."""
 
     hours_ago: str
     floor: str
@@ -139,7 +134,6 @@ class CleanCutoff:
 
 
 def choose(view: TableView, facts: CleanFacts, options: CleanOptions) -> CleanChoice:
-    """The slices to remove now."""
     timeline = view.timeline
     by_versions = options.policy is Policy.VERSIONS
     cutoffs = [b for b in _cutoffs(timeline, facts, options) if b is not None]
@@ -235,7 +229,6 @@ def _completed(timeline: Timeline, facts: CleanFacts, write: Instant) -> str:
 
 
 def _why_kept(slice_: FileSlice, facts: CleanFacts) -> str | None:
-    """Why an old slice is kept; None: it is removed."""
     if slice_.key in facts.clustering:
         return "a pending clustering has it"
     if any(file.path in facts.savepoints for file in slice_.files):

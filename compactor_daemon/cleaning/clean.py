@@ -46,7 +46,6 @@ _log = get_logger()
 _ROLLED_BACK = {Guard.ROLLBACK: "a plan that is only requested is removed then; another one has removed files already"}
 _NOT_BEGUN = {Guard.ROLLBACK: "the plan has removed nothing, and its removal cancels it"}
 _REMOVED = dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "the files are removed, which only remains to be recorded")
-
 _PARTITION_FILES = (".hoodie_partition_metadata", "..hoodie_partition_metadata.crc")
 
 
@@ -137,12 +136,10 @@ def _complete(table: Table, instant: str, plan: CleanPlan, took_ms: int, lock: T
 
 
 def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan) -> frozenset[str]:
-    """Removes empty partitions; returns which were removed. `table`: of a section.
-
-    While a write is pending they are kept: it may be about to place files there. A removed partition has no partition
-    metadata file; its empty folder is kept. A process may stall right here and lose the lock while others write:
-    so only the files of the listing are deleted, and they are put back if the partition has more files since.
-    """
+    """Removes empty partitions; returns which were removed. `table`: of a section. While a write is pending they are
+    kept: it may be about to place files there. A removed partition has no partition metadata file; its empty folder is
+    kept. A process may stall right here and lose the lock while others write: so only the files of the listing are
+    deleted, and they are put back if the partition has more files since."""
     gone, storage = set(), table.storage
     for partition in plan.partitions:
         entries = listed_if_there(storage, partition)
@@ -220,7 +217,6 @@ def _plan(view: TableView, choice: CleanChoice, options: CleanOptions, before: s
 
 
 def run_service(table: Table, options: CleanOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
-    """The service, see `RunService`."""
     done = clean_table(table, options, lock)
     files, cleans = done.files + sum(one.files for one in done.finished), len(done.finished) + bool(done.instant)
     what = f"{plural(files, 'file')} removed, {human_bytes(done.bytes)}" if cleans else f"nothing to clean: {done.why}"

@@ -123,7 +123,6 @@ class ClusteringWindow:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all its files."""
         return sum(one.base_bytes for one in self.slices)
 
 
@@ -139,7 +138,6 @@ class ClusterChoice:
 
     @property
     def why(self) -> str:
-        """Why nothing is clustered."""
         if not self.small:
             return "no file is small"
         return "too few small files in a row"

@@ -67,21 +67,17 @@ from .pending import (
 from .stale import withdraw_stale
 
 _POLL_S = 1.0
-
 _log = get_logger()
-
 ClusterProgress = Callable[[str, int, int], None]
 """Called with (instant, files made, files in all)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clustered:
-    """A completed clustering: `files` files of `bytes` became `made` files of `bytes_made`, with `rows` rows.
-
-    `copied`: the number of new files copied as bytes; `copied_row_groups`: their row groups; `encoded`: the number of
-    files that `try` did not copy, by the reason. `repeated_keys`: rows with the record key of an earlier row of the
-    same new file; a later upsert or delete changes only the first of these on versions 8 and 9.
-    """
+    """A completed clustering: `files` files of `bytes` became `made` files of `bytes_made`, with `rows` rows. `copied`:
+    the number of new files copied as bytes; `copied_row_groups`: their row groups; `encoded`: the number of files that
+    `try` did not copy, by the reason. `repeated_keys`: rows with the record key of an earlier row of the same new file;
+    a later upsert or delete changes only the first of these on versions 8 and 9."""
 
     instant: str
     files: int
@@ -98,11 +94,9 @@ class Clustered:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterResult:
     """`done`: completed now, or what would be done, with instant "". `finished`: clusterings that an earlier run left.
-
     `cancelled`: instants of cancelled plans of earlier runs, whose files had changed. In a dry run `finished` and
     `cancelled` are what a run would do. `left`: new files that the bounds left to the next run. `why`: why there was
-    nothing to do. `small`, `kept`: see `ClusterChoice`.
-    """
+    nothing to do. `small`, `kept`: see `ClusterChoice`."""
 
     done: Clustered | None
     finished: tuple[Clustered, ...] = ()
@@ -430,7 +424,6 @@ def _result(
 
 
 def run_service(table: Table, options: ClusterOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
-    """The service, see `RunService`."""
     try:
         done = cluster_table(table, options, lock, output=means.output, threads=means.threads)
     except UnsupportedError as error:  # such as a bucket-indexed table of a fleet: no failure

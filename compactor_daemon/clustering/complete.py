@@ -65,12 +65,10 @@ _CANCELLED = {
 def complete(
     table: Table, pending: PendingClustering, made: Sequence[Made], rules: SliceRules, lock: TableLock
 ) -> list[Made]:
-    """Makes the staged files visible; returns them with their final sizes, or [] if another process did so.
-
-    `rules`: how the files were read. BarrierError: a pending write may still change the inputs; try again later.
-    ConflictError: the inputs changed, the plan was removed or is superseded (see `pending`), or Hudi executes it.
-    UnknownCommitError: see there.
-    """
+    """Makes the staged files visible; returns them with their final sizes, or [] if another process did so. `rules`:
+    how the files were read. BarrierError: a pending write may still change the inputs; try again later. ConflictError:
+    the inputs changed, the plan was removed or is superseded (see `pending`), or Hudi executes it. UnknownCommitError:
+    see there."""
     with exclusive(table, lock, "complete a clustering") as held:
         table, timeline = held.table, held.timeline
         found = _found(table, timeline, pending)

@@ -81,5 +81,4 @@ class ClusterOptions:
 
     @property
     def small(self) -> int:
-        """Files below this number of bytes are small."""
         return self.small_size if self.small_size is not None else max(1, self.target_size // 2)

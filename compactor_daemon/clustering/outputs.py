@@ -249,10 +249,8 @@ class OutputFileSpec:
 class Made:
     """A staged file. `final`: its path once the clustering completes; `size` in bytes; `ledger`: its rows, all inserted
     from `inputs`, the names of the files; `ranges`: of its columns, if the metadata table has statistics.
-
     `copied_row_groups`: 0 if it was encoded, or another process made it. `encoded`: why it was not copied, "" if no
-    copy was requested. `repeated_keys`: see `RowsIn`.
-    """
+    copy was requested. `repeated_keys`: see `RowsIn`."""
 
     partition: str
     file_id: str

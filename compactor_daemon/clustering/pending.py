@@ -130,12 +130,10 @@ class PendingClustering:
 
     @property
     def groups(self) -> tuple[ClusterGroup, ...]:
-        """The groups of inputs; each becomes one file."""
         return self.plan.groups
 
     @property
     def time(self) -> str:
-        """Its instant time."""
         return self.requested.requested_time
 
 
@@ -211,7 +209,6 @@ def is_at_work(table: Table, pending: PendingClustering, now_ms: Callable[[], in
 
 
 def is_of_hudi(table: Table, pending: PendingClustering) -> bool:
-    """Whether Hudi has started to execute the plan."""
     try:
         decided_completion(table, pending)
     except ConflictError:

@@ -36,7 +36,6 @@ _BLOCKS = {
     **READ_INSIDE,
     **dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "a write that is not to be there may be what blocks them"),
 }
-
 _WRITES = ("commit", "deltacommit", "replacecommit")
 
 

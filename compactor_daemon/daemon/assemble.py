@@ -128,13 +128,10 @@ def open_daemon(
     observer: Observer | None = None,
     runner: Runner | None = None,
 ) -> Iterator[Daemon]:
-    """A daemon for some tables, or for those of a `catalog`, ready to `run`.
-
-    Errors of the tree: ZooKeeper, or every named table, cannot be used. A table that cannot be used is tried again.
-
-    `zookeeper` None: a single daemon. `lock`: as for `table_lock`. `sole_writer`: no other process writes to the
-    tables. `runner`: a runner that is open already.
-    """
+    """A daemon for some tables, or for those of a `catalog`, ready to `run`. Errors of the tree: ZooKeeper, or every
+    named table, cannot be used. A table that cannot be used is tried again. `zookeeper` None: a single daemon. `lock`:
+    as for `table_lock`. `sole_writer`: no other process writes to the tables. `runner`: a runner that is open
+    already."""
     given = all_storage_options(paths, settings.storage_options, execute, runner)
     settings = replace(settings, storage_options=given)
     if runner is None and not execute.on_cluster:

@@ -199,7 +199,6 @@ def _serves(tables: Mapping[str, TableState], closed: set[str], now_ms: int) -> 
 
 
 def _resumed(tables: Mapping[str, TableState]) -> list[Resume]:
-    """The instants that have waited and may continue, earliest first."""
     return sorted(
         (Resume(name, i) for name, t in tables.items() for i in t.resumable), key=lambda r: (r.instant, r.table)
     )
@@ -267,7 +266,6 @@ def _choose(table: TableState, now_ms: int, order: DaemonOrder, pick: Callable[[
 
 
 def _at_rest(tables: Mapping[str, TableState]) -> bool:
-    """Whether every table has had a snapshot and no upkeep is running or due."""
     return all(t.seen and not t.busy and not t.due for t in tables.values())
 
 

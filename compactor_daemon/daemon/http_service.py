@@ -33,8 +33,6 @@ from .loop import Daemon
 from .served_table import DaemonSettings
 
 _SHOWN = 3
-
-
 _RECENT = 5
 _USUAL = TriggerOptions()
 

@@ -50,7 +50,6 @@ from .table_state import Pending, TableState
 from .work import Ended, Observer, RunningWork, Summary
 
 _log = get_logger()
-
 _SUSPENDED_MAX = 32
 """The most instants that wait for writes in a thread of their own; further ones hold their slot while they wait."""
 _UPKEEP_THREADS = 8
@@ -74,8 +73,6 @@ _ECHO_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """A table that a daemon serves, and its pool."""
-
     served: Served
     pool: Pool
 

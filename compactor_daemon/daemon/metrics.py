@@ -135,7 +135,6 @@ class Metrics(Observer):
             family.remove_by_labels({"table": table})
 
     def zookeeper(self, connected: bool) -> None:
-        """Whether ZooKeeper is connected."""
         if self._connected is None:
             self._connected = Gauge(
                 "phantombase_zookeeper_connected", "1 while ZooKeeper answers", registry=self.registry
@@ -153,7 +152,6 @@ class Metrics(Observer):
 
 
 _log = get_logger()
-
 _CLIENT_S = 10.0
 """How long a client may take to send its request."""
 

@@ -103,12 +103,8 @@ class Served(Protocol):
 
 _ASK_AGAIN_S = 300.0
 """How soon to check again whether a compaction is due: time alone can make it so, without new writes."""
-
-
 _SECONDS = re.compile(r"\d+ of \d+ seconds")
 """The part of the reason that no plan is due that changes at each snapshot."""
-
-
 _log = get_logger()
 
 

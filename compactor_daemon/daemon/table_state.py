@@ -66,7 +66,6 @@ class TableState:
         )
 
     def is_startable(self, now_ms: int) -> bool:
-        """Whether any instant may be claimed now."""
         return next(self.startable(now_ms), None) is not None
 
     def after_snapshot(
@@ -104,7 +103,6 @@ class TableState:
         return replace(self, snapshot_at=min(self.snapshot_at, moment_ms))
 
     def begin(self, instant: str, served: int) -> TableState:
-        """Work on an instant begins here."""
         return replace(self, running=self.running | {instant}, served=served)
 
     @property
@@ -121,23 +119,18 @@ class TableState:
         return replace(self, resumable=self.resumable | {instant})
 
     def resume(self, instant: str) -> TableState:
-        """The instant has a slot again."""
         return replace(self, suspended=self.suspended - {instant}, resumable=self.resumable - {instant})
 
     def end(self, instant: str) -> TableState:
-        """Work on the instant has ended here."""
         return replace(self.resume(instant), running=self.running - {instant})
 
     def without(self, instants: frozenset[str]) -> TableState:
-        """These instants are not pending any more."""
         return replace(self, pending=tuple(p for p in self.pending if p.instant not in instants))
 
     def claimed_by_others(self, instant: str) -> TableState:
-        """Another process holds the claim on the instant."""
         return replace(self, claimed=self.claimed | {instant})
 
     def postpone(self, instant: str, until_ms: int) -> TableState:
-        """The instant is not tried before `until_ms`."""
         return replace(self, postponed={**self.postponed, instant: until_ms})
 
     def requested_ms(self, instant: str) -> int | None:

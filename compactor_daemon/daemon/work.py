@@ -20,7 +20,6 @@ from ..services.last_run import ServiceDone
 from .served_table import Served
 
 _log = get_logger()
-
 _SUSPENDED_POLL_S = 0.5
 
 

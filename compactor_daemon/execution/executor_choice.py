@@ -60,7 +60,6 @@ class Sized(Protocol):
 
 
 def work_of(slices: Iterable[Sized], slice_memory: int) -> ExecutorWork:
-    """The work of some file slices."""
     sizes = [one.base_bytes + one.log_bytes for one in slices]
     return ExecutorWork(slices=len(sizes), read_bytes=sum(sizes), slice_memory=slice_memory)
 

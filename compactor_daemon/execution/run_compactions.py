@@ -43,8 +43,6 @@ from .executor_choice import ExecutorChoice, check_memory, this_machine
 from .runners import all_storage_options, log_choice, open_runner
 
 _log = get_logger()
-
-
 InstantProgress: TypeAlias = Callable[[str, int, int], None]
 """Called with (instant, file slices done, file slices in all) while an instant's file slices are staged."""
 
@@ -197,8 +195,6 @@ class _Run:
 
 
 _ENDS_ALL = (StoppedError, SparkError, LockError)
-
-
 _ERRORS_MAX = 16
 
 

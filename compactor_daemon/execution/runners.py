@@ -32,8 +32,6 @@ _CAUSES = 2
 
 
 class Spark(Protocol):
-    """A source of a Spark context."""
-
     def context(self) -> Any:
         """Waits for the context; SparkError: Spark does not start."""
 
@@ -187,7 +185,6 @@ def _cancel(context: Any, group: str, thread: threading.Thread) -> None:
 
 
 def _completed(context: Any, group: str) -> int:
-    """The number of completed tasks of a job group."""
     tracker = context.statusTracker()
     done = 0
     for job in tracker.getJobIdsForGroup(group):
@@ -202,7 +199,6 @@ _log = get_logger()
 
 
 def log_choice(choice: ExecutorChoice) -> None:
-    """A line in the log."""
     _log.info("executor", executor=choice.executor.value, threads=choice.threads, why=choice.why)
 
 
@@ -246,7 +242,6 @@ class ChosenRunner:
             return self._spark
 
     def stop(self) -> None:
-        """Ends Spark, if it was started."""
         if self._spark is not None:
             self._spark.stop()
 

@@ -62,9 +62,7 @@ def _is_default(conf: Any, name: str) -> bool:
 
 _LEAN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for seconds: the optimising compiler and a parallel collector cost more than they save."""
-
 _LAST_LINES = 3
-
 _stopping: threading.Thread | None = None
 """The thread that stops the process's last context; Spark allows one context at a time."""
 
@@ -82,7 +80,6 @@ class RunningSpark:
     running: Any
 
     def context(self) -> Any:
-        """The context."""
         return self.running
 
 

@@ -49,7 +49,6 @@ class SliceResult:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
         return asdict(self)
 
 
@@ -219,12 +218,10 @@ class PlannedCompaction:
         threads: int = 1,
         storage_options: Given = None,
     ) -> Compacted:
-        """Makes the compaction visible, by one decision. `lock`: see `compact`.
-
-        A slice whose inputs changed since its task ran is merged again here, `threads` at a time; with `merge_missing`
-        also one whose task did not run. `properties`: recorded in the extra metadata of the commit.
-        UsageError: tasks did not run. ConflictError: it is completed, or was unscheduled.
-        """
+        """Makes the compaction visible, by one decision. `lock`: see `compact`. A slice whose inputs changed since its
+        task ran is merged again here, `threads` at a time; with `merge_missing` also one whose task did not run.
+        `properties`: recorded in the extra metadata of the commit. UsageError: tasks did not run. ConflictError: it is
+        completed, or was unscheduled."""
         opened = Table.open(self.table, self._given(storage_options))
         if self.instant not in pending_instants(opened):
             raise ConflictError(

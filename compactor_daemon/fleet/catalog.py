@@ -45,8 +45,6 @@ DEPTH = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """Tables that are found: the listing, and the pools."""
-
     listing: TableListing
     pools: Pools
 
@@ -285,7 +283,6 @@ def fleet_of(listing: str) -> str:
 
 
 def folder_of(session: ZooKeeperSession, fleet: str) -> str:
-    """The node of a fleet."""
     return f"{session.options.root}/phantombase/fleets/{fleet}"
 
 

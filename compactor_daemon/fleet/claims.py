@@ -53,7 +53,6 @@ class Claim:
 
     @staticmethod
     def of_this_process(instant: str, holder: str) -> Claim:
-        """A claim made now."""
         return Claim(
             instant=instant,
             holder=holder,
@@ -64,11 +63,9 @@ class Claim:
         )
 
     def after(self, note: WorkNote) -> Claim:
-        """The claim with the progress that its holder notes."""
         return replace(self, attempt=note.attempt, done=note.done, total=note.total, input_bytes=note.bytes)
 
     def to_json(self) -> bytes:
-        """As stored."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @staticmethod

@@ -95,7 +95,6 @@ class Pool:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a pattern means the table of this name."""
     return fnmatchcase(name if "/" in pattern else name.rpartition("/")[2], pattern)
 
 
@@ -118,11 +117,9 @@ class Pools:
         return (*self.pools, self.others)
 
     def takes(self, name: str) -> bool:
-        """Whether a table is served at all."""
         return (not self.include or _any(name, self.include)) and not _any(name, self.exclude)
 
     def of(self, name: str) -> Pool:
-        """The pool of a table."""
         return next((one for one in self.pools if matches(name, one.match)), self.others)
 
 
@@ -243,7 +240,6 @@ class QuotaUsage:
         return read == 0 or read + size <= self._budget(pool)
 
     def shown(self, now: int, epoch_ms: int) -> tuple[PoolUsage, ...]:
-        """What every pool uses."""
         running = Counter(one.pool for one in self._open.values())
         return tuple(
             PoolUsage(

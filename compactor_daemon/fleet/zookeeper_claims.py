@@ -26,7 +26,6 @@ from .claims import Claim, find_table_id
 from .zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 
 _log = get_logger()
-
 _REPORT_S = 1.0
 
 
@@ -114,7 +113,6 @@ class ZooKeeperClaims:
         return True
 
     def ring(self, instant: str) -> None:
-        """Announces a requested plan to the fleet."""
         self._call(self.session.client.ensure_path_async, self._requests)
         self._call(self.session.client.set_async, self._requests, instant.encode())
 

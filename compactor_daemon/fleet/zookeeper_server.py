@@ -54,7 +54,6 @@ _JVM = (
     "-Dzookeeper.jmx.log4j.disable=true",
 )
 _GUARDED = 'exec 3<&0; (read -r _ <&3; kill -KILL 0) & exec "$@" </dev/null 3<&-'
-
 _ASK_MAX_S = 2.0
 _ANSWER_BYTES_MAX = 1 << 20
 _LAST_LINES = 3
@@ -70,7 +69,6 @@ class ServerProcess:
     process: subprocess.Popen[bytes]
 
     def has_ended(self) -> bool:
-        """Whether the process has ended."""
         return self.process.poll() is not None
 
     def stop(self) -> None:
@@ -194,14 +192,12 @@ def is_free(port: int) -> bool:
 
 
 _log = get_logger()
-
 START_MAX_S = 60.0
 _CHECK_S = 0.5
 _AGAIN_S = 10.0
 """How long until the next try, after a server was started again."""
 _PORT_MAX_S = 2.0
 """How long to wait for the kept port: a server that is being killed may release its lock before its port."""
-
 _SETTINGS: dict[str, object] = {
     "tickTime": 500,  # ms; sessions last at least two ticks
     "maxSessionTimeout": 300_000,  # ms

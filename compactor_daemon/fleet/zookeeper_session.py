@@ -28,7 +28,6 @@ from phantombase.timeline.option import check_above_zero
 from phantombase.timeline.reachable import why_unreachable
 
 _log = get_logger()
-
 _PORT = 2181
 
 
@@ -57,7 +56,6 @@ class ZooKeeperOptions:
 
     @property
     def servers(self) -> str:
-        """The servers without the chroot."""
         return self.hosts.partition("/")[0]
 
     @property

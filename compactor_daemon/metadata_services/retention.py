@@ -153,7 +153,6 @@ def _remove(metadata: Table, files: StateFiles, instants: Sequence[Instant]) -> 
 
 CLEAN_SUFFIX = "002"
 """The suffix of the instant of a clean of the metadata table on version 6."""
-
 _ACTION = "clean"
 _OPTIONS = CleanOptions(policy=Policy.VERSIONS, retain=2, floor_s=0)
 _INSTANTS_AFTER_COMPACTION = 3

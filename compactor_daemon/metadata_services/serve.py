@@ -70,7 +70,6 @@ _WAITS = {
     **READ_INSIDE,
     **dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "asked inside: where one refuses, nothing is due until it ends"),
 }
-
 _DECODE: dict[str, Callable[[bytes, str], object]] = {"rollback": decode_rollback_plan, "clean": decode_clean_plan}
 
 
@@ -217,12 +216,10 @@ class MetadataServed:
 
 
 def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, dry_run: bool = False) -> MetadataServed:
-    """Runs the due services of a table's metadata table, under the table's lock; nothing where it has none.
-
-    May be repeated: what a dead process left is finished. `dry_run`: nothing is changed.
-    LockError: the lock was not free, or was lost. MalformedError, UnsupportedError, MissingFileError: the metadata
-    table cannot be compacted; it is unchanged.
-    """
+    """Runs the due services of a table's metadata table, under the table's lock; nothing where it has none. May be
+    repeated: what a dead process left is finished. `dry_run`: nothing is changed. LockError: the lock was not free, or
+    was lost. MalformedError, UnsupportedError, MissingFileError: the metadata table cannot be compacted; it is
+    unchanged."""
     if (nothing := _nothing(table.reload(), options)) is not None:  # so that most writes take no lock
         return nothing
     with exclusive(table, lock, "serve the metadata table", _WAITS) as held:

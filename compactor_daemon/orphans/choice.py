@@ -61,7 +61,6 @@ class OrphanKind(Enum):
 
     @property
     def is_data(self) -> bool:
-        """Whether readers may see it."""
         return self in (OrphanKind.BASE, OrphanKind.LOG)
 
 
@@ -81,7 +80,6 @@ class Item:
 
     @property
     def name(self) -> str:
-        """The last part of the path."""
         return self.path.rpartition("/")[2]
 
     @property
@@ -92,12 +90,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanFacts:
-    """What the choice needs.
-
-    `timeline`: loaded after the items were listed, with its archive. `archived`: times in the archive, of any action.
-    `newest`: the greatest time in use before the items were listed. `processes`: by instant, why a process may need its
-    files. `named`: by file name, or instant, what names it. `blocks`: by path of a log file, why its blocks keep it.
-    """
+    """What the choice needs. `timeline`: loaded after the items were listed, with its archive. `archived`: times in the
+    archive, of any action. `newest`: the greatest time in use before the items were listed. `processes`: by instant,
+    why a process may need its files. `named`: by file name, or instant, what names it. `blocks`: by path of a log file,
+    why its blocks keep it."""
 
     timeline: Timeline
     newest: str
@@ -109,8 +105,6 @@ class OrphanFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptItem:
-    """An item that stays, and why."""
-
     path: str
     why: str
 
@@ -187,7 +181,6 @@ def _why_kept(item: Item, facts: OrphanFacts, older_s: float, now_ms: int) -> st
 
 
 def why_young(item: Item, older_s: float, now_ms: int) -> str | None:
-    """Why an item stays by its age, if it does."""
     return "it is younger than --older-than" if now_ms - item.modified_ms <= older_s * 1000 else None
 
 

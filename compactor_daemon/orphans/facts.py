@@ -143,12 +143,9 @@ def newest_time(timeline: Timeline) -> str:
 
 def gather(table: Table, items: Sequence[Item], newest: str, older_s: float, now_ms: int) -> OrphanFacts:
     """The facts about these items, which were listed before. Little is read where none of them may be an orphan.
-
-    `newest`: see `OrphanFacts`. `now_ms`: by the clock of the storage.
-
-    ConflictError: see `refuse_in_progress`; or a plan of a rollback cannot be read. MalformedError, MissingFileError,
-    UnknownStateError: a record, or the archive, cannot be read: it may name any file.
-    """
+    `newest`: see `OrphanFacts`. `now_ms`: by the clock of the storage. ConflictError: see `refuse_in_progress`; or a
+    plan of a rollback cannot be read. MalformedError, MissingFileError, UnknownStateError: a record, or the archive,
+    cannot be read: it may name any file."""
     timeline = table.load_timeline()
     refuse_in_progress(table, timeline)
     facts = OrphanFacts(timeline=timeline, newest=newest)
@@ -306,12 +303,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _blocks(table: Table, facts: OrphanFacts, items: Sequence[Item]) -> Iterator[tuple[str, str]]:
-    """(path of a log file, why its blocks keep it). Where names show the writer of a log file no block is read.
-
-    On version 6 several writes append to one log file, so it stays while any write is pending; compactions append to
-    none. Log files of buckets that a resize makes are named after the resize, and hold blocks of the writes that go on
-    meanwhile.
-    """
+    """(path of a log file, why its blocks keep it). Where names show the writer of a log file no block is read. On
+    version 6 several writes append to one log file, so it stays while any write is pending; compactions append to none.
+    Log files of buckets that a resize makes are named after the resize, and hold blocks of the writes that go on
+    meanwhile."""
     by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
     if not by_base and not table.config.may_have_upgraded_logs and not is_consistently_hashed(table.storage):
         return

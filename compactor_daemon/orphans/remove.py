@@ -160,7 +160,6 @@ def _why(item: Item) -> str:
 
 
 def run_service(table: Table, options: OrphanOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
-    """The service, see `RunService`."""
     done = remove_orphans(table, options, lock)
     what = f"{plural(done.files, 'file')} removed, {human_bytes(done.bytes)}" if done.files else "no orphan files"
     return ServiceAnswer(what=what, files=done.files, bytes=done.bytes)

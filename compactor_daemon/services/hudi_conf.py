@@ -42,27 +42,22 @@ _STRATEGIES = {s.name: s for s in TriggerStrategy if s is not TriggerStrategy.AL
 """By Hudi's names; ALWAYS is not one of them."""
 _POLICIES = {policy.hudi_name: policy for policy in Policy}
 _ORDERS = {"linear": SortOrder.ORDER, "z-order": SortOrder.ZORDER, "hilbert": SortOrder.HILBERT}
-
 Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
 """By Hudi's name: the name of the field here, and the function that parses its value."""
-
 _KNOWN: Known = {
     "hoodie.parquet.compression.codec": ("codec", _codec),
     "hoodie.parquet.bloom.filter.enabled": ("bloom", _bloom),
     "hoodie.memory.compaction.max.size": ("memory_limit", int),
     "hoodie.memory.spillable.map.path": ("spill_dir", str),
 }
-
 SCHEDULE_CONF: Known = {
     "hoodie.compact.inline.trigger.strategy": ("strategy", _strategy),
     "hoodie.compact.inline.max.delta.commits": ("max_delta_commits", int),
     "hoodie.compact.inline.max.delta.seconds": ("max_delta_seconds", int),
     **STRATEGY_CONF,
 }
-
 HUDI_NAMES = frozenset(_KNOWN)
 """The names `parse_hudi_conf` knows."""
-
 _CLEANS: Known = {
     "policy": ("policy", lambda text: _POLICIES[text.strip().upper()]),
     "commits.retained": (Policy.COMMITS.value, int),
@@ -71,13 +66,11 @@ _CLEANS: Known = {
 }
 CLEAN_CONF: Known = {f"hoodie.{word}.{name}": known for word in ("clean", "cleaner") for name, known in _CLEANS.items()}
 """How much is retained, by policy. The names with `cleaner` are the older ones."""
-
 ARCHIVE_CONF: Known = {
     "hoodie.keep.min.commits": ("min_instants", int),
     "hoodie.keep.max.commits": ("max_instants", int),
 }
 METADATA_CONF: Known = {"hoodie.metadata.compact.max.delta.commits": ("max_delta_commits", int)}
-
 _PLAN = "hoodie.clustering.plan.strategy."
 _OF_COMMANDS: Mapping[type, Known] = {
     ScheduleOptions: SCHEDULE_CONF,
@@ -100,7 +93,6 @@ _OF_COMMANDS: Mapping[type, Known] = {
 """Hudi's names for the options of commands, by option dataclass."""
 KINDS = frozenset(_OF_COMMANDS)
 """The option dataclasses with fields that have names of Hudi."""
-
 _DONE_BY_COMMANDS = frozenset(("hoodie.clean.automatic", "hoodie.archive.automatic"))
 """They set what runs after a write; a command runs, whatever their values."""
 _LAZY = frozenset(("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes"))
@@ -121,7 +113,6 @@ class CommandConf:
 
 
 def conf_names(kind: type) -> frozenset[str]:
-    """Hudi's names for the options of a dataclass."""
     return frozenset(_OF_COMMANDS.get(kind, ()))
 
 

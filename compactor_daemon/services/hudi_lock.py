@@ -16,14 +16,12 @@ _ZOOKEEPER = f"{_PROVIDERS}ZookeeperBasedLockProvider"
 _IMPLICIT = f"{_PROVIDERS}ZookeeperBasedImplicitBasePathLockProvider"
 _STORAGE = f"{_PROVIDERS}StorageBasedLockProvider"
 _PORT = "2181"
-
 _ANOTHER = (
     "Give all writers of the table, Hudi's too, one of the expected providers: this lock is not taken, and another "
     "one would not keep them away."
 )
 _NONE = "This lock keeps no other process away: leave it out if no other process writes."
 _OF_ONE_PROCESS = ("InProcessLockProvider", "NoopLockProvider")
-
 _OF_A_NODE = ("zookeeper.url", "zookeeper.base_path", "zookeeper.lock_key")
 
 

@@ -33,7 +33,6 @@ class ServiceDone(ServiceAnswer):
 
 _EARLY = 0.9
 """The services are due after this part of the interval since the last run."""
-
 PATH = f"{RECORDS}/services"
 
 

@@ -47,7 +47,6 @@ class Service(Enum):
 
     @property
     def run(self) -> RunService:
-        """The function that runs it."""
         found: RunService = import_module(f"phantombase.compactor_daemon.{self.module}").run_service
         return found
 
@@ -72,11 +71,9 @@ class ServiceOptions:
 
     @property
     def services(self) -> tuple[Service, ...]:
-        """The services to run, in their order."""
         return tuple(s for s in Service if s in self.chosen)
 
     def options_of(self, service: Service) -> Any:
-        """The options with which a service runs."""
         return self.archiving if service is Service.ARCHIVE else self.chosen[service]
 
     @property

@@ -52,12 +52,10 @@ def due_at_once(options: CompactionOptions) -> CompactionOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfterCommit:
-    """What happened after a commit.
-
-    `scheduled`: the requested compaction, or None with the reason in `why`. `compacted`: executed inline. `left`:
-    compactions that are still pending because of the limit. `cleaned`: how many files a clean removed. `archived`: how
-    many instants were archived. `error`: the first error in one line, if there was one.
-    """
+    """What happened after a commit. `scheduled`: the requested compaction, or None with the reason in `why`.
+    `compacted`: executed inline. `left`: compactions that are still pending because of the limit. `cleaned`: how many
+    files a clean removed. `archived`: how many instants were archived. `error`: the first error in one line, if there
+    was one."""
 
     scheduled: str | None = None
     why: str = ""

@@ -36,7 +36,6 @@ from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, is_re
 from ..options import BackPressure, FullAction
 
 _log = get_logger()
-
 _POLL_S = 1.0
 
 
@@ -50,7 +49,6 @@ class Full:
 
     @property
     def key(self) -> GroupKey:
-        """The file group."""
         return self.slice.key
 
 
@@ -72,12 +70,10 @@ def shows_compaction(timeline: Timeline) -> bool:
 
 
 class Capacity:
-    """Whether the file groups of one write have capacity for it. `waited_s`: seconds it has waited so far.
-
-    `limit`: the number of log files at which a file group is full, None: never. `relieve`: called while the write
-    waits; it does what this write may do about the full groups, and returns the result as text. Its argument: whether
-    a full file group is in no pending plan. `compacts`: whether this write requests compactions at all.
-    """
+    """Whether the file groups of one write have capacity for it. `waited_s`: seconds it has waited so far. `limit`: the
+    number of log files at which a file group is full, None: never. `relieve`: called while the write waits; it does
+    what this write may do about the full groups, and returns the result as text. Its argument: whether a full file
+    group is in no pending plan. `compacts`: whether this write requests compactions at all."""
 
     def __init__(
         self, table: Table, options: BackPressure, limit: int | None, relieve: Callable[[bool], str], *, compacts: bool

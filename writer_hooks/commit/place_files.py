@@ -53,12 +53,10 @@ def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict
 
 
 def refuse_planned(table: Table, instant: str, write: Write, replaced: Iterable[GroupKey]) -> None:
-    """ConflictError: a delete_partition replaces a file group of a pending compaction, which Hudi refuses too.
-
-    Once the cleaner has removed the group, Hudi could never execute the plan. An overwrite is allowed, as in Hudi:
-    readers and compactors of phantombase leave out the replaced file group. With change data capture it is refused:
-    Hudi's CDC query expects the replaced rows in a base file of the plan, and fails.
-    """
+    """ConflictError: a delete_partition replaces a file group of a pending compaction, which Hudi refuses too. Once the
+    cleaner has removed the group, Hudi could never execute the plan. An overwrite is allowed, as in Hudi: readers and
+    compactors of phantombase leave out the replaced file group. With change data capture it is refused: Hudi's CDC
+    query expects the replaced rows in a base file of the plan, and fails."""
     if write.operation is Operation.DELETE_PARTITION or table.config.captures_changes:
         for key in sorted(table.facts.pending_plans(table.load_timeline()).keys() & set(replaced)):
             raise ConflictError(
@@ -181,12 +179,10 @@ def _log_versions(table: Table, partition: str) -> dict[tuple[str, str], int]:
 
 
 def write_stat(placed: Placed, instant: str, *, names_slice: bool) -> WriteStat:
-    """The statistics of a file in the commit, as Hudi 0.15 and 1.2 write them.
-
-    `names_slice`: the statistics of a log file name the log files below it (version 6, and change data capture). They
-    always name the base file below it; Hudi's do not, from version 8 on without capture. So a reader detects a lost
-    base file also after the write that made it is archived (`Witness.below_of`).
-    """
+    """The statistics of a file in the commit, as Hudi 0.15 and 1.2 write them. `names_slice`: the statistics of a log
+    file name the log files below it (version 6, and change data capture). They always name the base file below it;
+    Hudi's do not, from version 8 on without capture. So a reader detects a lost base file also after the write that
+    made it is archived (`Witness.below_of`)."""
     file = placed.staged
     new = file.base_instant is None
     common = WriteStat(

@@ -47,7 +47,6 @@ PART = "phantombase.stream"
 """Key of the extra metadata with the query and the part: `{"query": q, "operation": o, "run": r, "rows": h}`."""
 DEFAULT_STREAM = "default_single_writer"
 """The default name of a stream, as in Hudi."""
-
 _log = get_logger()
 _OF_WRITE = dict.fromkeys(
     (Guard.RESTORE, Guard.ROLLBACK), "the write asks for both when it begins and when it completes"
@@ -84,11 +83,9 @@ class Begun:
 
     @property
     def newest(self) -> str:
-        """The instant of its last part."""
         return max(part.instant for part in self.parts)
 
     def part(self, operation: str) -> BatchPart | None:
-        """The part of an operation."""
         return next((part for part in self.parts if part.operation in (operation, _ANY)), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -149,12 +146,10 @@ class StreamBatch:
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """The extra metadata of the part's commit."""
         part = {"query": self.query, "operation": self.operation, "run": self.run, "rows": self.rows}
         return {CHECKPOINT: json.dumps({self.name: str(self.number)}), PART: json.dumps(part)}
 
     def at(self, instant: str) -> BatchPart:
-        """The part as `instant` writes it."""
         return BatchPart(operation=self.operation, instant=instant, run=self.run, rows=self.rows)
 
     def is_of(self, begun: Begun) -> bool:

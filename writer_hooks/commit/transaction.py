@@ -102,12 +102,10 @@ _DELTA_COMMIT = Opening()
 
 @dataclass(frozen=True, kw_only=True)
 class Transaction:
-    """A write in progress. `timeline` and `facts` were loaded after `instant` was visible under `action`.
-
-    `clustering`: file groups of pending clusterings. `heartbeats`: of this write's heartbeat. `earlier_rollbacks`:
-    rollbacks that were pending before `instant` was visible, so that none of them can undo it. `expiry_s`: the time
-    without a heartbeat after which other writers may count it as dead.
-    """
+    """A write in progress. `timeline` and `facts` were loaded after `instant` was visible under `action`. `clustering`:
+    file groups of pending clusterings. `heartbeats`: of this write's heartbeat. `earlier_rollbacks`: rollbacks that
+    were pending before `instant` was visible, so that none of them can undo it. `expiry_s`: the time without a
+    heartbeat after which other writers may count it as dead."""
 
     table: Table
     lock: TableLock

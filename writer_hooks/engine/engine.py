@@ -24,17 +24,13 @@ from .row_blobs import Piece
 
 Prepare: TypeAlias = Callable[[int, Iterator[pa.RecordBatch]], Iterator[Piece]]
 """Makes pieces of the rows of one part of the input, by its number."""
-
 Step: TypeAlias = Callable[[int, Iterator[Piece]], Iterator[Piece]]
 """Makes pieces of the sorted pieces of one task, by its number."""
-
 RowCounts: TypeAlias = dict[tuple[str, str], int]
 """Rows by (partition, target)."""
 
 
 class Pieces(Protocol):
-    """A distributed collection of pieces."""
-
     def map(self, step: Step) -> Pieces:
         """Applies a step to all pieces, in their tasks and in their order."""
 
@@ -113,8 +109,6 @@ def in_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
 
 
 class LocalPieces:
-    """Pieces in memory."""
-
     def __init__(self, pieces: list[Piece], slots: int) -> None:
         self._pieces = pieces
         self._slots = slots

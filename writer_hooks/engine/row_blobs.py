@@ -37,7 +37,6 @@ PIECE = pa.schema(
     ]
 )
 """The schema of pieces as an Arrow table."""
-
 SPARK_PIECE = "partition string, target string, source long, number long, rows long, payload binary"
 """The same schema for Spark."""
 
@@ -60,12 +59,10 @@ class Piece:
         return self.partition, self.target, self.source, self.number
 
     def table(self) -> pa.Table:
-        """The rows."""
         return pa.ipc.open_stream(self.payload).read_all()
 
 
 def pack(rows: pa.Table) -> pa.Buffer:
-    """Rows as a payload."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows)
@@ -94,7 +91,6 @@ _NAMES = [f.name for f in fields(Piece)]
 
 
 def to_batch(pieces: Sequence[Piece]) -> pa.RecordBatch:
-    """Pieces as a record batch for Spark."""
     return pa.RecordBatch.from_arrays(
         [pa.array([_plain(getattr(p, name)) for p in pieces], PIECE.field(name).type) for name in _NAMES], schema=PIECE
     )
@@ -105,7 +101,6 @@ def _plain(value: Any) -> Any:
 
 
 def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
-    """Inverse of `to_batch`."""
     for batch in batches:
         columns = [batch.column(name) for name in _NAMES]
         for row in range(batch.num_rows):
@@ -114,10 +109,8 @@ def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
 
 ROWS = f"{RECORDS}/rows"
 """Relative to the table base; holds a folder for each running write, `<ms since the epoch>-<random>`."""
-
 _OLD_MS = 24 * 3600 * 1000
 """The age after which a folder counts as left by a killed write."""
-
 _REFERENCE = b"#piece "
 _SMALL_BYTES = 16 << 10
 """Smaller payloads are sent unchanged."""
@@ -173,7 +166,6 @@ class Spool:
         return int(json.loads(payload[len(_REFERENCE) :])[2]) if payload.startswith(_REFERENCE) else len(payload)
 
     def remove(self) -> None:
-        """Deletes the files."""
         self.storage.delete_folder(self.folder)
 
 

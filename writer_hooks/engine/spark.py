@@ -85,13 +85,10 @@ _ROWS_BYTES = 32 << 20
 _OF_THE_HEAP = 64
 """Fetched rows may take the driver's memory divided by this number, by Spark's estimate. For files Spark estimates the
 compressed size, and their rows may be many times as large."""
-
 _HELD_BYTES = 128 << 20
 """Fetched rows that take more bytes are left to tasks: the pieces of a write are copies of the rows."""
-
 _ESTIMATED = {"LogicalRelation", "LocalRelation", "Project", "Filter"}
 """Plan nodes whose estimate is at least the size of their output. `explode` is estimated at one row per input row."""
-
 _LIMIT, _LIMIT_DEFAULT, _UNLIMITED = "spark.driver.maxResultSize", "1g", ("0", "0b")
 
 
@@ -123,20 +120,15 @@ def _estimated(plan: Any) -> bool:
 
 _BATCH_BYTES = 64 << 20
 """The size of a batch of pieces that is given to Spark at a time."""
-
-
 _HERE_BYTES = 64 << 20
 """The most bytes of rows of which this process makes the files itself, in a second or less."""
 _FETCHED_BYTES = 16 << 20
 """The most bytes fetched from Spark for that: references, and pieces of few rows."""
-
 _SLOT_BYTES = 16 << 20
 _SLOTS_MAX = 2000
 _UNKNOWN_BYTES = 1 << 50
-
 _DESCRIPTION = "spark.job.description"
 """What `SparkContext.setJobDescription` sets."""
-
 _HAND_OVER = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",

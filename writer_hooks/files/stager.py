@@ -93,7 +93,6 @@ class StagedFile:
 
     @property
     def key(self) -> GroupKey:
-        """The file group."""
         return self.partition, self.file_id
 
     def to_json(self) -> bytes:
@@ -103,7 +102,6 @@ class StagedFile:
 
     @staticmethod
     def from_json(data: bytes) -> StagedFile:
-        """Inverse of `to_json`."""
         fields = json.loads(data)
         made = {
             "kind": FileKind(fields["kind"]),
@@ -183,12 +181,10 @@ class Stager:
     def with_meta_columns(
         self, rows: pa.Table, partition: str, file_name: str, schema: pa.Schema | None = None
     ) -> pa.Table:
-        """Brings rows, which have a record key column, into the table's schema, with Hudi's five meta columns first.
-
-        A table with virtual keys has none of them, nor the key column. In a keyless table a row's key is its sequence
+        """Brings rows, which have a record key column, into the table's schema, with Hudi's five meta columns first. A
+        table with virtual keys has none of them, nor the key column. In a keyless table a row's key is its sequence
         number, as with Hudi: no other row of the table has it, since the driver places the file of only one try of a
-        task. `schema`: another one than the table's, with some of its columns.
-        """
+        task. `schema`: another one than the table's, with some of its columns."""
         count = rows.num_rows
         numbers = pa.array(np.arange(self._numbered, self._numbered + count)).cast(pa.string())
         self._numbered += count

@@ -41,8 +41,6 @@ _LONGEST_KEY = (1 << 15) - 1
 """The longest key that an HFile can hold, in bytes of UTF-8."""
 _BEYOND = r"[\x{10000}-\x{10FFFF}]"
 """Characters that Java and an HFile order differently: Hudi's look-ups use Java's order."""
-
-
 NOT_NOTED = "there was no index over all partitions when the write began"
 """Hudi may have built an index since then, without this write, which was pending."""
 
@@ -98,7 +96,6 @@ class LogNotes:
             self._vague = ""
 
     def rows(self, keys: pa.Array) -> None:
-        """Rows of these keys are written."""
         if self._revives and len(keys):
             self._notes.unknown = self._notes.unknown or self._vague
             self._notes.added.append(keys)

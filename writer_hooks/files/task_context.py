@@ -57,12 +57,10 @@ class WriteWork:
 
     @property
     def merge(self) -> MergeRule:
-        """The table's merge rule."""
         return self.rules.merge
 
     @property
     def data_schema(self) -> pa.Schema:
-        """The table's own columns, without Hudi's."""
         return pa.schema([f for f in self.schema.arrow if f.name not in META_COLUMNS])
 
     @property
@@ -88,12 +86,10 @@ class WriteWork:
         return [g for g in found if g.slices and not is_replaced(g, self.facts)]
 
     def appended(self, group: FileGroup) -> FileSlice:
-        """The slice to which a log file of the group is added.
-
-        With change data capture it has all files that a reader merges; with a pending plan also those below the plan:
-        Hudi's CDC query finds the rows before the write in the files that its statistics name. UnsupportedError: none
-        of these is a base file, without which that query fails.
-        """
+        """The slice to which a log file of the group is added. With change data capture it has all files that a reader
+        merges; with a pending plan also those below the plan: Hudi's CDC query finds the rows before the write in the
+        files that its statistics name. UnsupportedError: none of these is a base file, without which that query
+        fails."""
         last = group.slices[-1]
         if not self.table.config.captures_changes:
             return last
@@ -116,7 +112,6 @@ class WriteWork:
             )
 
     def fold(self) -> LogFold:
-        """A fold that keeps one row per key."""
         return LogFold(self.merge, self.row_schema)
 
     def add(self, fold: LogFold, rows: pa.Table) -> None:

@@ -46,19 +46,14 @@ from .prepare_step import ToSlot
 
 HITS = -1
 """The `source` of pieces with hits: it sorts them before the rows of their target."""
-
 FILE_ID = "file_id"
-
 _BLOOM_KEYS_MAX = 10_000
 """With more keys a filter costs more than reading the key column, and would hardly exclude all of them."""
-
 _LAST_ORDERED = "\ud7ff"
 """Up to this character, Java's order of strings (by UTF-16 units) and the order of UTF-8 bytes agree. So the least and
 the greatest key of a file are the same in both orders, whichever of them its writer used."""
-
 Slices = tuple[FileSlice, ...]
 """The slices of one file group that are read: see `looked_into`."""
-
 Bins = Mapping[str, Sequence[Sequence[Slices]]]
 """Partition path to bins."""
 

@@ -40,7 +40,6 @@ def check_once(rows: Pieces) -> None:
 
 
 def _keys(slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
-    """The keys of the rows."""
     for piece in pieces:
         yield replace(piece, payload=pack(piece.table().select([RECORD_KEY])))
 
@@ -101,12 +100,10 @@ class BySource:
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareRows:
-    """Makes pieces from batches of the input. Picklable.
-
-    `data_schema`: the columns that are taken from the input, in the table's types. `ordering_fields` must not be null.
-    `batch_bytes`: input that is gathered before it is split, so that pieces are large. `together`: rows of all
-    partitions stay together, in the input's order, with their partition path as a column.
-    """
+    """Makes pieces from batches of the input. Picklable. `data_schema`: the columns that are taken from the input, in
+    the table's types. `ordering_fields` must not be null. `batch_bytes`: input that is gathered before it is split, so
+    that pieces are large. `together`: rows of all partitions stay together, in the input's order, with their partition
+    path as a column."""
 
     keys: KeyGenerator
     data_schema: pa.Schema

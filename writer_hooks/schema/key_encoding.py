@@ -40,32 +40,25 @@ from phantombase.timeline.view.view import FileSlice, latest_slice
 from .key_generator import DEFAULT_PARTITION, KeyGenerator, TimestampText, field_values, has_one_field_complex_key
 
 _log = get_logger()
-
 _TRIES = 3
 """The number of partitions of a kind that are read: the files of one may be damaged, or removed."""
-
 _OLD_DEFAULT = "default"
 """The folder of rows without a value in Hudi before 0.12."""
-
 _KNOWN_MAX = 256
 _known: dict[object, KeyGenerator] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sample:
-    """Some rows of one partition."""
-
     partition: str
     rows: pa.Table
 
 
 def generator_of(table: Table, times: Mapping[str, str], *, moves: bool = False) -> KeyGenerator:
     """The key generator of the writes of a table. `times`: see `KeyGenerator.of`. `moves`: keys are unique over all
-    partitions, so that a row may be in another partition than its own.
-
-    MalformedError: the encoding of keys cannot be determined. UnsupportedError: the rows' keys or folders are not those
-    that the table's settings give, nor known ones of Hudi. Other errors as `KeyGenerator.of`.
-    """
+    partitions, so that a row may be in another partition than its own. MalformedError: the encoding of keys cannot be
+    determined. UnsupportedError: the rows' keys or folders are not those that the table's settings give, nor known ones
+    of Hudi. Other errors as `KeyGenerator.of`."""
     config = table.config
     prefixed = config.layout.has_completion_times if has_one_field_complex_key(config) else None
     usual = KeyGenerator.of(config, one_field_prefixed=prefixed, writer=times)
@@ -131,7 +124,6 @@ def _partitions(table: Table, usual: KeyGenerator) -> Iterable[tuple[str, Sequen
 
 
 def _kind(folder: str) -> tuple[bool, bool, bool, bool]:
-    """The kind of a folder, by its name."""
     named, value = "=" in folder, folder.rpartition("=")[2]
     return named, "%" in value, value in (DEFAULT_PARTITION, _OLD_DEFAULT), value.isdecimal()
 

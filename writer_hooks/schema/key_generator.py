@@ -35,7 +35,6 @@ from .partition_times import PartitionTimes
 
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """The folder of rows whose partition value is null or empty."""
-
 _SUPPORTED = ("SIMPLE", "COMPLEX", "NON_PARTITION", "TIMESTAMP", "CUSTOM")
 PARTITION_TYPES = "hoodie.datasource.write.partitionpath.field"
 """The option of a write that gives the types of CUSTOM partition fields: `field:SIMPLE,other:TIMESTAMP`."""
@@ -78,13 +77,10 @@ class KeyGenerator:
     def of(
         config: TableConfig, *, one_field_prefixed: bool | None = None, writer: Mapping[str, str] | None = None
     ) -> KeyGenerator:
-        """The generator of a table.
-
-        `one_field_prefixed`: whether the key of a one-field COMPLEX table is `f:v`, see `key_encoding`; not needed for
-        other tables. `writer`: options under Hudi's names that the table may not store, see `PartitionTimes.of`.
-        UnsupportedError: another generator, or unknown options of a generator. UsageError: an option is missing, or
-        contradicts the table.
-        """
+        """The generator of a table. `one_field_prefixed`: whether the key of a one-field COMPLEX table is `f:v`, see
+        `key_encoding`; not needed for other tables. `writer`: options under Hudi's names that the table may not store,
+        see `PartitionTimes.of`. UnsupportedError: another generator, or unknown options of a generator. UsageError: an
+        option is missing, or contradicts the table."""
         keys = config.record_key_fields
         if config.properties.get(_SLASHED_DATES, "false").lower() != "false":
             raise _refusal("this partition path", f"{_SLASHED_DATES}=false", "true")

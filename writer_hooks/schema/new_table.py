@@ -74,12 +74,10 @@ class NewTable:
 
     @property
     def mode(self) -> MergeMode:
-        """The merge mode, given or default."""
         return self.merge_mode or (MergeMode.EVENT_TIME if self.ordering_fields else MergeMode.COMMIT_TIME)
 
     @property
     def kind(self) -> str:
-        """The key generator, given or inferred."""
         return self.key_generator or inferred_kind(self.key_fields, self.partition_fields)
 
     def config(self) -> TableConfig:

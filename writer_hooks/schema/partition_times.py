@@ -31,7 +31,6 @@ import pyarrow.compute as pc
 from phantombase.timeline.errors import UnsupportedError, UsageError
 
 PREFIX = "hoodie.keygen.timebased."
-
 _PARSER = "hoodie.keygen.datetime.parser.class"
 _DEFAULT_PARSER = "org.apache.hudi.keygen.parser.HoodieDateTimeParser"
 _TYPE_UNITS = {"UNIX_TIMESTAMP": "SECONDS", "EPOCHMILLISECONDS": "MILLISECONDS", "EPOCHMICROSECONDS": "MICROSECONDS"}
@@ -45,7 +44,6 @@ _UNIT_NANOS = {
     "DAYS": 86_400 * 10**9,
 }
 _MILLI_NANOS = 10**6
-
 _LETTERS = {
     "y": 4,
     "Y": 4,

@@ -84,7 +84,6 @@ def _plain(value: Any) -> str:
 
 
 _log = get_logger()
-
 _FLAGS = {"true": True, "false": False}
 _LAZY = {"LAZY": True, "EAGER": False}
 
@@ -95,7 +94,6 @@ def _flag(text: str) -> bool:
 
 _Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
 """By name: the field that it sets, and the function that makes its value of text."""
-
 _METADATA = "hoodie.metadata.enable"
 _KNOWN: _Known = {
     "hoodie.combine.before.upsert": ("combine_upserts", _flag),
@@ -138,13 +136,11 @@ _PRESSURE: _Known = {
     "phantombase.write.stop.wait.seconds": ("wait_s", float),
 }
 """Names for back-pressure, which Hudi does not have."""
-
 _MODES = {"hoodie.compact.inline": Mode.INLINE, "hoodie.compact.schedule.inline": Mode.SCHEDULE}
 _ARCHIVE: _Known = {**ARCHIVE_CONF, "hoodie.archive.automatic": ("automatic", _flag)}
 """Names for archiving after a write."""
 _CLEAN: _Known = {**CLEAN_CONF, "hoodie.clean.automatic": ("automatic", _flag)}
 """Names for cleaning after a write."""
-
 _PARTS: Mapping[str, _Known] = {
     "archive": _ARCHIVE,
     "clean": _CLEAN,
@@ -153,7 +149,6 @@ _PARTS: Mapping[str, _Known] = {
     "beat": _BEAT,
 }
 _NAMES_OF_PARTS = tuple(name for known in _PARTS.values() for name in known)
-
 _OF_RECORDS = ("hoodie.record.index.update.partition.path", MovedKeys.STAY)
 _GLOBAL = {
     "GLOBAL_SIMPLE": ("hoodie.simple.index.update.partition.path", MovedKeys.MOVE),
@@ -352,7 +347,6 @@ def parse_operation_conf(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
 
 
 def _value(known: _Known, name: str, value: str) -> dict[str, Any]:
-    """The field and its value."""
     field, convert = known[name]
     try:
         return {field: convert(value)}

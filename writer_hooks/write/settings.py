@@ -53,16 +53,12 @@ SETTINGS: Mapping[str, OptionGroup] = groups_of(
     }
 )
 """The dataclasses, by the names under which `read_settings` returns them."""
-
 PAGES = Path(cli.__file__).with_name("help.json")
-
 _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSettings:
-    """The settings of a writer from file and variables."""
-
     options: WriteOptions
     storage_options: StorageOptions
 

@@ -89,10 +89,8 @@ _KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "hoodie.write.record.merge.strategy.id": ("merge_mode", _strategy),
 }
 """The field of `NewTable` that a name sets; `base_path` is none of them, but the path that a write must be given."""
-
 _OF_TABLES = frozenset(("hoodie.table.version", "hoodie.write.record.merge.strategy.id"))
 """Hudi derives these from the others: at the default of a release they have no effect."""
-
 TABLE_NAMES = frozenset(_KNOWN)
 """All names of `parse_table_conf` but those of times, which begin as `is_table_conf` knows, and alternative ones."""
 
@@ -170,12 +168,10 @@ def table_names(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
-    """The names of `conf` that this table does not follow, for a warning.
-
-    A name that hoodie.properties has must have the stored value, as Hudi's writers compare them. (Seen: 0.15.0 and
-    1.2.0, "Config conflict".) An explicit default of Hudi may differ from the stored value, and is returned.
-    UsageError: a name contradicts the table. Fields that `check_same_table` compares are left to it.
-    """
+    """The names of `conf` that this table does not follow, for a warning. A name that hoodie.properties has must have
+    the stored value, as Hudi's writers compare them. (Seen: 0.15.0 and 1.2.0, "Config conflict".) An explicit default
+    of Hudi may differ from the stored value, and is returned. UsageError: a name contradicts the table. Fields that
+    `check_same_table` compares are left to it."""
     stored = {_setting(name): (name, value) for name, value in config.properties.items()}
     _check_merger(config, conf)
     found: set[str] = set()

@@ -89,12 +89,10 @@ class _Job:
 
 
 def write(table: Table, engine: Engine, what: Write, first: Pieces | None = None) -> Written:
-    """Writes the engine's input as one delta commit or replacecommit.
-
-    `first`: the input as `first_rows` prepared it, for the first try. UsageError, UnsupportedError: refused before any
-    change. ConflictError: another process changed the same file groups concurrently, and `retries` are used up.
-    PressureError: a file group is full (see `back_pressure`). After each of these errors the table reads as before.
-    """
+    """Writes the engine's input as one delta commit or replacecommit. `first`: the input as `first_rows` prepared it,
+    for the first try. UsageError, UnsupportedError: refused before any change. ConflictError: another process changed
+    the same file groups concurrently, and `retries` are used up. PressureError: a file group is full (see
+    `back_pressure`). After each of these errors the table reads as before."""
     table, lock = _checked(table, engine, what)
     return _retried(table, _Job(lock=lock, engine=engine, write=what), first)
 

@@ -59,19 +59,15 @@ _GREATER = (
 )
 NEW_TABLE_VERSION = 9
 """The version of new tables: the newest one; there a pending delta commit never delays scheduling."""
-
-
 _log = get_logger()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """The description of a write; every method returns a new one. In brackets: Hudi's names, which `conf` takes.
-
-    The fields of the table (name, key, ...) are needed to make a new table. With an existing table they can be left
-    out; those that are given must agree with it. `explicit`: fields of table and write that
-    methods have set, other than `conf` and `config`; `own`: options without what `conf` set; `hoodie`: its names.
-    """
+    """The description of a write; every method returns a new one. In brackets: Hudi's names, which `conf` takes. The
+    fields of the table (name, key, ...) are needed to make a new table. With an existing table they can be left out;
+    those that are given must agree with it. `explicit`: fields of table and write that methods have set, other than
+    `conf` and `config`; `own`: options without what `conf` set; `hoodie`: its names."""
 
     source: Any
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -110,12 +106,10 @@ class Writer:
         return self._with(ordering_fields=fields)
 
     def key_generator(self, kind: str, **times: str) -> Writer:
-        """SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM (`hoodie.datasource.write.keygenerator.type`).
-
-        `times`: of TIMESTAMP, for instance `timestamp_type="EPOCHMILLISECONDS"`: `hoodie.keygen.timebased.` names
-        with `_` for `.`. Every write must give those that an existing table does not store (version 6: the type).
-        UsageError: Hudi has no such name.
-        """
+        """SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM (`hoodie.datasource.write.keygenerator.type`). `times`:
+        of TIMESTAMP, for instance `timestamp_type="EPOCHMILLISECONDS"`: `hoodie.keygen.timebased.` names with `_` for
+        `.`. Every write must give those that an existing table does not store (version 6: the type). UsageError: Hudi
+        has no such name."""
         named = tuple(sorted((f"hoodie.keygen.timebased.{n.replace('_', '.')}", v) for n, v in times.items()))
         check_times(name for name, _ in named)
         return self._with(key_generator=kind, times=named or None)
@@ -198,10 +192,8 @@ class Writer:
     def config(self, path: str | None = None) -> Writer:
         """Takes the options of the write from a configuration file, the one of the commands and the daemon: its top
         level, [write] and [schedule]. Variables, such as `PHANTOMBASE_BUCKETS`, override the file. None: the file that
-        PHANTOMBASE_CONFIG names, if it names one.
-
-        Call it first: later calls override it. UsageError: an option of the write is set already.
-        """
+        PHANTOMBASE_CONFIG names, if it names one. Call it first: later calls override it. UsageError: an option of the
+        write is set already."""
         from .settings import write_settings  # imported here: few writers need the reader of commands' options
 
         if self.options != WriteOptions():
@@ -216,11 +208,9 @@ class Writer:
 
     def conf(self, conf: Mapping[str, Any]) -> Writer:
         """Sets all of the above under Hudi's names, and what `write` does (`hoodie.datasource.write.operation`,
-        `...partitions.to.delete`).
-
-        Dictionaries of several calls are merged: the later value of a name wins, as with Spark's options. A method that
-        is called after them overrides them. UsageError: an unknown name, or one that contradicts another name or a
-        method that was called before."""
+        `...partitions.to.delete`). Dictionaries of several calls are merged: the later value of a name wins, as with
+        Spark's options. A method that is called after them overrides them. UsageError: an unknown name, or one that
+        contradicts another name or a method that was called before."""
         chosen, rest = parse_operation_conf(conf)
         whole = overruled(self.hoodie, rest)
         given, options = parse_write_conf(whole, self.own or self.options, self.explicit)
@@ -307,12 +297,10 @@ class Writer:
         return self._write(path, Operation.INSERT_OVERWRITE_TABLE)
 
     def delete_partition(self, path: str, partitions: Iterable[str] | None = None) -> Written:
-        """Deletes all rows of these partitions (`hoodie.datasource.write.partitions.to.delete`).
-
-        `partitions`: paths as the table's folders, in which `*` matches any text; those that the table does not have
-        are left out. None: those that `conf` names, else the partitions of the rows, of which key and partition columns
-        are enough. ConflictError: a compaction of one of them is pending.
-        """
+        """Deletes all rows of these partitions (`hoodie.datasource.write.partitions.to.delete`). `partitions`: paths as
+        the table's folders, in which `*` matches any text; those that the table does not have are left out. None: those
+        that `conf` names, else the partitions of the rows, of which key and partition columns are enough.
+        ConflictError: a compaction of one of them is pending."""
         named = self.partitions if partitions is None else tuple(partitions)
         if named is None:
             return self._write(path, Operation.DELETE_PARTITION)
@@ -465,8 +453,6 @@ def _columns(table: Table) -> pa.Schema:
 def writer(rows: Any = None, *, storage_options: Mapping[str, str] | None = None) -> Writer:
     """A write of a Spark DataFrame, or of rows that are, or give, an Arrow table or stream (pyarrow, pandas, Polars,
     DuckDB); without `rows` if batches come later (`foreach_batch`). A stream is read now, and kept in memory.
-
     `storage_options`: of an object store, under obstore's, the environment's or Hadoop's names. They override those of
-    the Hadoop configuration of the DataFrame's Spark.
-    """
+    the Hadoop configuration of the DataFrame's Spark."""
     return Writer(source=in_arrow(rows), storage_options=StorageOptions.of(storage_options))
