@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from phantombase.timeline.errors import UsageError
 
 _FILE = Path(__file__).with_name("hudi_names.tsv")
+T = TypeVar("T")
 
 
 class NameKind(Enum):
@@ -109,6 +110,18 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
+def meant(name: str, known: Iterable[str]) -> str | None:
+    """What to do about a name that is not known, if one is near."""
+    near = nearest(name, known)
+    return f"Did you mean {near}?" if near else None
+
+
+def setting(name: str) -> str:
+    """The setting of a name, which may be one of its alternative names."""
+    one = hudi_names().get(name)
+    return name if one is None else one.name
+
+
 def texts(conf: Mapping[str, Any]) -> dict[str, str]:
     """Values as Hudi reads them: true and false, numbers and words as text; a member of an enum is its value.
     UsageError: a value of another type, or a name that is not text."""
@@ -134,10 +147,8 @@ def _text(name: str, value: Any) -> str:
 
 def overruled(earlier: Mapping[str, str], later: Mapping[str, str]) -> dict[str, str]:
     """Merges two dictionaries: the later value of a setting counts, under any of its names, as with Spark's options."""
-    known = hudi_names()
-    settings = {known[name].name if name in known else name for name in later}
-    kept = {n: v for n, v in earlier.items() if (known[n].name if n in known else n) not in settings}
-    return {**kept, **later}
+    settings = set(map(setting, later))
+    return {**{name: value for name, value in earlier.items() if setting(name) not in settings}, **later}
 
 
 def without_doubles(conf: Mapping[str, str]) -> dict[str, str]:
@@ -147,8 +158,7 @@ def without_doubles(conf: Mapping[str, str]) -> dict[str, str]:
     given: dict[str, str] = {}
     kept: dict[str, str] = {}
     for name, value in conf.items():
-        setting = known[name].name if name in known else name
-        first = given.setdefault(setting, name)
+        first = given.setdefault(setting(name), name)
         if first == name:
             kept[name] = value
         elif kept[first].strip() != value.strip() and (
@@ -156,6 +166,15 @@ def without_doubles(conf: Mapping[str, str]) -> dict[str, str]:
         ):
             raise contradiction(first, kept[first], name, value)
     return kept
+
+
+def word_of(words: Mapping[str, T]) -> Callable[[str], T]:
+    """The function that parses one of these words, whatever its case. KeyError: it is none of them."""
+    by_lower = {word.lower(): value for word, value in words.items()}
+    return lambda text: by_lower[text.strip().lower()]
+
+
+flag = word_of({"true": True, "false": False})
 
 
 def put_once(

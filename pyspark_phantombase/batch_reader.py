@@ -19,10 +19,11 @@ except ImportError:  # PySpark 3.5 has no Python sources; `frame` uses the tasks
             self.value = value
 
 
+from phantombase.timeline.codec.spark_types import arrow_of_spark
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.read.held_pins import SharedPin, held_moment, renewing
 
-from .planned import arrow_columns, as_spark, plan_tasks
+from .planned import as_spark, plan_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +74,7 @@ def task_batches(partition: InputPartition, columns: StructType) -> Iterator[pa.
     since then; the task fails, so that no row is missing from an answer."""
     if not isinstance(partition, SlicePartition):
         return
-    schema = arrow_columns(columns)
+    schema = arrow_of_spark(columns)  # Spark requires it of the first batch of a task
     try:
         with _renewing(partition):
             for batch in partition.scan.batches():

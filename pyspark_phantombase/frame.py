@@ -73,17 +73,14 @@ def read_alike(
     by_case = {name.lower(): name for name in found.names}
     if names or old_calendar(file) is not None:  # Spark moves its dates by other tables, and knows only today's names
         return False
-    if OPERATION in found.names or len(by_case) < len(found.names) or len(_lower(wanted)) < len(wanted.names):
+    wanted_by_case = {name.lower() for name in wanted.names}
+    if OPERATION in found.names or len(by_case) < len(found.names) or len(wanted_by_case) < len(wanted.names):
         return False
     physical = {leaf.path: leaf.physical_type for leaf in (file.schema.column(i) for i in range(len(file.schema)))}
     defaulted = {path[0] for path in defaults.values}
     if any(name in defaulted and name.lower() not in by_case for name in wanted.names):
         return False
     return all(_is_alike(field, found, by_case, physical) for field in wanted)
-
-
-def _lower(schema: pa.Schema) -> set[str]:
-    return {name.lower() for name in schema.names}
 
 
 def _is_alike(wanted: pa.Field, found: pa.Schema, by_case: Mapping[str, str], physical: Mapping[str, str]) -> bool:
@@ -127,7 +124,9 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     columns = StructType([StructField(field.name, field.dataType) for field in columns.fields])
     rest = replace(scan, slices=tuple(slice_ for slice_ in scan.slices if slice_ not in native))
     tasks = [SlicePartition(one, pin) for one in parted(rest, given.task_bytes)]
-    parts = [_by_python(spark, tasks, columns)] if tasks else []
+    parts = []
+    if tasks:
+        parts.append(spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_rows_of(tasks, columns), columns))
     if native:
         parts.append(_by_spark(spark, scan.table.storage, native, columns))
     if not parts:
@@ -182,10 +181,6 @@ def _by_spark(spark: SparkSession, storage: Storage, slices: Iterable[FileSlice]
             todo='Read the table with spark.read.format("phantombase").',
         )
     return frame
-
-
-def _by_python(spark: SparkSession, tasks: list[SlicePartition], columns: StructType) -> DataFrame:
-    return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(_rows_of(tasks, columns), columns)
 
 
 def _rows_of(tasks: list[SlicePartition], columns: StructType) -> Callable[[Batches], Batches]:

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from phantombase.timeline.codec.parquet_read import Share
-from phantombase.timeline.codec.spark_types import arrow_of_spark
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.read.table_read import Scan, plan_read
 from phantombase.timeline.table.table import from_one_snapshot
@@ -31,28 +30,18 @@ def spark_columns(schema: pa.Schema) -> StructType:
     return StructType(fields)
 
 
-def arrow_columns(columns: StructType) -> pa.Schema:
-    """The schema that Spark requires of the first batch of a task."""
-    return arrow_of_spark(columns)
-
-
 def check_columns(asked: StructType, of_table: StructType) -> None:
     """UsageError: a DataFrame's schema has a column that the table lacks, or has with another type."""
     types = {field.name: field.dataType for field in of_table.fields}
     for field in asked.fields:
         there = types.get(field.name)
-        if there is None or not _same(there, field.dataType):
+        if there is None or there.simpleString() != field.dataType.simpleString():  # but for what may be null
             raise UsageError(
                 "the schema of a DataFrame is not that of its table",
                 expected=f"{field.name} {there.simpleString()}" if there else ", ".join(types),
                 found=f"{field.name} {field.dataType.simpleString()}",
                 todo="Where the schema was given, give the type of the table; else the table has changed: load again.",
             )
-
-
-def _same(one: DataType, other: DataType) -> bool:
-    """Whether two types are equal, except in what may be null."""
-    return one.simpleString() == other.simpleString()
 
 
 def as_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

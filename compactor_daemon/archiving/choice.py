@@ -240,10 +240,8 @@ def _after(timeline: Timeline, write: Instant, compaction: Instant) -> bool:
 
 def _replaced(timeline: Timeline, facts: ArchiveFacts) -> Iterable[ArchiveCutoff]:
     replacing = [i.requested_time for i in timeline.instants if i.family == "replacecommit"]
-    if facts.cleaned_to is None:
-        yield from _at(_first(replacing), "no clean has passed replace commit {}")
-    else:
-        yield from _at(_first(t for t in replacing if t >= facts.cleaned_to), "no clean has passed replace commit {}")
+    cleaned_to = facts.cleaned_to or ""
+    yield from _at(_first(t for t in replacing if t >= cleaned_to), "no clean has passed replace commit {}")
     if (there := _first(facts.replaced_there)) is not None:
         why = (
             f"files that replace commit {there} replaced are still there, as {facts.replaced_there[there]}: clean the "

@@ -19,9 +19,11 @@ removed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,27 +67,6 @@ _VERSION = 1
 _NAME = re.compile(r"(\d+)_(\d+)_(\d+)\.parquet")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    time: str
-    completion: str
-    action: str
-    metadata: bytes
-    plan: bytes | None
-
-
-def row_batch(rows: Sequence[Row]) -> pa.Table:
-    columns = (
-        pa.array([r.time for r in rows], pa.string()),
-        pa.array([r.completion for r in rows], pa.string()),
-        pa.array([r.action for r in rows], pa.string()),
-        pa.array([r.metadata for r in rows], pa.binary()),
-        pa.array([r.plan for r in rows], pa.binary()),
-        pa.array([_VERSION] * len(rows), pa.int32()),
-    )
-    return pa.Table.from_arrays(list(columns), schema=ROW_SCHEMA)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class HistoryName:
     """The name of a history file: its first and last instant, and its level."""
@@ -112,12 +93,6 @@ class HistoryName:
                 "not the name of a history file", path=where, expected="<first>_<last>_<level>.parquet", found=name
             )
         return found
-
-
-def spanning(names: Iterable[HistoryName], level: int) -> HistoryName:
-    """The name of the file that holds the instants of these files."""
-    found = list(names)
-    return HistoryName(first=min(n.first for n in found), last=max(n.last for n in found), level=level)
 
 
 _ROWS = 64
@@ -182,28 +157,17 @@ def add_to_history(
     return file.name
 
 
-def _row(storage: Storage, instant: Instant, files: StateFiles, completion: str) -> Row:
+def _row(storage: Storage, instant: Instant, files: StateFiles, completion: str) -> dict[str, Any]:
     by_state = {f.instant.state: f for f in files.files(instant)}
     done, asked = by_state[State.COMPLETED], by_state.get(State.REQUESTED)
     plan = storage.read(asked.path) if asked is not None and asked.instant.action in PLANNED and asked.size else None
-    return Row(
-        time=instant.requested_time,
-        completion=completion,
-        action=instant.action,
-        metadata=storage.read(done.path),
-        plan=plan or None,
-    )
+    keys = dict(zip(_KEY, (instant.requested_time, completion, instant.action), strict=True))
+    return {**keys, "metadata": storage.read(done.path), "plan": plan or None, "version": _VERSION}
 
 
-def _batches(rows: Iterator[Row]) -> Iterator[pa.Table]:
-    batch: list[Row] = []
-    for row in rows:
-        batch.append(row)
-        if len(batch) == _ROWS:
-            yield row_batch(batch)
-            batch = []
-    if batch:
-        yield row_batch(batch)
+def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[pa.Table]:
+    while batch := list(islice(rows, _ROWS)):
+        yield pa.Table.from_pylist(batch, ROW_SCHEMA)
 
 
 def write_rows(storage: Storage, path: str, batches: Iterator[pa.Table]) -> None:
@@ -288,7 +252,8 @@ def next_merge(files: Sequence[HistoryFile], where: str, *, count: int = BATCH_F
     for level in sorted({name.level for name, _ in named}):
         of_level = [(name, file) for name, file in named if name.level == level][:count]
         if len(of_level) == count and sum(file.size for _, file in of_level) <= BATCH_BYTES:
-            target = spanning((name for name, _ in of_level), level + 1)
+            first, last = min(name.first for name, _ in of_level), max(name.last for name, _ in of_level)
+            target = HistoryName(first=first, last=last, level=level + 1)
             return Merge(files=tuple(file for _, file in of_level), target=target)
     return None
 

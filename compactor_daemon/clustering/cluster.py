@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -83,8 +83,8 @@ class Clustered:
     files: int
     bytes: int
     made: int
-    bytes_made: int
-    rows: int
+    bytes_made: int = 0
+    rows: int = 0
     copied: int = 0
     copied_row_groups: int = 0
     encoded: Mapping[str, int] = field(default_factory=dict)
@@ -350,7 +350,8 @@ class _Work:
                     self.progress(pending.time, number, len(futures))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
-                self.table.storage.delete_all([f.result().staged for f in futures if _is_made(f)])
+                ended = (f for f in futures if f.done() and not f.cancelled() and f.exception() is None)
+                self.table.storage.delete_all([f.result().staged for f in ended])
                 raise
         return made, recipe.rules
 
@@ -363,10 +364,6 @@ class _Work:
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(_POLL_S)
-
-
-def _is_made(future: Future[Made]) -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def _would(
@@ -382,8 +379,6 @@ def _would(
         files=sum(len(window.slices) for window in choice.windows),
         bytes=sum(window.bytes for window in choice.windows),
         made=len(choice.windows),
-        bytes_made=0,
-        rows=0,
         copied=obstacles.count(None),
         encoded=dict(Counter(one.why for one in obstacles if one is not None)),
     )
@@ -401,11 +396,7 @@ def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Clustered, ..
             gone.append(pending.time)
             continue
         sizes = [slice_.base_bytes for group in inputs for slice_ in group]
-        finished.append(
-            Clustered(
-                instant=pending.time, files=len(sizes), bytes=sum(sizes), made=len(pending.groups), bytes_made=0, rows=0
-            )
-        )
+        finished.append(Clustered(instant=pending.time, files=len(sizes), bytes=sum(sizes), made=len(pending.groups)))
     return tuple(finished), tuple(gone)
 
 

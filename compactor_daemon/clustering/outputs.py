@@ -203,20 +203,10 @@ class Copying:
         return found
 
 
-def write_copied(
-    storage: Storage,
-    file: IO[bytes],
-    rows_in: RowsIn,
-    *,
-    name: str,
-    schema: pa.Schema,
-    text: str,
-    output: OutputOptions,
-) -> CopiedFile:
-    """Writes the base file from inputs without an obstacle. `name`: its final name; `text`: the Avro schema. Memory: a
-    batch of keys, the key filter, and 4 MiB."""
-    has_keys = RECORD_KEY in schema.names
-    pairs = HudiFooter(text, output.bloom, has_keys=has_keys)
+def _write_copied(file: IO[bytes], recipe: OutputFileSpec, rows_in: RowsIn, name: str) -> CopiedFile:
+    """Writes the base file from inputs without an obstacle. Memory: a batch of keys, the key filter, and 4 MiB."""
+    has_keys, output = RECORD_KEY in recipe.rules.schema.names, recipe.output
+    pairs = HudiFooter(recipe.schema_text, output.bloom, has_keys=has_keys)
     copied: CopiedFile | None = None
     for path, source in rows_in.opened():
         with source:
@@ -273,7 +263,8 @@ def make(storage: Storage, recipe: OutputFileSpec, file_id: str, name: str, inpu
     rows_in = RowsIn(storage, recipe.rules, inputs)
     encoded, copied = _why_encoded(storage, recipe, inputs), None
     if encoded is None:
-        copied = _stage_copied(storage, staged, recipe, rows_in, name)
+        with staged_output(storage, staged) as file:
+            copied = _write_copied(file, recipe, rows_in, name)
     rows = copied.rows if copied is not None else _stage_encoded(storage, staged, recipe, rows_in, name)
     rows_read_back, hash_out, size = read_back(storage, staged, recipe.rules)
     ledger = rows_in.ledger(rows, hash_out)
@@ -315,13 +306,6 @@ def _why_encoded(storage: Storage, recipe: OutputFileSpec, inputs: tuple[FileSli
     if obstacle is not None and recipe.copy is Copy.FORCE:
         raise cannot_copy(obstacle, storage.base_path)
     return None if obstacle is None else obstacle.why
-
-
-def _stage_copied(storage: Storage, staged: str, recipe: OutputFileSpec, rows_in: RowsIn, name: str) -> CopiedFile:
-    with staged_output(storage, staged) as file:
-        return write_copied(
-            storage, file, rows_in, name=name, schema=recipe.rules.schema, text=recipe.schema_text, output=recipe.output
-        )
 
 
 def _stage_encoded(storage: Storage, staged: str, recipe: OutputFileSpec, rows_in: RowsIn, name: str) -> int:

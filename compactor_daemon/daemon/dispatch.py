@@ -15,6 +15,7 @@ the same table, a daemon picks at random among the first few, so that not all of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -69,47 +70,37 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Relist:
+class _OfTable:
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class _OfInstant(_OfTable):
+    instant: str
+
+
+class Relist(_OfTable):
     """List the table's timeline again."""
 
-    table: str
 
-
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(_OfTable):
     """Request a compaction of the table."""
 
-    table: str
 
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(_OfTable):
     """Finish what other compactors left at completed instants of the table."""
 
-    table: str
 
-
-@dataclass(frozen=True, slots=True)
-class Serve:
+class Serve(_OfTable):
     """Run the services of the table."""
 
-    table: str
 
-
-@dataclass(frozen=True, slots=True)
-class Take:
+class Take(_OfInstant):
     """Claim an instant and execute it."""
 
-    table: str
-    instant: str
 
-
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(_OfInstant):
     """Continue an instant that was suspended to wait for writes."""
-
-    table: str
-    instant: str
 
 
 Action = Relist | Request | Sweep | Serve | Take | Resume
@@ -154,9 +145,11 @@ def next_steps(
     again = running > 0 or not rules.once
     actions = _upkeeps(tables, closed, now_ms, sharing.upkeeps, again)
     free = rules.max_concurrent - sum(t.slots for t in tables.values())
-    resumed = _resumed(tables)[: max(0, free)]
+    waited = (Resume(name, i) for name, t in tables.items() for i in t.resumable)
+    resumed = sorted(waited, key=lambda r: (r.instant, r.table))[: max(0, free)]
     takes = _takes(tables, free - len(resumed), now_ms, rules, pick, sharing)
-    at_rest = not actions and not takes and running == 0 and _at_rest(tables)
+    rests = all(t.seen and not t.busy and not t.due for t in tables.values())
+    at_rest = not actions and not takes and running == 0 and rests
     serves = _serves(tables, closed, now_ms) if rules.services and (at_rest or not rules.once) else []
     if rules.once and at_rest and not serves and not any(t.serving for t in tables.values()):
         return NextSteps(ended=True)
@@ -196,12 +189,6 @@ def _serves(tables: Mapping[str, TableState], closed: set[str], now_ms: int) -> 
         and now_ms >= t.serve_at
         and t.pool.match not in closed
     ]
-
-
-def _resumed(tables: Mapping[str, TableState]) -> list[Resume]:
-    return sorted(
-        (Resume(name, i) for name, t in tables.items() for i in t.resumable), key=lambda r: (r.instant, r.table)
-    )
 
 
 def _takes(
@@ -265,16 +252,10 @@ def _choose(table: TableState, now_ms: int, order: DaemonOrder, pick: Callable[[
     return first[pick(len(first))].instant
 
 
-def _at_rest(tables: Mapping[str, TableState]) -> bool:
-    return all(t.seen and not t.busy and not t.due for t in tables.values())
-
-
 def _wait_s(tables: Mapping[str, TableState], now_ms: int, rules: Rules) -> float:
     """The time until the next action is due; an event ends the wait earlier."""
     moments = [m for t in tables.values() if not t.busy for m in (t.snapshot_at, t.sweep_at)]
     moments += [t.serve_at for t in tables.values() if rules.services and not t.serving]
-    moments += [p.readiness.until_ms for t in tables.values() for p in t.pending if isinstance(p.readiness, Waits)] + [
-        until for t in tables.values() for until in t.postponed.values()
-    ]
-    later = [m for m in moments if m > now_ms]
-    return min(rules.poll_s, (min(later, default=now_ms + round(rules.poll_s * 1000)) - now_ms) / 1000)
+    moments += [p.readiness.until_ms for t in tables.values() for p in t.pending if isinstance(p.readiness, Waits)]
+    moments += [until for t in tables.values() for until in t.postponed.values()]
+    return min(rules.poll_s, min((m - now_ms for m in moments if m > now_ms), default=math.inf) / 1000)

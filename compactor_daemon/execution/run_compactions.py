@@ -223,16 +223,20 @@ class AsyncCompaction:
         clock: ClockOptions | None = None,
         storage_options: Given = None,
     ) -> None:
-        self._path = path
-        self._runner = runner
-        self._lock = lock
-        self._output = output or OutputOptions()
-        self._attempt = attempt or AttemptOptions()
-        self._poll_s = poll_s
-        self._stop_s = stop_s
-        self._clock = clock
-        self._storage_options = StorageOptions.of(storage_options)
+        self._path, self._poll_s, self._stop_s = path, poll_s, stop_s
         self._limit = Limit()
+        self._compact = partial(
+            run_compactions,
+            path,
+            lock=lock,
+            output=output or OutputOptions(),
+            execute=ExecuteOptions(),
+            attempt=attempt or AttemptOptions(),
+            runner=runner,
+            limit=self._limit,
+            clock=clock,
+            storage_options=StorageOptions.of(storage_options),
+        )
         self._asked = threading.Event()
         self._ending = threading.Event()
         self._errors: deque[Exception] = deque(maxlen=_ERRORS_MAX)
@@ -268,17 +272,7 @@ class AsyncCompaction:
 
     def _run(self) -> None:
         try:
-            run_compactions(
-                self._path,
-                lock=self._lock,
-                output=self._output,
-                execute=ExecuteOptions(),
-                attempt=self._attempt,
-                runner=self._runner,
-                limit=self._limit,
-                clock=self._clock,
-                storage_options=self._storage_options,
-            )
+            self._compact()
         except ClaimedError:
             _log.info("another_compactor_works", table=self._path)
         except Exception as error:  # the ingest job must continue after any error

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 from phantombase.timeline.errors import PhantombaseError, SparkError
 from phantombase.timeline.event_log import get_logger
@@ -23,7 +24,7 @@ from phantombase.timeline.storage.storage_options import Given, StorageOptions
 
 from ..attempt.slice_task import Runner, SliceChunk, SliceDone, SliceProgress, SliceTask, StageSpec, compact_slice
 from ..options import ExecuteOptions, Executor
-from .executor_choice import ExecutorChoice, ExecutorWork, choose, this_machine, work_of
+from .executor_choice import ExecutorChoice, choose, this_machine, work_of
 from .spark_session import StartingSpark, check_spark, hadoop_conf
 
 _POLL_S = 0.2
@@ -135,24 +136,23 @@ class SparkRunner:
         return SparkError(what, instant=instant, found=spark_words(error), todo=todo)
 
 
-def spark_work(storage: Storage, tasks: list[SliceTask]) -> tuple[list[tuple[int, SliceChunk]], _CompactPart]:
+Numbered: TypeAlias = tuple[int, SliceChunk]
+"""A part, with the number of what it shares with others."""
+
+
+def spark_work(
+    storage: Storage, tasks: list[SliceTask]
+) -> tuple[list[Numbered], Callable[[Numbered], SliceDone | PhantombaseError]]:
     """The part that Spark sends to each task, and the function with all that tasks share, sent once per stage."""
     rounds = {id(task.round): task.round for task in tasks}
     number = {key: n for n, key in enumerate(rounds)}
     parts = [(number[id(task.round)], task.part) for task in tasks]
-    return parts, _CompactPart(_Compact(storage), tuple(rounds.values()))
+    return parts, partial(_compact_part, _Compact(storage), tuple(rounds.values()))
 
 
-class _CompactPart:
-    """The function a Spark task runs."""
-
-    def __init__(self, compact: _Compact, rounds: tuple[StageSpec, ...]) -> None:
-        self._compact = compact
-        self._rounds = rounds
-
-    def __call__(self, sent: tuple[int, SliceChunk]) -> SliceDone | PhantombaseError:
-        number, part = sent
-        return self._compact(SliceTask(self._rounds[number], part))
+def _compact_part(compact: _Compact, rounds: tuple[StageSpec, ...], sent: Numbered) -> SliceDone | PhantombaseError:
+    number, part = sent
+    return compact(SliceTask(rounds[number], part))
 
 
 class _Compact:
@@ -227,7 +227,8 @@ class ChosenRunner:
 
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         """See `Runner`. SparkError: Spark does not start."""
-        choice = choose(self._options, _work(tasks), this_machine())
+        memory = max((task.round.output.memory_limit for task in tasks), default=1)
+        choice = choose(self._options, work_of((task.slice for task in tasks), memory), this_machine())
         self._chosen(choice)
         if choice.executor is Executor.SPARK:
             return SparkRunner(self.start())(storage, tasks, progress)
@@ -249,7 +250,3 @@ class ChosenRunner:
     def is_gone(self) -> bool:
         """Whether Spark was started and has ended: no job can run on it any more."""
         return self._spark is not None and SparkRunner(self._spark).is_gone
-
-
-def _work(tasks: list[SliceTask]) -> ExecutorWork:
-    return work_of((task.slice for task in tasks), max((t.round.output.memory_limit for t in tasks), default=1))

@@ -44,20 +44,13 @@ def check_spark(options: ExecuteOptions) -> None:
         )
 
 
-_DEFAULTS = {"core-default.xml"}
-
-
 def hadoop_conf(context: Any, path: str) -> dict[str, str]:
     """The Hadoop settings for the store of a URL, without Hadoop's own defaults. Empty for a path."""
     if not (names := names_at(path)):
         return {}
     conf = context._jsc.hadoopConfiguration()
-    found = {name: conf.get(name) for name in names}
-    return {name: str(value) for name, value in found.items() if value is not None and not _is_default(conf, name)}
-
-
-def _is_default(conf: Any, name: str) -> bool:
-    return set(conf.getPropertySources(name) or ()) <= _DEFAULTS
+    own = (name for name in names if not set(conf.getPropertySources(name) or ()) <= {"core-default.xml"})
+    return {name: str(value) for name in own if (value := conf.get(name)) is not None}
 
 
 _LEAN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -31,7 +31,7 @@ from phantombase.timeline.view.view import FileGroup, slice_before
 from ..attempt.attempt import open_attempt, single_task
 from ..attempt.compact_or_resume import Compacted, pending_instants, preflight
 from ..attempt.outcome import attempt_dead, find_decision, read_outcome
-from ..attempt.slice_task import SliceDone, SliceTask, compact_slice, done_slices
+from ..attempt.slice_task import SliceTask, compact_slice, done_slices
 from ..fleet.claims import claim_all, claim_one
 from ..options import AttemptOptions, ExecuteOptions, Executor, output_from_json, output_to_json
 from .run_compactions import run_compactions
@@ -85,7 +85,15 @@ class CompactionTask:
         if done is not None and done.fingerprint != task.fingerprint:
             table.storage.delete(task.record_path)  # it would block the record of the present inputs
             done = None
-        return _result(done or compact_slice(table.storage, task))
+        done = done or compact_slice(table.storage, task)
+        return SliceResult(
+            position=done.position,
+            partition=done.partition,
+            file_id=done.file_id,
+            rows=done.ledger.rows_out,
+            bytes_written=done.size,
+            seconds=done.seconds,
+        )
 
     def _plan(self, seen: Table) -> CompactionPlan:
         """The plan. ConflictError: it was removed."""
@@ -180,17 +188,6 @@ def check_instant(fields: Fields) -> None:
 
 def _is_pair(one: object) -> bool:
     return isinstance(one, list | tuple) and len(one) == 2 and all(isinstance(text, str) for text in one)
-
-
-def _result(done: SliceDone) -> SliceResult:
-    return SliceResult(
-        position=done.position,
-        partition=done.partition,
-        file_id=done.file_id,
-        rows=done.ledger.rows_out,
-        bytes_written=done.size,
-        seconds=done.seconds,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

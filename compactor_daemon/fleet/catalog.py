@@ -22,7 +22,7 @@ import os
 import socket
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -172,13 +172,8 @@ class MetastoreListing:
         from thriftpy2.thrift import TException
 
         try:
-            with client_context(
-                self._interface.Metastore,
-                self._host,
-                int(self._port),
-                connect_timeout=_TIMEOUT_MS,
-                socket_timeout=_TIMEOUT_MS,
-            ) as client:
+            server, most_ms = (self._interface.Metastore, self._host, int(self._port)), _TIMEOUT_MS
+            with client_context(*server, connect_timeout=most_ms, socket_timeout=most_ms) as client:
                 yield client
         except (TException, OSError, self._interface.MetaException) as error:
             raise StorageError(
@@ -239,17 +234,13 @@ class Members:
         return self._known
 
     def _publish(self, facts: Mapping[str, Any]) -> None:
-        from kazoo.exceptions import NodeExistsError, NoNodeError
+        from kazoo.exceptions import NodeExistsError
 
         client, path = self._session.client, f"{self._folder}/{self.me}"
         data = json.dumps({"who": self._who, "host": socket.gethostname(), "pid": os.getpid(), **facts}).encode()
         number = self._session.number
-        if self._joined == number:
-            try:
-                self._session.call(client.set_async, path, data)
-                return
-            except NoNodeError:  # the session was lost just now
-                pass
+        if self._joined == number and self._session.find(client.set_async, path, data) is not None:
+            return  # None: the session was lost just now
         self._session.call(client.ensure_path_async, self._folder)
         try:
             self._session.call(client.create_async, path, data, ephemeral=True)
@@ -261,19 +252,11 @@ class Members:
 
 def members_in(session: ZooKeeperSession, fleet: str) -> tuple[Mapping[str, Any], ...]:
     """What the members of a fleet publish about themselves; for commands. UnknownStateError: no answer."""
-    from kazoo.exceptions import NoNodeError
-
     folder, found = folder_of(session, fleet), []
-    try:
-        names = session.call(session.client.get_children_async, folder)
-    except NoNodeError:
-        return ()
-    for name in sorted(names):
-        try:
-            data, _ = session.call(session.client.get_async, f"{folder}/{name}")
-            found.append(json.loads(data))
-        except (NoNodeError, ValueError):  # removed since then, or not written by phantombase
-            continue
+    for name in sorted(session.find(session.client.get_children_async, folder) or ()):
+        answer = session.find(session.client.get_async, f"{folder}/{name}")
+        with suppress(ValueError):  # not written by phantombase
+            found += [json.loads(answer[0])] if answer is not None else []  # None: removed since then
     return tuple(found)
 
 

@@ -53,25 +53,14 @@ class ZooKeeperClaims:
         return self.session.connected
 
     def names(self) -> frozenset[str]:
-        from kazoo.exceptions import NoNodeError
-
         self._settle()
-        try:
-            return frozenset(self._call(self.session.client.get_children_async, self._folder, watch=self._watch))
-        except NoNodeError:
-            return frozenset()
+        found = self.session.find(self.session.client.get_children_async, self._folder, watch=self._watch)
+        return frozenset(found or ())
 
     def all(self) -> Mapping[str, Claim]:
-        from kazoo.exceptions import NoNodeError
-
-        found = {}
-        for instant in sorted(self.names()):
-            try:
-                data, _ = self._call(self.session.client.get_async, self._path(instant))
-            except NoNodeError:  # released since
-                continue
-            found[instant] = Claim.from_json(data, instant)
-        return found
+        get, names = self.session.client.get_async, sorted(self.names())
+        answers = ((instant, self.session.find(get, self._path(instant))) for instant in names)
+        return {i: Claim.from_json(answer[0], i) for i, answer in answers if answer is not None}  # None: released since
 
     def take(self, instant: str) -> HeldNode | None:
         from kazoo.exceptions import NodeExistsError
@@ -159,22 +148,12 @@ class ZooKeeperClaims:
         return bool(stat.ephemeralOwner == session)
 
     def _delete(self, instant: str) -> None:
-        from kazoo.exceptions import NoNodeError
-
-        try:
-            self._call(self.session.client.delete_async, self._path(instant))
-        except NoNodeError:
-            return
+        self.session.find(self.session.client.delete_async, self._path(instant))
 
     def _write(self, claim: Claim) -> bool:
         """Writes a claim's progress to its node; False if the node was removed."""
-        from kazoo.exceptions import NoNodeError
-
-        try:
-            self._call(self.session.client.set_async, self._path(claim.instant), claim.to_json())
-        except NoNodeError:
-            return False
-        return True
+        stat = self.session.find(self.session.client.set_async, self._path(claim.instant), claim.to_json())
+        return stat is not None
 
     def _give_back(self, instant: str, number: int) -> None:
         self._held.discard(instant)

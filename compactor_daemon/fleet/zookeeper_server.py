@@ -33,7 +33,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import javaproperties
@@ -120,10 +120,11 @@ def start_server(
     passed = () if inherited is None else (fcntl.fcntl(inherited, fcntl.F_DUPFD_CLOEXEC, 10),)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        class_path = ":".join(str(jar) for jar in spark_jars() if jar.name.startswith(_JARS))
         config.write_text(javaproperties.dumps({name: str(value) for name, value in (every | settings).items()}))
         with log_path.open("wb") as log:
             process = subprocess.Popen(
-                ["sh", "-c", _GUARDED, "sh", java, *_JVM, "-cp", _class_path(), _MAIN, str(config)],
+                ["sh", "-c", _GUARDED, "sh", java, *_JVM, "-cp", class_path, _MAIN, str(config)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -139,10 +140,6 @@ def start_server(
         for descriptor in passed:
             os.close(descriptor)
     return ServerProcess(folder=folder, port=port, process=process)
-
-
-def _class_path() -> str:
-    return ":".join(str(jar) for jar in spark_jars() if jar.name.startswith(_JARS))
 
 
 def ask(port: int, word: str) -> str | None:
@@ -225,32 +222,19 @@ def embedded_hosts(folder: Path) -> str:
     return f"127.0.0.1:{port}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddedZooKeeper:
-    """The server of a folder, at `hosts`, as long as it is kept running."""
-
-    hosts: str
-    _keeper: _Keeper = field(repr=False)
-
-    def problem(self) -> str | None:
-        """Why the server does not serve now, in one line with the end of its log; None if it serves. ZooKeeperError:
-        its folder cannot be read."""
-        return self._keeper.problem()
-
-
 @contextmanager
 def embedded_zookeeper(folder: Path) -> Iterator[EmbeddedZooKeeper]:
     """Joins the server of a folder or starts one, and keeps it running, in a thread of its own, until exit.
     ZooKeeperError: it does not start. If it ends later, that is logged, and it is started again."""
-    keeper = _Keeper(folder.absolute())
+    keeper = EmbeddedZooKeeper(folder.absolute())
     try:
         keeper.begin()
-        yield EmbeddedZooKeeper(hosts=f"127.0.0.1:{keeper.port}", _keeper=keeper)
+        yield keeper
     finally:
         keeper.end()
 
 
-class _Keeper:
+class EmbeddedZooKeeper:
     """Makes sure that one server runs in a folder, started by this daemon or another."""
 
     def __init__(self, folder: Path) -> None:
@@ -260,6 +244,11 @@ class _Keeper:
         self._not_before = 0.0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="zookeeper-keeper", daemon=True)
+
+    @property
+    def hosts(self) -> str:
+        """The address of the server."""
+        return f"127.0.0.1:{self.port}"
 
     def begin(self) -> None:
         """Returns once a server serves."""
@@ -286,6 +275,8 @@ class _Keeper:
             self._server.stop()
 
     def problem(self) -> str | None:
+        """Why the server does not serve now, in one line with the end of its log; None if it serves. ZooKeeperError:
+        its folder cannot be read."""
         if (kept := _kept_port(self._folder)) != self.port:
             return (
                 f"the ZooKeeper server in {self._folder} moved from port {self.port} to {kept}: start the daemon again"

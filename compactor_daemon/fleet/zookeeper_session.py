@@ -138,6 +138,15 @@ class ZooKeeperSession:
                 found=type(error).__name__,
             ) from error
 
+    def find(self, ask: Callable[..., Any], path: str, *args: Any, **options: Any) -> Any:
+        """As `call`; None if there is no such node."""
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            return self.call(ask, path, *args, **options)
+        except NoNodeError:
+            return None
+
     def check_user(self) -> None:
         """ZooKeeperError: the server rejects the user of this session, which shows only once it has begun."""
         from kazoo.exceptions import KazooException

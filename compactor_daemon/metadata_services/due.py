@@ -75,7 +75,7 @@ def due(
     told = sorted(set(pending) & set(done))
     if not told:
         return MetadataDue(instant=new_time(), why=why)
-    instant = _just_before(told[0])
+    instant = format_time(parse_time(told[0]) - timedelta(milliseconds=1))
     if any(i.requested_time >= instant and i.family == "commit" for i in metadata.instants):
         return _not_yet(f"{told[0]} is pending on the table")
     return MetadataDue(instant=instant, why=why)
@@ -92,7 +92,3 @@ def _by_last_delta_commit(metadata: Timeline, pending: list[str], last: str, why
 
 def _not_yet(why: str) -> MetadataDue:
     return MetadataDue(instant=None, why=f"due, but waits: {why}")
-
-
-def _just_before(time: str) -> str:
-    return format_time(parse_time(time) - timedelta(milliseconds=1))

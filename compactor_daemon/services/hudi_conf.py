@@ -19,39 +19,27 @@ from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 from ..archiving.choice import ArchiveOptions
 from ..cleaning.choice import CleanOptions, Policy
 from ..clustering.options import ClusterOptions, SortOrder
-from ..hudi_names import NameKind, contradiction, hudi_names, is_of_a_family, nearest, put_once
+from ..hudi_names import NameKind, contradiction, hudi_names, is_of_a_family, meant, put_once, setting, word_of
 from ..metadata_services.due import MetadataOptions
 from .hudi_lock import CONCURRENCY, LOCK, is_concurrent, is_tuning, lock_of
 
 _log = get_logger()
 
 
-def _codec(text: str) -> Codec:
-    return Codec({"uncompressed": "none", "lz4_raw": "lz4"}.get(text.lower(), text.lower()))
-
-
-def _bloom(text: str) -> Bloom:
-    return {"true": Bloom.ON, "false": Bloom.OFF}[text.lower()]
-
-
-def _strategy(text: str) -> TriggerStrategy:
-    return _STRATEGIES[text.upper()]
-
-
+_CODECS = {**{codec.value: codec for codec in Codec}, "uncompressed": Codec("none"), "lz4_raw": Codec("lz4")}
 _STRATEGIES = {s.name: s for s in TriggerStrategy if s is not TriggerStrategy.ALWAYS}
 """By Hudi's names; ALWAYS is not one of them."""
-_POLICIES = {policy.hudi_name: policy for policy in Policy}
 _ORDERS = {"linear": SortOrder.ORDER, "z-order": SortOrder.ZORDER, "hilbert": SortOrder.HILBERT}
 Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
 """By Hudi's name: the name of the field here, and the function that parses its value."""
 _KNOWN: Known = {
-    "hoodie.parquet.compression.codec": ("codec", _codec),
-    "hoodie.parquet.bloom.filter.enabled": ("bloom", _bloom),
+    "hoodie.parquet.compression.codec": ("codec", word_of(_CODECS)),
+    "hoodie.parquet.bloom.filter.enabled": ("bloom", word_of({"true": Bloom.ON, "false": Bloom.OFF})),
     "hoodie.memory.compaction.max.size": ("memory_limit", int),
     "hoodie.memory.spillable.map.path": ("spill_dir", str),
 }
 SCHEDULE_CONF: Known = {
-    "hoodie.compact.inline.trigger.strategy": ("strategy", _strategy),
+    "hoodie.compact.inline.trigger.strategy": ("strategy", word_of(_STRATEGIES)),
     "hoodie.compact.inline.max.delta.commits": ("max_delta_commits", int),
     "hoodie.compact.inline.max.delta.seconds": ("max_delta_seconds", int),
     **STRATEGY_CONF,
@@ -59,7 +47,7 @@ SCHEDULE_CONF: Known = {
 HUDI_NAMES = frozenset(_KNOWN)
 """The names `parse_hudi_conf` knows."""
 _CLEANS: Known = {
-    "policy": ("policy", lambda text: _POLICIES[text.strip().upper()]),
+    "policy": ("policy", word_of({policy.hudi_name: policy for policy in Policy})),
     "commits.retained": (Policy.COMMITS.value, int),
     "hours.retained": (Policy.HOURS.value, int),
     "fileversions.retained": (Policy.VERSIONS.value, int),
@@ -87,7 +75,7 @@ _OF_COMMANDS: Mapping[type, Known] = {
         f"{_PLAN}target.file.max.bytes": ("target_size", int),
         f"{_PLAN}small.file.limit": ("small_size", int),
         f"{_PLAN}sort.columns": ("sort_by", lambda text: tuple(c.strip() for c in text.split(",") if c.strip())),
-        "hoodie.layout.optimize.strategy": ("sort_order", lambda text: _ORDERS[text.strip().lower()]),
+        "hoodie.layout.optimize.strategy": ("sort_order", word_of(_ORDERS)),
     },
 }
 """Hudi's names for the options of commands, by option dataclass."""
@@ -160,8 +148,8 @@ def command_conf(
     left = sorted(name for name, value in given.items() if not _check(name, value, own, is_typed=False))
     if left:
         _log.warning("configurations_without_meaning", names=" ".join(left))
-    settings = {hudi_names()[name].name for name, _ in typed if name in hudi_names()}
-    of_files = [(n, v) for n, v in given.items() if n not in hudi_names() or hudi_names()[n].name not in settings]
+    settings = {setting(name) for name, _ in typed if name in hudi_names()}
+    of_files = [(n, v) for n, v in given.items() if n not in hudi_names() or setting(n) not in settings]
     all_ = [*of_files, *typed]
     by_kind = {
         kind: [f"{name}={value}" for name, value in all_ if name in _OF_COMMANDS[kind]]
@@ -224,14 +212,9 @@ def _check(name: str, value: str, own: Collection[str], *, is_typed: bool) -> bo
         raise UnsupportedError(
             f"{name} asks for what is not done here: {one.why}", expected=" or ".join(one.agreeing) or None, found=value
         )
-    if not is_typed and (is_of_a_family(name) if one is None else not _decides(name, one.why)):
+    if not is_typed and (is_of_a_family(name) if one is None else one.why != _DEATHS and name != _DROPS):
         return False
     raise _not_taken(name, value, own)
-
-
-def _decides(name: str, why: str) -> bool:
-    """Whether a name sets which writers are rolled back, or the drop of the metadata table."""
-    return why == _DEATHS or name == _DROPS
 
 
 def _parsed(pairs: Iterable[str], known: Known) -> dict[str, Any]:
@@ -260,8 +243,7 @@ def _not_taken(name: str, value: str, known: Collection[str]) -> PhantombaseErro
     """The error for a name that a command does not take, with what to do about it."""
     one = hudi_names().get(name)
     if one is None:
-        near = nearest(name, [*known, *hudi_names()])
-        todo = f"Did you mean {near}?" if near else None
+        todo = meant(name, [*known, *hudi_names()])
     elif name == _DROPS:
         todo = "Leave it out here: --drop-metadata-table of compact and schedule turns it off."
     elif one.kind is NameKind.SET:

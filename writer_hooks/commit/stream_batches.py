@@ -25,8 +25,9 @@ A batch has one part for each operation. Parts are written in the same order eac
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
@@ -90,7 +91,7 @@ class Begun:
 
     def to_json(self) -> dict[str, Any]:
         """`instant`: for releases that know no parts."""
-        parts = [{"operation": p.operation, "instant": p.instant, "run": p.run, "rows": p.rows} for p in self.parts]
+        parts = list(map(asdict, self.parts))
         return {"batch": self.number, "instant": self.newest, "query": self.query, "parts": parts}
 
     @staticmethod
@@ -274,64 +275,50 @@ def written_as(table: Table, batch: StreamBatch) -> WrittenAs:
     last = _last_batch(table, timeline, batch)
     if last is None or batch.replaces(last):
         return WrittenAs(last=last)
+    refused = partial(_refused, table, batch, last)
     if not batch.is_of(last):
-        raise _refused(
-            table,
-            batch,
-            last,
+        none = "rows without a query of Spark"
+        raise refused(
             "another query writes under the name of this stream",
-            expected=f"the query {last.query}" if last.query else "rows without a query of Spark",
-            found=f"the query {batch.query}, " if batch.query else "rows without a query of Spark, ",
+            expected=f"the query {last.query}" if last.query else none,
+            found=f"the query {batch.query}, " if batch.query else f"{none}, ",
         )
     if last.number > batch.number:
-        raise _refused(
-            table,
-            batch,
-            last,
-            "a later batch of this stream is written already",
-            expected=f"batch {last.number} or later",
-            found="",
-        )
+        raise refused("a later batch of this stream is written already", expected=f"batch {last.number} or later")
     if last.number < batch.number:
         return WrittenAs(last=last)
     part = last.part(batch.operation)
     written = [one for one in last.parts if one.instant not in timeline.pending_writes]
     if part is None:
-        _check_order(table, batch, last, written)
+        _check_order(refused, batch, written)
         return WrittenAs(last=last)
     if part in written or batch.query:
-        _check_rows(table, batch, last, part)
+        _check_rows(refused, batch, part)
     return WrittenAs(last=last, done=part) if part in written else WrittenAs(last=last, pending=part.instant)
 
 
-def _check_rows(table: Table, batch: StreamBatch, last: Begun, part: BatchPart) -> None:
+def _check_rows(refused: Callable[..., UsageError], batch: StreamBatch, part: BatchPart) -> None:
     """UsageError: the part has other rows. In one run of a query such rows are a second part. A query that starts again
     gives the same rows, though their mark differs between runs. Without Spark a sink counts as a run: within it the
     batch numbers decide."""
     comparable = (part.run == batch.run) == bool(batch.query)
     if comparable and part.rows and batch.rows and part.rows != batch.rows:
-        raise _refused(
-            table,
-            batch,
-            last,
+        raise refused(
             "other rows are written under this number already",
-            expected=f"the {part.operation.lower()} of batch {last.number} once, or again with the same rows",
+            expected=f"the {part.operation.lower()} of batch {batch.number} once, or again with the same rows",
             found="other rows, ",
             more="Parts of a batch with one operation need a stream's name each. ",
         )
 
 
-def _check_order(table: Table, batch: StreamBatch, last: Begun, written: list[BatchPart]) -> None:
+def _check_order(refused: Callable[..., UsageError], batch: StreamBatch, written: list[BatchPart]) -> None:
     """UsageError: the batch was written by an operation that this try has not repeated: the operation was changed."""
     if batch.query:
         changed = [one for one in written if one.run != batch.run]
     else:
         changed = [one for one in written if one.rows == batch.rows and batch.rows not in ("", NO_ROWS)]
     if changed:
-        raise _refused(
-            table,
-            batch,
-            last,
+        raise refused(
             "this batch is written already, by another operation",
             expected=f"first the {changed[0].operation.lower()}, as before",
             found=f"{batch.operation.lower()}, ",
@@ -342,7 +329,7 @@ def _check_order(table: Table, batch: StreamBatch, last: Begun, written: list[Ba
 
 
 def _refused(
-    table: Table, batch: StreamBatch, last: Begun, what: str, *, expected: str, found: str, more: str = ""
+    table: Table, batch: StreamBatch, last: Begun, what: str, *, expected: str, found: str = "", more: str = ""
 ) -> UsageError:
     return UsageError(
         f"{what}; nothing of it was written",

@@ -81,19 +81,14 @@ def opening_of(operation: Operation, layout: Layout, counts: RowCounts) -> Openi
     rows = Counter[str]()
     for (partition, _), count in counts.items():
         rows[partition] += count
-    profile = CommitMetadata(
-        partition_to_write_stats={} if operation is Operation.DELETE_PARTITION else _profile(rows),
-        operation_type=operation.value,
-    )
+    stats = {p: (WriteStat(file_id="", prev_commit="null", num_inserts=n),) for p, n in rows.items()}
+    named = {} if operation is Operation.DELETE_PARTITION else stats
+    profile = CommitMetadata(partition_to_write_stats=named, operation_type=operation.value)
     return Opening(
         action=REPLACE_COMMIT,
         requested=encode_replace_request(operation.value, names_deletes=layout.has_completion_times),
         inflight=encode_commit(profile, layout.encoding),
     )
-
-
-def _profile(rows: Mapping[str, int]) -> dict[str, tuple[WriteStat, ...]]:
-    return {p: (WriteStat(file_id="", prev_commit="null", num_inserts=n),) for p, n in rows.items()}
 
 
 _log = get_logger()

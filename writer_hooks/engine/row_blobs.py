@@ -69,6 +69,17 @@ def pack(rows: pa.Table) -> pa.Buffer:
     return sink.getvalue()
 
 
+def packed(rows: pa.Table, *, partition: str = "", target: str, source: int, number: int) -> Piece:
+    """A piece of these rows."""
+    count, payload = rows.num_rows, pack(rows)
+    return Piece(partition=partition, target=target, source=source, number=number, rows=count, payload=payload)
+
+
+def fact(payload: bytes, *, partition: str = "", target: str = "") -> Piece:
+    """A piece without rows: a result of a step."""
+    return Piece(partition=partition, target=target, source=0, number=0, rows=0, payload=payload)
+
+
 def split(rows: pa.Table, codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, pa.Table]]:
     """The rows of each code, in their order. `codes`: one per row."""
     if not len(codes):

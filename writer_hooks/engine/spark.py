@@ -27,7 +27,7 @@ from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError
 from phantombase.timeline.storage.contract import Storage
 
 from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, Step, summed
-from .row_blobs import SPARK_PIECE, Piece, Spool, from_batches, to_batch
+from .row_blobs import SPARK_PIECE, Piece, Spool, fact, from_batches, to_batch
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -163,7 +163,9 @@ class SparkEngine:
         if rows is not None:
             return LocalEngine(rows, slots=_threads(self.slots)).prepare(prepare, storage)
         spool = Spool.new(storage)
-        return SparkPieces(_mapped(self._frame, _Prepare(prepare, spool)), self.slots, spool, first=True, here=here)
+        return SparkPieces(
+            _mapped(self._frame, partial(_prepared, prepare, spool)), self.slots, spool, first=True, here=here
+        )
 
     def runner(self) -> Runner:
         """See `Engine`: runs in the session of the DataFrame."""
@@ -200,12 +202,12 @@ class SparkPieces:
         self._here = here
 
     def map(self, step: Step) -> Pieces:
-        return self._of(_mapped(self._frame, _Step(step, self._spool)))
+        return self._of(_mapped(self._frame, partial(_stepped, step, self._spool)))
 
     def regroup(self, step: Step) -> Pieces:
         order = ("partition", "target", "source", "number")
         sorted_ = self._frame.repartition(self._slots, "partition", "target").sortWithinPartitions(*order)
-        return self._of(_mapped(sorted_, _Step(step, self._spool)))
+        return self._of(_mapped(sorted_, partial(_stepped, step, self._spool)))
 
     def union(self, other: Pieces) -> Pieces:
         assert isinstance(other, SparkPieces)
@@ -269,29 +271,16 @@ _ERROR = "\0error"
 """The target of a task's error. As a piece it keeps all its fields; an exception would become a Java trace."""
 
 
-class _Prepare:
-    """The function of a preparation for `DataFrame.mapInArrow`."""
-
-    def __init__(self, prepare: Prepare, spool: Spool) -> None:
-        self._prepare = prepare
-        self._spool = spool
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _batched(_caught(self._spool.put(self._prepare(_slot(), batches))))
+def _prepared(prepare: Prepare, spool: Spool, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return _batched(_caught(spool.put(prepare(_slot(), batches))))
 
 
-class _Step:
-    """The function of a step for `DataFrame.mapInArrow`; it passes errors of earlier steps through."""
-
-    def __init__(self, step: Step, spool: Spool) -> None:
-        self._step = step
-        self._spool = spool
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        errors: list[Piece] = []
-        given = self._spool.get(_without_errors(from_batches(batches), errors))
-        yield from _batched(_caught(self._spool.put(self._step(_slot(), given))))
-        yield from _batched(iter(errors))
+def _stepped(step: Step, spool: Spool, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Passes errors of earlier steps through."""
+    errors: list[Piece] = []
+    given = spool.get(_without_errors(from_batches(batches), errors))
+    yield from _batched(_caught(spool.put(step(_slot(), given))))
+    yield from _batched(iter(errors))
 
 
 def _without_errors(pieces: Iterator[Piece], errors: list[Piece]) -> Iterator[Piece]:
@@ -314,7 +303,7 @@ def _caught(pieces: Iterator[Piece]) -> Iterator[Piece]:
     try:
         yield from pieces
     except PhantombaseError as error:
-        yield Piece(partition="", target=_ERROR, source=0, number=0, rows=0, payload=pickle.dumps(error))
+        yield fact(pickle.dumps(error), target=_ERROR)
 
 
 def _batched(pieces: Iterator[Piece]) -> Iterator[pa.RecordBatch]:

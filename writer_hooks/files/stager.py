@@ -10,11 +10,9 @@ import math
 import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from itertools import repeat, takewhile
-from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -126,7 +124,8 @@ class Stager:
         head = {"instant": work.instant, "schema_text": work.schema.file_text}
         some = None if work.into is None else work.into.log_schema(work.schema)
         written = 0
-        with self._staged(".log") as (path, file):
+        path = self._path(".log")
+        with staged_output(work.table.storage, path) as file:
             for part in parts:
                 written += part.rows.num_rows
                 deletes += [replace(part, rows=part.rows.slice(0, 0))] if len(part.deleted) else []
@@ -165,7 +164,8 @@ class Stager:
         work = self._work
         token = f"{self._slot}-{WRITER}-{random.randrange(10**9)}"
         name = str(BaseFileName(file_id=key[1], token=token, instant=work.instant))
-        with self._staged(".parquet") as (path, file):
+        path = self._path(".parquet")
+        with staged_output(work.table.storage, path) as file:
             full = takewhile(lambda _: file.tell() < until, repeat(None))
             rows = write_base_file(
                 file,
@@ -200,13 +200,6 @@ class Stager:
         schema = schema or self._work.schema.arrow
         columns = [meta[f.name] if f.name in meta else rows.column(f.name) for f in schema]
         return pa.Table.from_arrays(columns, schema=schema)
-
-    @contextmanager
-    def _staged(self, suffix: str) -> Iterator[tuple[str, IO[bytes]]]:
-        """A new file with a random name."""
-        path = self._path(suffix)
-        with staged_output(self._work.table.storage, path) as file:
-            yield path, file
 
     def _path(self, suffix: str) -> str:
         return f"{staged_folder(self._work.instant)}/{uuid.uuid4().hex}{suffix}"

@@ -20,14 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from phantombase.timeline.codec.arrow_schema import project
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.columns import Flags, flat
 from phantombase.timeline.codec.conform import conform
 from phantombase.timeline.codec.parquet_read import parquet_batches
+from phantombase.timeline.codec.row_hash import KeyLookup
 from phantombase.timeline.codec.stored_names import SAME_NAMES, stored
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.table_config import MergeMode
@@ -124,6 +128,22 @@ def base_keys(
     schema = project(rules.schema, names)
     for batch in parquet_batches(source, file, there, batch_rows or rules.batch_rows):
         yield rules.keys.keys(conform(pa.Table.from_batches([batch]), schema, path), path)
+
+
+def living_in(storage: Storage, slice_: FileSlice, rules: SliceRules, keys: pa.Array) -> Flags:
+    """Which of the keys a snapshot reader finds in a slice."""
+    alive, lookup = np.zeros(len(keys), np.bool_), KeyLookup(keys)
+    for at in positions_in(storage, slice_, rules, lookup):
+        alive[at[at >= 0]] = True
+    return alive
+
+
+def positions_in(
+    storage: Storage, slice_: FileSlice, rules: SliceRules, lookup: KeyLookup
+) -> Iterator[npt.NDArray[np.int64]]:
+    """The positions in `lookup` of the keys that a snapshot reader finds in a slice; -1 for others."""
+    for held in slice_keys(storage, slice_, rules):
+        yield lookup.find(flat(held.column(RECORD_KEY)))
 
 
 def slice_keys(

@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from phantombase.timeline.codec.arrow_schema import project
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import Flags, flat
-from phantombase.timeline.codec.row_hash import KeyLookup
 from phantombase.timeline.codec.spill_file import spill_folder
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.table_config import MergeMode
@@ -36,7 +35,7 @@ from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, lates
 
 from ..engine.row_blobs import Piece
 from .stager import Counts, LogPart, StagedFile, Stager
-from .stored_keys import KeyNotes, LogNotes, slice_keys
+from .stored_keys import KeyNotes, LogNotes, living_in
 from .task_context import WriteWork
 
 _SPILL_PARTITIONS = 32
@@ -52,16 +51,8 @@ def log_of(stager: Stager, group: FileGroup, work: WriteWork, pieces: Iterable[P
     notes = KeyNotes()
     noted = log_notes(notes, group, work)
 
-    def rows() -> Iterator[Piece]:
-        for piece in pieces:
-            table = piece.table()
-            if work.are_leaving(table):
-                leaving.append(flat(table.column(RECORD_KEY)))
-            else:
-                yield piece
-
     def parts() -> Iterator[LogPart]:
-        for won in folded_parts(work, rows()):
+        for won in folded_parts(work, _leaving_noted(work, pieces, leaving, drop=True)):
             gone = pa.array(np.flatnonzero(~won.is_update))
             ordering = tuple(values.take(gone) for values in won.ordering) if typed else ()
             if noted is not None:
@@ -98,7 +89,8 @@ def new_bases(
     for first in tables:
         notes = KeyNotes()
         with_meta = (stager.with_meta_columns(rows, partition, "") for rows in chain([first], tables))
-        yield stager.base((partition, file_id()), _noted(work, with_meta, notes), _all_new, notes, until=size)
+        rows = _noted(work, with_meta, notes)
+        yield stager.base((partition, file_id()), rows, lambda n: Counts(writes=n, inserts=n), notes, until=size)
 
 
 def _noted(work: WriteWork, tables: Iterable[pa.Table], notes: KeyNotes) -> Iterator[pa.Table]:
@@ -108,10 +100,6 @@ def _noted(work: WriteWork, tables: Iterable[pa.Table], notes: KeyNotes) -> Iter
             # A copy: the column may be a view of a buffer with all columns, which would be kept in memory.
             notes.added.append(pa.concat_arrays([flat(rows.column(RECORD_KEY))]))
         yield rows
-
-
-def _all_new(rows: int) -> Counts:
-    return Counts(writes=rows, inserts=rows)
 
 
 def living_rows(work: WriteWork, pieces: Iterable[Piece]) -> Iterator[pa.Table]:
@@ -163,7 +151,7 @@ def done_piece(done: StagedFile) -> Piece:
 def rewritten_base(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
     """Rewrites a base file without logs, merged with rows of existing and new keys; one row per key, as in Hudi."""
     base, leaving = _base_rows(work, slice_), list[pa.Array]()
-    won = folded(work, _leaving_kept(work, pieces, leaving))
+    won = folded(work, _leaving_noted(work, pieces, leaving))
     won = replace(won, rows=stager.with_meta_columns(won.rows, slice_.partition, ""))
     if work.into is not None:  # a new key's row is complete; an update lacks unset columns
         lacks = np.ones(won.rows.num_rows, np.bool_)
@@ -195,13 +183,16 @@ def rewritten_base(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: I
     return stager.base(slice_.key, merged(), counts, notes, slice_)
 
 
-def _leaving_kept(work: WriteWork, pieces: Iterable[Piece], leaving: list[pa.Array]) -> Iterator[Piece]:
-    """The same pieces. Those of their keys that leave the partition are also added to `leaving`."""
+def _leaving_noted(
+    work: WriteWork, pieces: Iterable[Piece], leaving: list[pa.Array], *, drop: bool = False
+) -> Iterator[Piece]:
+    """The same pieces. Those of their keys that leave the partition are added to `leaving`; `drop`: only there."""
     for piece in pieces:
         table = piece.table()
-        if work.are_leaving(table):
+        if gone := work.are_leaving(table):
             leaving.append(flat(table.column(RECORD_KEY)))
-        yield piece
+        if not (gone and drop):
+            yield piece
 
 
 def base_with_rows_after(stager: Stager, work: WriteWork, slice_: FileSlice, pieces: Iterator[Piece]) -> StagedFile:
@@ -268,11 +259,7 @@ def _alive(slice_: FileSlice, work: WriteWork, keys: pa.Array, *, in_base: bool)
     storage = work.table.storage
     if in_base and not may_delete(storage, work.merge.marker, slice_):
         return np.ones(len(keys), np.bool_)
-    alive, lookup = np.zeros(len(keys), np.bool_), KeyLookup(keys)
-    for held in slice_keys(storage, slice_, work.rules):
-        at = lookup.find(flat(held.column(RECORD_KEY)))
-        alive[at[at >= 0]] = True
-    return alive
+    return living_in(storage, slice_, work.rules, keys)
 
 
 def _refuse_after_deletes(slice_: FileSlice, work: WriteWork, keys: pa.Array, *, partial: bool) -> None:

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import flat
-from phantombase.timeline.codec.row_hash import KeyLookup, row_hashes
+from phantombase.timeline.codec.row_hash import row_hashes
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.record_key import plain_file_id
 from phantombase.timeline.merge.gaps import filled
@@ -35,9 +35,9 @@ from phantombase.timeline.merge.slice_log import may_delete
 from phantombase.timeline.merge.winner import EntryKind
 from phantombase.timeline.view.view import FileGroup, GroupKey, latest_slice
 
-from ..engine.row_blobs import Piece, by_target, pack, split
+from ..engine.row_blobs import Piece, by_target, pack, packed, split
 from ..files.stager import StagedFile, Stager
-from ..files.stored_keys import slice_keys
+from ..files.stored_keys import living_in
 from ..files.target_files import (
     base_with_rows_after,
     done_piece,
@@ -152,15 +152,10 @@ def living(work: WriteWork, partition: str, hits: pa.Table) -> pa.Table:
 
 def _alive(work: WriteWork, group: FileGroup | None, keys: pa.Array) -> np.ndarray:
     """Which of the keys, all of them in the base file, a reader finds in the file group."""
-    found = np.zeros(len(keys), np.bool_)
     slice_ = None if group is None else latest_slice(group)
     if slice_ is None or not may_delete(work.table.storage, work.merge.marker, slice_):
-        return ~found
-    lookup = KeyLookup(keys)
-    for held in slice_keys(work.table.storage, slice_, work.rules):
-        at = lookup.find(flat(held.column(RECORD_KEY)))
-        found[at[at >= 0]] = True
-    return found
+        return np.ones(len(keys), np.bool_)
+    return living_in(work.table.storage, slice_, work.rules, keys)
 
 
 NEW = ""
@@ -190,14 +185,7 @@ class JoinStep:
                 for target, part in _by_file(rows, hits):
                     part = part if target != NEW else self._living(partition, part)
                     if part.num_rows:
-                        yield Piece(
-                            partition=partition,
-                            target=target,
-                            source=slot,
-                            number=number,
-                            rows=part.num_rows,
-                            payload=pack(part),
-                        )
+                        yield packed(part, partition=partition, target=target, source=slot, number=number)
 
     def _lost(self, partition: str, keys: pa.Table) -> ConflictError:
         return ConflictError(

@@ -14,6 +14,7 @@ from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import flat
 from phantombase.timeline.codec.parquet_read import open_parquet, readable
 from phantombase.timeline.errors import MalformedError, MissingFileError, UsageError
+from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.record_key import bucket_file_id, bucket_of_file_id, looks_like_bucket
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.timeline import Timeline
@@ -139,11 +140,8 @@ def check_recorded_buckets(table: Table, timeline: Timeline, options: WriteOptio
     mine = recorded_buckets(table.config, options).get(_RECORDED)
     if mine is None:
         return
-    for requested in sorted(timeline.completed_writes, reverse=True)[:_COMMITS_ASKED]:
-        try:
-            recorded = table.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get(_RECORDED)
-        except (MalformedError, MissingFileError):
-            continue
+    for requested, metadata in recent_commits(table, timeline):
+        recorded = metadata.extra_metadata.get(_RECORDED)
         if recorded is not None and recorded != mine:
             raise UsageError(
                 "this is not the table's bucket index: rows would be doubled",
@@ -177,14 +175,21 @@ def refuse_two_of_one_bucket(groups: Iterable[FileGroup]) -> None:
 def living_elsewhere(work: WriteWork, partition: str) -> list[FileGroup]:
     """The file groups of another partition, the one that the newest write with files names; empty: there is none. A new
     partition does not show the table's index."""
-    for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_ASKED]:
-        try:
-            metadata = work.table.commit_metadata(work.timeline.completed_writes[requested])
-        except (MalformedError, MissingFileError):
-            continue
+    for _, metadata in recent_commits(work.table, work.timeline):
         for other in metadata.partition_to_write_stats:
             if other != partition:
                 found = [group for group in work.groups(other) if group.key not in work.replaced]
                 if found:
                     return found
     return []
+
+
+def recent_commits(table: Table, timeline: Timeline) -> Iterator[tuple[str, CommitMetadata]]:
+    """The newest writes, each with its requested time, newest first. A commit that a killed Hudi left incomplete, or
+    that was archived since then, is left out."""
+    for requested in sorted(timeline.completed_writes, reverse=True)[:_COMMITS_ASKED]:
+        try:
+            metadata = table.commit_metadata(timeline.completed_writes[requested])
+        except (MalformedError, MissingFileError):
+            continue
+        yield requested, metadata

@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -49,8 +50,8 @@ from phantombase.timeline.table.table import Table, TableSchema, from_one_snapsh
 from phantombase.timeline.view.view import FileSlice, TableView, is_replaced, latest_slice
 
 from ..engine.engine import Pieces
-from ..engine.row_blobs import Piece, by_target, pack, split
-from ..files.stored_keys import slice_keys
+from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
+from ..files.stored_keys import positions_in, slice_keys
 from ..files.task_context import WriteWork
 from ..options import MovedKeys, Operation, Write
 from .assign_step import combined
@@ -101,29 +102,20 @@ class MisplacedStep:
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         for (_, target), group in by_target(pieces):
             asked = _Asked(group)
-            found = asked.twice() if self.once and target == _FIRST_BIN else None
-            if found is not None:
-                yield _piece(found)
-            for slices in self.bins[int(target)]:
-                for slice_ in slices:
-                    found = self._misplaced(slice_, asked)
-                    if found is not None:
-                        yield _piece(found)
+            found = [asked.twice()] if self.once and target == _FIRST_BIN else []
+            here = (self._misplaced(slice_, asked) for slices in self.bins[int(target)] for slice_ in slices)
+            yield from (fact(json.dumps(asdict(one)).encode()) for one in chain(found, here) if one is not None)
 
     def _misplaced(self, slice_: FileSlice, asked: _Asked) -> Misplaced | None:
         if asked.partitions == [slice_.partition]:
             return None  # all rows are for this partition, so no key is misplaced
         if slice_.base is None or (slice_.logs and self.keys_in_logs):
-            return asked.misplaced(slice_.partition, self._merged(slice_, asked))
+            return asked.misplaced(slice_.partition, positions_in(self.storage, slice_, self.rules, asked.lookup))
         base = keys_in_base(self.storage, slice_.base, asked.keys, asked.lookup, self.rules)
         found = asked.misplaced(slice_.partition, base)
         if found is None or not may_delete(self.storage, self.rules.merge.marker, slice_):
             return found
-        return asked.misplaced(slice_.partition, self._merged(slice_, asked))
-
-    def _merged(self, slice_: FileSlice, asked: _Asked) -> Iterator[npt.NDArray[np.int64]]:
-        for held in slice_keys(self.storage, slice_, self.rules):
-            yield asked.lookup.find(flat(held.column(RECORD_KEY)))
+        return asked.misplaced(slice_.partition, positions_in(self.storage, slice_, self.rules, asked.lookup))
 
 
 class _Asked:
@@ -169,10 +161,6 @@ class _Asked:
             other=other,
             in_batch=in_batch,
         )
-
-
-def _piece(found: Misplaced) -> Piece:
-    return Piece(partition="", target="", source=0, number=0, rows=0, payload=json.dumps(asdict(found)).encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +276,7 @@ class HeldStep:
         paths = pa.repeat(pa.scalar(partition), held.num_rows)
         rows = held.append_column(PARTITION_PATH, paths)
         for code, part in split(rows, self.route(flat(rows.column(RECORD_KEY)), 0)):
-            yield Piece(partition="", target=str(code), source=HITS, number=number, rows=0, payload=pack(part))
+            yield packed(part, target=str(code), source=HITS, number=number)
 
     def _held(self, slice_: FileSlice, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[pa.Table]:
         """The living keys that a slice holds: one table of keys alone, or tables with ordering values."""
@@ -319,21 +307,14 @@ class PlaceStep:
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         """See `engine.Step`. Pieces with held keys come first."""
         for (_, target), group in by_target(pieces):
-            held: list[pa.Table] = []
-            parts: list[pa.Table] = []
+            held, parts = list[pa.Table](), list[pa.Table]()
             for piece in group:
                 (held if piece.source == HITS else parts).append(piece.table())
             for number, (rows, paths) in enumerate(self._placed(parts, held)):
                 encoded = pc.dictionary_encode(paths)
                 for code, part in split(rows, np.asarray(encoded.indices).astype(np.int64)):
-                    yield Piece(
-                        partition=encoded.dictionary[code].as_py(),
-                        target=target,
-                        source=slot,
-                        number=number,
-                        rows=part.num_rows,
-                        payload=pack(part),
-                    )
+                    partition = encoded.dictionary[code].as_py()
+                    yield packed(part, partition=partition, target=target, source=slot, number=number)
 
     def _placed(self, parts: Sequence[pa.Table], held: Sequence[pa.Table]) -> Iterator[tuple[pa.Table, pa.Array]]:
         """Rows with the partition of each, then keys to delete with theirs."""

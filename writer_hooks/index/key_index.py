@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from phantombase.timeline.errors import MalformedError, MissingFileError, UnsupportedError, UsageError
-from phantombase.timeline.format.commit_metadata import WriteStat
+from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.record_key import looks_like_bucket
 from phantombase.timeline.view.view import FileGroup, latest_base
 
@@ -16,12 +15,11 @@ from ..engine.engine import Pieces, RowCounts
 from ..files.task_context import WriteWork
 from ..options import WriteOptions
 from .assign_step import NEW, ROW_BYTES, AssignStep, JoinStep, KeyStep, plan_inserts
-from .bucket_step import living_elsewhere, refuse_two_of_one_bucket
+from .bucket_step import living_elsewhere, recent_commits, refuse_two_of_one_bucket
 from .lookup_step import KeysToBins, LookupStep, bins_of, looked_into
 from .prepare_step import ToSlot
 
 _LISTING_THREADS = 8
-_COMMITS_LOOKED_AT = 10
 _TELLING_BYTES = 4 << 20
 
 
@@ -96,21 +94,13 @@ def row_bytes(work: WriteWork) -> float:
     """The size of a row in a base file, from the newest commits that wrote base files, as Hudi estimates it. Small
     files are left out: most of a file of few rows is its key filter, of 430 kB. So is a commit that a killed Hudi left
     incomplete, or that was archived since then: no write may fail because of an estimate."""
-    for requested in sorted(work.timeline.completed_writes, reverse=True)[:_COMMITS_LOOKED_AT]:
-        try:
-            metadata = work.table.commit_metadata(work.timeline.completed_writes[requested])
-        except (MalformedError, MissingFileError):
-            continue
+    for _, metadata in recent_commits(work.table, work.timeline):
         stats = [s for of in metadata.partition_to_write_stats.values() for s in of]
-        bases = [s for s in stats if _tells(s)]
+        whole = (s for s in stats if s.path is not None and s.path.endswith(".parquet"))
+        bases = [s for s in whole if s.num_writes > 0 and s.file_size_in_bytes >= _TELLING_BYTES]
         if bases:
             return max(1.0, sum(s.file_size_in_bytes for s in bases) / sum(s.num_writes for s in bases))
     return ROW_BYTES
-
-
-def _tells(stat: WriteStat) -> bool:
-    is_base = stat.path is not None and stat.path.endswith(".parquet")
-    return is_base and stat.num_writes > 0 and stat.file_size_in_bytes >= _TELLING_BYTES
 
 
 def _refuse_logs_only(partition: str, groups: list[FileGroup]) -> None:

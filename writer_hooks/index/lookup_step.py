@@ -39,8 +39,8 @@ from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.view.view import BaseFile, FileGroup, FileSlice, latest_base, latest_slice, slice_before
 
 from ..engine.engine import Pieces
-from ..engine.row_blobs import Piece, by_target, pack, split
-from ..files.stored_keys import base_keys, cannot_hold, compares, slice_keys
+from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
+from ..files.stored_keys import base_keys, cannot_hold, compares, positions_in, slice_keys
 from ..files.task_context import WriteWork
 from .prepare_step import ToSlot
 
@@ -81,17 +81,14 @@ def bins_of(groups: Iterable[Slices], count: int) -> list[list[Slices]]:
     MalformedError: a slice has a flaw."""
     bins: list[list[Slices]] = [[] for _ in range(count)]
     sizes = [0] * count
-    for size, slices in sorted(((_size(slices), slices) for slices in groups), key=lambda pair: -pair[0]):
+    sized = ((sum(s.base_bytes + s.log_bytes for s in slices), slices) for slices in groups)
+    for size, slices in sorted(sized, key=lambda pair: -pair[0]):
         for slice_ in slices:
             slice_.check_whole()
         least = sizes.index(min(sizes))
         bins[least].append(slices)
         sizes[least] += size
     return [one for one in bins if one]
-
-
-def _size(slices: Slices) -> int:
-    return sum(s.base_bytes + s.log_bytes for s in slices)
 
 
 @dataclass(frozen=True)
@@ -126,16 +123,13 @@ class LookupStep:
                 found = keys.take(pa.array(distinct(self._found(slices, keys, lookup))))
                 hits = pa.table({RECORD_KEY: found, FILE_ID: pa.repeat(pa.scalar(slices[0].file_id), len(found))})
                 for code, part in split(hits, self.route(found, 0)):
-                    yield Piece(
-                        partition=partition, target=str(code), source=HITS, number=number, rows=0, payload=pack(part)
-                    )
+                    yield packed(part, partition=partition, target=str(code), source=HITS, number=number)
 
     def _found(self, slices: Slices, keys: pa.StringArray, lookup: KeyLookup) -> Iterator[npt.NDArray[np.int64]]:
         """Positions of the keys that the slices hold, and -1 for keys that are not in the batch."""
         if may_delete(self.storage, self.rules.merge.marker, slices[0]):
             for slice_ in slices:
-                for held in slice_keys(self.storage, slice_, self.rules):
-                    yield lookup.find(flat(held.column(RECORD_KEY)))
+                yield from positions_in(self.storage, slice_, self.rules, lookup)
         elif slices[0].base is not None:
             yield from keys_in_base(self.storage, slices[0].base, keys, lookup, self.rules)
 
@@ -209,7 +203,7 @@ class _ABin:
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         for number in range(self.bins) if slot == 0 else ():
-            yield Piece(partition="", target=str(number), source=0, number=0, rows=0, payload=b"")
+            yield fact(b"", target=str(number))
 
 
 @dataclass(frozen=True)
@@ -223,8 +217,7 @@ class ReplacedKeysStep:
         for (_, target), _ in by_target(pieces):
             for slices in self.bins[int(target)]:
                 for slice_ in slices:
-                    payload = json.dumps(self._staged(slice_)).encode()
-                    yield Piece(partition="", target=target, source=0, number=0, rows=0, payload=payload)
+                    yield fact(json.dumps(self._staged(slice_)).encode(), target=target)
 
     def _staged(self, slice_: FileSlice) -> object:
         work, storage, refused = self.work, self.work.table.storage, list[str]()

@@ -21,7 +21,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.record_key import KeySplit, bucket_of
 
 from ..engine.engine import Pieces
-from ..engine.row_blobs import Piece, by_target, pack, split
+from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
 from ..schema.key_generator import KeyGenerator
 from ..schema.table_schema import to_file_schema
 
@@ -51,8 +51,7 @@ def _repeated(slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         counted = keys.value_counts()
         more = counted.field("values").filter(pc.greater(counted.field("counts"), 1))
         if len(more):
-            payload = json.dumps([len(more), more[0].as_py(), partition]).encode()
-            yield Piece(partition=partition, target=target, source=0, number=0, rows=0, payload=payload)
+            yield fact(json.dumps([len(more), more[0].as_py(), partition]).encode(), partition=partition, target=target)
 
 
 class KeyRoute(Protocol):
@@ -130,14 +129,7 @@ class PrepareRows:
                 codes = codes + np.asarray(paths.indices).astype(np.int64) * self.route.targets
             for code, part in split(keyed, codes):
                 path, target = divmod(code, self.route.targets)
-                yield Piece(
-                    partition=partitions[path],
-                    target=str(target),
-                    source=source,
-                    number=number,
-                    rows=part.num_rows,
-                    payload=pack(part),
-                )
+                yield packed(part, partition=partitions[path], target=str(target), source=source, number=number)
 
     def _check_ordering(self, rows: pa.Table) -> None:
         for name in () if self.key_only else self.ordering_fields:

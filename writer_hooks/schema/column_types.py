@@ -71,7 +71,8 @@ def column_type(kind: pa.DataType, path: str, untyped: bool = False) -> pa.DataT
         return column_type(kind.value_type, path, untyped)
     if types.is_struct(kind):
         children = [kind.field(i) for i in range(kind.num_fields)]
-        if not children or any(_is_tagged(child) for child in children):
+        tagged = (child for child in children if _TAGS & set(child.metadata or ()))
+        if not children or any(tagged):
             raise _no_column(path, kind)
         return pa.struct(_column_fields(children, f"{path}.", untyped))
     if types.is_map(kind):
@@ -94,9 +95,8 @@ def column_type(kind: pa.DataType, path: str, untyped: bool = False) -> pa.DataT
     raise _no_column(path, kind)
 
 
-def _is_tagged(field: pa.Field) -> bool:
-    """Whether a field is one of Spark's variants and geometries, which in Arrow are structs with metadata."""
-    return bool({b"variant", b"geometry", b"geography"} & set(field.metadata or ()))
+_TAGS = {b"variant", b"geometry", b"geography"}
+"""Metadata of fields of Spark's variants and geometries, which in Arrow are structs."""
 
 
 def _is_text(kind: pa.DataType) -> bool:

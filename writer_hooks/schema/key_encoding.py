@@ -16,7 +16,7 @@ With virtual keys no row has its key, so readers take `v`. Versions 8 and 9 are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 
 import pyarrow as pa
@@ -218,20 +218,14 @@ def _others(usual: KeyGenerator) -> Iterator[KeyGenerator]:
         replace(usual, hive_style=hive, url_encode=url, timestamps=text, slashed_dates=slashed, null_folder=null)
         for hive, url, text, slashed, null in ways
     ]
-    return iter(sorted(found, key=lambda other: _differences(usual, other)))
+    own = asdict(usual)
+    return iter(sorted(found, key=lambda other: sum(own[name] != value for name, value in asdict(other).items())))
 
 
-def _differences(one: KeyGenerator, other: KeyGenerator) -> int:
-    names = ("hive_style", "url_encode", "timestamps", "slashed_dates", "null_folder")
-    return sum(getattr(one, name) != getattr(other, name) for name in names)
-
-
-def is_prefixed(config: TableConfig, stored: pa.Table | None) -> bool:
+def is_prefixed(config: TableConfig, stored: pa.Table) -> bool:
     """Whether the keys of a table with one key field are `f:v` (True) or `v` (False). `stored`: rows of the table with
-    the key's meta column and the key field; None if a COMPLEX table has no rows. MalformedError: the rows have keys of
-    neither form or of both, or `stored` has no rows."""
-    if stored is None:
-        return config.layout.has_completion_times
+    the key's meta column and the key field. MalformedError: the rows have keys of neither form or of both, or `stored`
+    has no rows."""
     name = config.record_key_fields[0]
     keys = flat(stored.column(RECORD_KEY))
     text = value_text(field_values(stored, name), name)

@@ -6,14 +6,22 @@ An option that the job sets by a method, and Hudi's name for it, must agree: nei
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
-from phantombase.compactor_daemon.hudi_names import contradiction, hudi_names, put_once, texts, without_doubles
+from phantombase.compactor_daemon.hudi_names import (
+    contradiction,
+    flag,
+    hudi_names,
+    put_once,
+    texts,
+    without_doubles,
+    word_of,
+)
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.services.hudi_conf import (
     ARCHIVE_CONF,
@@ -84,33 +92,23 @@ def _plain(value: Any) -> str:
 
 
 _log = get_logger()
-_FLAGS = {"true": True, "false": False}
-_LAZY = {"LAZY": True, "EAGER": False}
-
-
-def _flag(text: str) -> bool:
-    return _FLAGS[text.strip().lower()]
-
-
+_lazy = word_of({"LAZY": True, "EAGER": False})
 _Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
 """By name: the field that it sets, and the function that makes its value of text."""
 _METADATA = "hoodie.metadata.enable"
 _KNOWN: _Known = {
-    "hoodie.combine.before.upsert": ("combine_upserts", _flag),
-    "hoodie.combine.before.insert": ("combine_inserts", _flag),
-    "hoodie.write.set.null.for.missing.columns": ("null_for_missing", _flag),
-    _METADATA: ("drop_metadata_table", lambda text: not _flag(text)),
-    "hoodie.metadata.compact.max.delta.commits": (
-        "metadata",
-        lambda text: MetadataOptions(max_delta_commits=int(text)),
-    ),
+    "hoodie.combine.before.upsert": ("combine_upserts", flag),
+    "hoodie.combine.before.insert": ("combine_inserts", flag),
+    "hoodie.write.set.null.for.missing.columns": ("null_for_missing", flag),
+    _METADATA: ("drop_metadata_table", lambda text: not flag(text)),
+    "hoodie.metadata.compact.max.delta.commits": ("metadata", lambda n: MetadataOptions(max_delta_commits=int(n))),
     "hoodie.logfile.data.block.format": ("log_format", lambda text: LogFormat(text.strip().lower())),
     "hoodie.parquet.max.file.size": ("file_bytes", int),
     "hoodie.parquet.small.file.limit": ("small_file_bytes", int),
     "hoodie.upsert.shuffle.parallelism": ("slots", lambda text: int(text) or None),
     "hoodie.write.num.retries.on.conflict.failures": ("retries", int),
-    "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", lambda text: _LAZY[text.strip().upper()]),
-    "hoodie.clean.failed.writes.policy": ("lazy_rollback", lambda text: _LAZY[text.strip().upper()]),
+    "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", _lazy),
+    "hoodie.clean.failed.writes.policy": ("lazy_rollback", _lazy),
 }
 _BUCKET: _Known = {
     "hoodie.bucket.index.num.buckets": ("buckets", int),
@@ -137,9 +135,9 @@ _PRESSURE: _Known = {
 }
 """Names for back-pressure, which Hudi does not have."""
 _MODES = {"hoodie.compact.inline": Mode.INLINE, "hoodie.compact.schedule.inline": Mode.SCHEDULE}
-_ARCHIVE: _Known = {**ARCHIVE_CONF, "hoodie.archive.automatic": ("automatic", _flag)}
+_ARCHIVE: _Known = {**ARCHIVE_CONF, "hoodie.archive.automatic": ("automatic", flag)}
 """Names for archiving after a write."""
-_CLEAN: _Known = {**CLEAN_CONF, "hoodie.clean.automatic": ("automatic", _flag)}
+_CLEAN: _Known = {**CLEAN_CONF, "hoodie.clean.automatic": ("automatic", flag)}
 """Names for cleaning after a write."""
 _PARTS: Mapping[str, _Known] = {
     "archive": _ARCHIVE,
@@ -195,11 +193,11 @@ def parse_write_conf(
         if name == _INDEX:
             found.update(moved_keys=_moved_keys(value, conf))
         elif name in _MOVES:
-            moves = _value({name: ("moves", _flag)}, name, value)["moves"]
+            moves = _value({name: ("moves", flag)}, name, value)["moves"]
             if name not in _decisive(conf) and moves is not (name != _OF_RECORDS[0]):
                 ignored.append(name)
         elif name in (SERVICES, _DELETES):
-            _value({name: ("flag", _flag)}, name, value)
+            _value({name: ("flag", flag)}, name, value)
         elif name.startswith(LOCK) and (name in hudi_names() or not is_tuning({name.removeprefix(LOCK): value})):
             lock[name.removeprefix(LOCK)] = value
             if has_effect_elsewhere(name, value, conf, has_lock=has_lock):
@@ -235,7 +233,9 @@ def parse_write_conf(
         attempt(_INDEX, lambda: found.update(_buckets(conf, parts["bucket"], options, ignored)))
         if output:
             found["output"] = replace(options.output, **parse_hudi_conf(output))
-        attempt("the compaction after a write", lambda: _put_compaction(found, options, modes, schedule))
+        if modes or schedule:
+            what = "the compaction after a write"
+            attempt(what, lambda: found.update(compaction=_compaction(options.compaction, modes, schedule)))
         attempt("the table", lambda: given.update(parse_table_conf(table)))
         attempt("the services after a write", lambda: _put_services(found, parts, options, explicit, conf))
         if _is_on(conf, _RECONCILE, usual=False) and "null_for_missing" in found:
@@ -295,13 +295,6 @@ def _collected(problems: dict[str, PhantombaseError]) -> Iterator[Callable[[str,
         raise refused(problems)
 
 
-def _put_compaction(
-    found: dict[str, Any], options: WriteOptions, modes: Mapping[str, str], schedule: list[str]
-) -> None:
-    if modes or schedule:
-        found["compaction"] = _compaction(options.compaction, modes, schedule)
-
-
 def _put_services(
     found: dict[str, Any],
     parts: Mapping[str, dict[str, Any]],
@@ -311,10 +304,12 @@ def _put_services(
 ) -> None:
     if parts["pressure"]:
         found["back_pressure"] = replace(options.back_pressure or BackPressure(), **parts["pressure"])
-    if parts["clean"]:
-        found["clean"] = _clean(options.clean, parts["clean"], infers="clean" not in explicit)
-    if parts["archive"]:
-        found["archive"] = _archive(options.archive, parts["archive"])
+    if given := parts["clean"]:  # as with Hudi, it is on unless `hoodie.clean.automatic` is false; so is archiving
+        own, infers = options.clean or CleanOptions(), "clean" not in explicit
+        found["clean"] = clean_of(own, given, infers=infers) if given.get("automatic", True) else None
+    if given := parts["archive"]:
+        is_on = given.pop("automatic", True)
+        found["archive"] = replace(options.archive or ArchiveOptions(), **given) if is_on else None
     if not _is_on(conf, SERVICES, usual=True):
         found |= {"clean": None, "archive": None, "metadata": None}
         found["compaction"] = replace(found.get("compaction", options.compaction), mode=Mode.WRITE_ONLY)
@@ -324,7 +319,9 @@ def _put_services(
 
 def _is_on(conf: Mapping[str, str], name: str, *, usual: bool) -> bool:
     """A flag; a value that is neither true nor false is reported elsewhere."""
-    return _FLAGS.get(conf.get(name, "").strip().lower(), usual)
+    with suppress(KeyError):
+        return flag(conf.get(name, ""))
+    return usual
 
 
 def parse_operation_conf(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -386,18 +383,8 @@ def _buckets(
     return {}
 
 
-def _archive(options: ArchiveOptions | None, given: dict[str, Any]) -> ArchiveOptions | None:
-    """As with Hudi, it is on unless `hoodie.archive.automatic` is false."""
-    return replace(options or ArchiveOptions(), **given) if given.pop("automatic", True) else None
-
-
-def _clean(options: CleanOptions | None, given: dict[str, Any], *, infers: bool) -> CleanOptions | None:
-    """As with Hudi, it is on unless `hoodie.clean.automatic` is false; see `clean_of`."""
-    return clean_of(options or CleanOptions(), given, infers=infers) if given.get("automatic", True) else None
-
-
 def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:
-    flags = {_MODES[name]: _value({name: ("on", _flag)}, name, value)["on"] for name, value in modes.items()}
+    flags = {_MODES[name]: _value({name: ("on", flag)}, name, value)["on"] for name, value in modes.items()}
     chosen = [mode for mode, on in flags.items() if on]
     if len(chosen) > 1:
         (first, value), (second, other) = modes.items()
@@ -419,8 +406,8 @@ def _moved_keys(kind: str, conf: Mapping[str, str]) -> MovedKeys | None:
     name = kind.strip().upper()
     if name in _GLOBAL:
         decisive, usual = _GLOBAL[name]
-        flag = _value({decisive: ("moves", _flag)}, decisive, conf[decisive])["moves"] if decisive in conf else None
-        return usual if flag is None else MovedKeys.MOVE if flag else MovedKeys.STAY
+        moves = _value({decisive: ("moves", flag)}, decisive, conf[decisive])["moves"] if decisive in conf else None
+        return usual if moves is None else MovedKeys.MOVE if moves else MovedKeys.STAY
     if name not in (*_OF_PARTITIONS, _BY_BUCKET):
         raise UnsupportedError(
             f"this {_INDEX} is not supported", expected=", ".join((*_OF_PARTITIONS, *_GLOBAL, _BY_BUCKET)), found=kind

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, is_of_a_family, nearest
+from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, is_of_a_family, meant
 from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, SCHEDULE_CONF
 from phantombase.compactor_daemon.services.hudi_lock import CONCURRENCY, LOCK, is_concurrent, used_by_the_lock
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
@@ -97,6 +97,5 @@ def refused(problems: Mapping[str, PhantombaseError]) -> PhantombaseError:
 
 def unknown(name: str, value: str, known: Collection[str]) -> UsageError:
     """The error for a name that is neither phantombase's nor known as Hudi's."""
-    near = nearest(name, [*known, *hudi_names()])
-    todo = f"Did you mean {near}?" if near else None
+    todo = meant(name, [*known, *hudi_names()])
     return UsageError("not a known configuration of a write or a table", found=f"{name}={value}", todo=todo)

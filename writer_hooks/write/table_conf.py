@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, nearest, put_once, same_value
+from phantombase.compactor_daemon.hudi_names import (
+    NameKind,
+    flag,
+    hudi_names,
+    meant,
+    put_once,
+    same_value,
+    setting,
+    word_of,
+)
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
@@ -21,10 +30,6 @@ def _fields(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _flag(text: str) -> bool:
-    return {"true": True, "false": False}[text.strip().lower()]
-
-
 def _generator_class(text: str) -> str:
     return KEY_GENERATOR_CLASSES[text.strip().replace("Avro", "")]
 
@@ -33,8 +38,8 @@ def _generator_type(text: str) -> str:
     return text.strip().upper().removesuffix("_AVRO")
 
 
-def _mode(text: str) -> MergeMode:
-    return {m.value: m for m in (MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME)}[text.strip().upper()]
+_mode = word_of({mode.value: mode for mode in (MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME)})
+_strategy = word_of({strategy: mode for mode, strategy in MERGE_STRATEGIES.items()})
 
 
 def _payload(text: str) -> MergeMode:
@@ -45,20 +50,12 @@ def _payload(text: str) -> MergeMode:
     return by_payload[text.strip().removeprefix("org.apache.hudi.common.model.")]
 
 
-def _strategy(text: str) -> MergeMode:
-    return {strategy: mode for mode, strategy in MERGE_STRATEGIES.items()}[text.strip().lower()]
-
-
 def _version(text: str) -> int:
     """A number, or Hudi's word for it."""
     return _VERSION_WORDS.get(text.strip().upper()) or int(text)
 
 
 _VERSION_WORDS = {"SIX": 6, "EIGHT": 8, "NINE": 9}
-
-
-def _zone(text: str) -> bool:
-    return {"UTC": True, "LOCAL": False}[text.strip().upper()]
 
 
 _KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
@@ -72,13 +69,13 @@ _KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "hoodie.table.ordering.fields": ("ordering_fields", _fields),
     "hoodie.datasource.write.keygenerator.class": ("key_generator", _generator_class),
     "hoodie.datasource.write.keygenerator.type": ("key_generator", _generator_type),
-    "hoodie.datasource.write.hive_style_partitioning": ("hive_style", _flag),
-    "hoodie.datasource.write.partitionpath.urlencode": ("url_encode", _flag),
+    "hoodie.datasource.write.hive_style_partitioning": ("hive_style", flag),
+    "hoodie.datasource.write.partitionpath.urlencode": ("url_encode", flag),
     "hoodie.write.record.merge.mode": ("merge_mode", _mode),
     "hoodie.record.merge.mode": ("merge_mode", _mode),
     "hoodie.datasource.write.payload.class": ("merge_mode", _payload),
-    "hoodie.table.timeline.timezone": ("utc_timezone", _zone),
-    "hoodie.populate.meta.fields": ("meta_columns", _flag),
+    "hoodie.table.timeline.timezone": ("utc_timezone", word_of({"UTC": True, "LOCAL": False})),
+    "hoodie.populate.meta.fields": ("meta_columns", flag),
     "hoodie.table.recordkey.fields": ("key_fields", _fields),
     "hoodie.table.partition.fields": ("partition_fields", _fields),
     "hoodie.table.precombine.field": ("ordering_fields", _fields),
@@ -109,7 +106,7 @@ def table_field(name: str) -> str | None:
 
 def _own(name: str) -> str:
     """The name of the setting for which this name may be an alternative."""
-    return name if name in _KNOWN or name not in hudi_names() else hudi_names()[name].name
+    return name if name in _KNOWN else setting(name)
 
 
 def check_times(names: Iterable[str]) -> None:
@@ -117,8 +114,7 @@ def check_times(names: Iterable[str]) -> None:
     for name in names:
         if name not in hudi_names():
             known = [one for one in hudi_names() if one.startswith(PREFIX)]
-            near = nearest(name, known)
-            todo = f"Did you mean {near}?" if near else None
+            todo = meant(name, known)
             raise UsageError("not an option of partition times", expected=", ".join(known), found=name, todo=todo)
 
 
@@ -172,29 +168,29 @@ def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
     the stored value, as Hudi's writers compare them. (Seen: 0.15.0 and 1.2.0, "Config conflict".) An explicit default
     of Hudi may differ from the stored value, and is returned. UsageError: a name contradicts the table. Fields that
     `check_same_table` compares are left to it."""
-    stored = {_setting(name): (name, value) for name, value in config.properties.items()}
+    stored = {setting(name): (name, value) for name, value in config.properties.items()}
     _check_merger(config, conf)
     found: set[str] = set()
     for name, value in conf.items():
-        setting, one = _setting(name), hudi_names().get(name)
+        own, one = setting(name), hudi_names().get(name)
         is_usual = one is not None and one.agrees(value)
-        if setting in stored and _own(name) not in _COMPARED and not _says(setting, value, stored[setting][1]):
+        if own in stored and _own(name) not in _COMPARED and not _says(own, value, stored[own][1]):
             if is_usual:
                 found.add(name)
             elif one is None or one.kind is NameKind.SET:
                 raise UsageError(
                     "another table is at this path",
                     expected=f"{name}={value}",
-                    found="{}={}".format(*stored[setting]),
+                    found="{}={}".format(*stored[own]),
                     todo="Leave it out, or write with the table's own settings.",
                 )
         elif (
-            (setting == _VERSION and not _says(setting, value, str(config.version)))
-            or (setting == _DATABASE and setting not in stored and value.strip() != "")
-            or (setting in _MERGES and _MERGES[setting](value) is not AS_NEW.get(config.merge_mode, config.merge_mode))
+            (own == _VERSION and not _says(own, value, str(config.version)))
+            or (own == _DATABASE and own not in stored and value.strip() != "")
+            or (own in _MERGES and _MERGES[own](value) is not AS_NEW.get(config.merge_mode, config.merge_mode))
             or (table_field(name) == "times" and not is_usual and _is_idle(name, config, conf))
-            or (setting == _METADATA_DUE and not is_usual and not config.metadata_partitions)
-            or (setting == _SMALL_FILES and not is_usual and config.captures_changes)
+            or (own == _METADATA_DUE and not is_usual and not config.metadata_partitions)
+            or (own == _SMALL_FILES and not is_usual and config.captures_changes)
         ):
             found.add(name)
     return found
@@ -225,7 +221,7 @@ def _without(options: Mapping[str, str], name: str) -> dict[str, str]:
 
 def _check_merger(config: TableConfig, conf: Mapping[str, str]) -> None:
     """UnsupportedError: a class with which Hudi 0.15.0 merges by ordering value, whatever the table's rule (seen)."""
-    name = next((name for name in conf if _setting(name) == _MERGERS), None)
+    name = next((name for name in conf if setting(name) == _MERGERS), None)
     if name is None or _BY_ORDERING not in conf[name] or config.version != 6:
         return
     if AS_NEW.get(config.merge_mode, config.merge_mode) is MergeMode.COMMIT_TIME:
@@ -240,10 +236,6 @@ def _check_merger(config: TableConfig, conf: Mapping[str, str]) -> None:
 
 
 _MERGERS, _BY_ORDERING = "hoodie.write.record.merge.custom.implementation.classes", "HoodieSparkRecordMerger"
-
-
-def _setting(name: str) -> str:
-    return hudi_names()[name].name if name in hudi_names() else name
 
 
 def _says(setting: str, value: str, stored: str) -> bool:

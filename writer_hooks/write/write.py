@@ -212,7 +212,8 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
             check_once(rows)
         keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)
         seen = keys.check(table)
-        _make_way(table, timeline, job)
+        _roll_back_dead(table, timeline, job)
+        wait_while_wanted(table.storage)  # for a scheduler that needs the timeline without pending writes
         if what.options.buckets is not None and not what.operation.replaces and what.moved_keys is None:
             _check_buckets(capacity, counts)
         opening = opening_of(what.operation, table.layout, counts)
@@ -247,12 +248,6 @@ def _check_still(instant: str, mine: WriteSet, job: _Job, table: Table) -> None:
     if job.batch is not None:
         check_intended(table, job.batch, instant)
     refuse_planned(table, instant, job.write, mine.replaced)
-
-
-def _make_way(table: Table, timeline: Timeline, job: _Job) -> None:
-    """Rolls back dead writers, and waits while a scheduler needs the timeline without pending writes."""
-    _roll_back_dead(table, timeline, job)
-    wait_while_wanted(table.storage)
 
 
 def _check_buckets(capacity: Capacity, counts: RowCounts) -> None:

@@ -172,7 +172,7 @@ def test_a_server_that_ends_at_once_is_not_started_again_at_once(
         return Ended()
 
     monkeypatch.setattr(zookeeper_server, "start_server", start)
-    keeper = zookeeper_server._Keeper(tmp_path)
+    keeper = zookeeper_server.EmbeddedZooKeeper(tmp_path)
     keeper.port = 1
     for _ in range(3):
         keeper._check()

@@ -227,7 +227,7 @@ def test_paths_outside_the_partitions(value: str) -> None:
 
 
 def test_the_two_encodings_of_one_field() -> None:
-    """Rows decide; without rows the judge of the version."""
+    """Rows decide."""
     settings = config("id", "p")
     with pytest.raises(UsageError, match="two encodings"):
         KeyGenerator.of(settings)
@@ -235,7 +235,6 @@ def test_the_two_encodings_of_one_field() -> None:
     for prefixed, keys in ((True, ["id:1", "id:2"]), (False, ["1", "2"])):
         assert KeyGenerator.of(settings, one_field_prefixed=prefixed).keys(rows).to_pylist() == keys
         assert is_prefixed(settings, rows.append_column("_hoodie_record_key", pa.array(keys))) is prefixed
-    assert [is_prefixed(config("id", "p", version=v), None) for v in (6, 8, 9)] == [False, True, True]
     for wrong in (["id:1", "2"], ["1", None], ["x", "y"]):
         with pytest.raises(MalformedError, match="encoding"):
             is_prefixed(settings, rows.append_column("_hoodie_record_key", pa.array(wrong)))

@@ -323,7 +323,7 @@ EDGES: tuple[Mutant, ...] = (
     (_KEYS, "without = pc.and_(without, other)", "without = pc.or_(without, other)", "key_generator"),
     (_KEYS, 'for character in ("%", *(c for c in _ESCAPED if c != "%")):', "for character in _ESCAPED:", "key_generator"),
     (_KEYS, "    if pc.any(wrong).as_py():", "    if False:", "key_generator"),
-    ("writer_hooks/schema/key_encoding", "return config.layout.has_completion_times", "return True", "key_generator placed_keys"),
+    ("writer_hooks/schema/key_encoding", "config.layout.has_completion_times if has_one", "True if has_one", "schema/new_table"),
     ("writer_hooks/schema/key_encoding", "if not len(keys) or prefixed is plain or None in (prefixed, plain):", "if not len(keys):", "key_generator"),
     ("writer_hooks/schema/partition_times", "            if given[name] != value:", "            if False:", "partition_times"),
     (_SPEC, "if self.mode is MergeMode.EVENT_TIME and not self.ordering_fields:", "if False:", "schema/new_table"),
