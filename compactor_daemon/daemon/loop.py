@@ -30,7 +30,7 @@ from phantombase.timeline.planning.schedule import Scheduled
 
 from ..attempt.failures import FailureClass, Parked, RetryOptions, Waits, classify
 from ..fleet.pools import Pool, Pools, PoolUsage, QuotaUsage
-from ..services.last_run import ServiceDone
+from ..services.serve import ServiceDone
 from .dispatch import (
     UPKEEP_LEAST,
     Action,

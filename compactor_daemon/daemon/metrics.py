@@ -35,7 +35,7 @@ from phantombase.timeline.service.metrics import add_process
 
 from ..attempt.compact_or_resume import Compacted
 from ..fleet.pools import PoolUsage
-from ..services.last_run import ServiceDone
+from ..services.serve import ServiceDone
 from .work import Observer
 
 _LATENCY_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)

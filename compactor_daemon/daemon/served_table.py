@@ -45,10 +45,9 @@ from ..attempt.finish import finish, forget_archived, littered_instants
 from ..attempt.slice_task import Runner
 from ..fleet.claims import Claim, Claims, HeldClaim
 from ..options import AttemptOptions
-from ..services.last_run import ServiceDone, last_runs, note_runs
-from ..services.last_run import due as due_services
 from ..services.options import ServiceOptions
-from ..services.serve import serve_table
+from ..services.serve import ServiceDone, last_runs, note_runs, serve_table
+from ..services.serve import due as due_services
 from .dispatch import DaemonOrder
 from .table_state import Pending
 

@@ -16,7 +16,7 @@ from ..attempt.compact_or_resume import Compacted, Limit
 from ..attempt.failures import FailureClass, classify
 from ..fleet.claims import HeldClaim
 from ..fleet.pools import PoolUsage
-from ..services.last_run import ServiceDone
+from ..services.serve import ServiceDone
 from .served_table import Served
 
 _log = get_logger()

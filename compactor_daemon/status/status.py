@@ -35,8 +35,8 @@ from ..cleaning.choice import CleanOptions
 from ..cleaning.plan import load_whole, would_clean
 from ..fleet.claims import Claim
 from ..fleet.pools import Pools
-from ..services.last_run import LastRun, last_runs
 from ..services.options import Service
+from ..services.serve import LastRun, last_runs
 from .coexistence import Finding
 from .pending import Claimed, ClaimRow, PendingCompaction, StatusOptions, of_claim, pending_compaction
 from .snapshot import pending_snapshots

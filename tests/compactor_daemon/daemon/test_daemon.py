@@ -22,8 +22,8 @@ from phantombase.compactor_daemon.daemon.table_state import Pending
 from phantombase.compactor_daemon.daemon.work import Observer, Summary
 from phantombase.compactor_daemon.fleet.claims import Claim
 from phantombase.compactor_daemon.fleet.pools import Pool
-from phantombase.compactor_daemon.services.last_run import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
+from phantombase.compactor_daemon.services.serve import ServiceDone
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError
 from phantombase.timeline.format.compaction_plan import CompactionPlan

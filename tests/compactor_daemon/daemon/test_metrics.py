@@ -32,8 +32,8 @@ from phantombase.compactor_daemon.fleet.pools import Pool, PoolUsage
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.services.last_run import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
+from phantombase.compactor_daemon.services.serve import ServiceDone
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.errors import UsageError

@@ -24,9 +24,8 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.services.last_run import LastRun, ServiceDone, due, last_runs, note_runs
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions, parse_services
-from phantombase.compactor_daemon.services.serve import serve_table
+from phantombase.compactor_daemon.services.serve import LastRun, ServiceDone, due, last_runs, note_runs, serve_table
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.format.table_config import PROPERTIES

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.metrics import Metrics
-from phantombase.compactor_daemon.services.last_run import ServiceDone
 from phantombase.compactor_daemon.services.options import Service
+from phantombase.compactor_daemon.services.serve import ServiceDone
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.dashboard.people_app import exposition
 from phantombase.timeline.service.served_tables import ServedTable
