@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -148,40 +149,30 @@ def batch_end(start: str, writes: Sequence[StreamedWrite], limit: ReadLimit) -> 
     `start`, by their times. A batch takes at least one write, which `part_end` then splits."""
     if isinstance(limit, ReadMinRows) and sum(w.rows for w in writes) < limit.min_rows:
         return start
-    taken, size, most = start, 0, _most(limit)
-    for write in writes:
-        size += _size(write, limit)
-        if taken != start and size > most:
-            break
-        taken = write.moment
-    return taken
+    count = _fitting(writes, limit)
+    return writes[count - 1].moment if count else start
 
 
 def part_end(groups: Sequence[tuple[GroupKey, StreamedWrite]], limit: ReadLimit) -> GroupKey | None:
     """The last file group of a part of a write; None if the limit takes the rest of it. `groups`: those that are not
     delivered, in their order, each with what was written to it. A part is at least one file group: otherwise a limit
     below its size would stop the stream."""
-    taken, size, most = None, 0, _most(limit)
-    for group, written in groups:
-        size += _size(written, limit)
-        if taken is not None and size > most:
-            return taken
-        taken = group
-    return None
+    count = _fitting([written for _, written in groups], limit)
+    return None if count == len(groups) else groups[count - 1][0]
 
 
-def _size(write: StreamedWrite, limit: ReadLimit) -> int:
-    if isinstance(limit, ReadMaxFiles):
-        return write.files
-    return write.bytes if isinstance(limit, ReadMaxBytes) else write.rows
-
-
-def _most(limit: ReadLimit) -> float:
-    if isinstance(limit, ReadMaxFiles):
-        return limit.max_files
-    if isinstance(limit, ReadMaxBytes):
-        return limit.max_bytes
-    return limit.max_rows if isinstance(limit, ReadMaxRows) else float("inf")
+def _fitting(writes: Sequence[StreamedWrite], limit: ReadLimit) -> int:
+    """How many of these, from the first on, are within the limit; at least one, if there is any."""
+    match limit:
+        case ReadMaxFiles(most):
+            sizes = [write.files for write in writes]
+        case ReadMaxBytes(most):
+            sizes = [write.bytes for write in writes]
+        case ReadMaxRows(most):
+            sizes = [write.rows for write in writes]
+        case _:
+            return len(writes)
+    return min(len(writes), max(1, sum(size <= most for size in accumulate(sizes))))
 
 
 _LATEST = "latest"
@@ -199,7 +190,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, str]:
         """Where a stream without a checkpoint starts: at the option `begin`, else before everything."""
-        begin, table = self._options.read.begin or EARLIEST, self._table()
+        begin, table = self._options.read.begin or EARLIEST, self._options.open()
         if begin == EARLIEST:
             return Offset(moment="").stored(table)
         moment = _newest(table) if begin == _LATEST else moment_of_text(table, begin)
@@ -220,7 +211,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return from_one_snapshot(lambda: self._end(start, limit))
 
     def _end(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
-        table = self._table()
+        table = self._options.open()
         at = Offset.of(table, start)
         end = self._after(table, at, limit)
         if (end.moment, end.part) == (at.moment, at.part):
@@ -257,16 +248,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes the end of a stream that stops when it has read all existing writes."""
-        self._target = _newest(self._table())
+        self._target = _newest(self._options.open())
 
     def reportLatestOffset(self) -> dict[str, str]:
         """The offset that Spark shows as the newest of the source."""
-        table = self._table()
+        table = self._options.open()
         return Offset(moment=_newest(table)).stored(table)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> list[InputPartition]:
         """The tasks of a batch. UsageError: the state at its end was cleaned, or a write below it is pending."""
-        table = self._table()
+        table = self._options.open()
         batch = Batch.between(Offset.of(table, start), Offset.of(table, end))
         if batch is None:
             return []
@@ -287,15 +278,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._pin is not None and not moved:
             self._pin.renew()
             return
-        table = self._table()
+        table = self._options.open()
         moment = moment_to_hold(table.load_timeline(), Offset.of(table, offset).moment)
         if self._pin is None:
             self._pin = HeldPin(table.storage, self._options.pin, moment)
         else:
             self._pin.renew(moment)
-
-    def _table(self) -> Table:
-        return self._options.open()
 
 
 def _newest(table: Table) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
@@ -29,7 +29,7 @@ from typing import Any
 import fastavro
 
 from phantombase.timeline.codec.avro_container import any_record
-from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.errors import MalformedError, MissingFileError
 from phantombase.timeline.format.commit_metadata import as_record, decode
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.log_encode import archive_block
@@ -42,7 +42,7 @@ from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.staged_file import staged_output
 
 from .history import add_to_history, archived_already, make_current
-from .manifest import staged_name
+from .manifest import archived_by_another, staged_name
 
 
 def remove_instants(storage: Storage, files: Sequence[StateFile]) -> None:
@@ -145,8 +145,9 @@ def write_archive_log(
 
     with staged_name(storage, ".log") as staged:
         with staged_output(storage, staged) as out:
-            for records in _blocks(prefetched(of_instants(files, instants), entry, _AT_ONCE)):
-                out.writelines(archive_block(records, SCHEMA_TEXT))
+            records = prefetched(of_instants(files, instants), entry, _AT_ONCE)
+            while block := list(islice(records, RECORDS_IN_BLOCK)):
+                out.writelines(archive_block(block, SCHEMA_TEXT))
         _place(storage, staged, f"{folder}/{name}")
     return name
 
@@ -159,17 +160,7 @@ def _place(storage: Storage, staged: str, final: str) -> None:
     placed = storage.place(staged, final)
     there = storage.find(final)
     if not placed or there is None or there.size != made.size:
-        raise ConflictError(
-            "another process archives this table",
-            path=f"{storage.base_path}/{final}",
-            expected="one archiving process at a time, under the table lock",
-            todo="Give all processes that archive the same lock, then run again.",
-        )
-
-
-def _blocks(records: Iterator[bytes]) -> Iterator[Sequence[bytes]]:
-    while block := list(islice(records, RECORDS_IN_BLOCK)):
-        yield block
+        raise archived_by_another(storage, final)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ def put_manifest(storage: Storage, folder: str, before: Manifest, files: tuple[H
     number = before.last + 1
     body = json.dumps({"files": [{"fileName": f.name, "fileLen": f.size} for f in files]}, indent=2).encode()
     if not storage.put_if_absent(manifest_path(folder, number), body):
-        raise _conflict(storage, manifest_path(folder, number))
+        raise archived_by_another(storage, manifest_path(folder, number))
     set_version(storage, folder, number)
     return Manifest(number=number, files=files, last=number)
 
@@ -123,7 +123,7 @@ def set_version(storage: Storage, folder: str, number: int) -> None:
         if counting is not None and counting > number:
             break
     if counting != number:
-        raise _conflict(storage, path)
+        raise archived_by_another(storage, path)
 
 
 def _withdraw_older(storage: Storage, folder: str, number: int) -> None:
@@ -143,7 +143,8 @@ def _version(storage: Storage, folder: str) -> int | None:
     return int(text) if text else None
 
 
-def _conflict(storage: Storage, path: str) -> ConflictError:
+def archived_by_another(storage: Storage, path: str) -> ConflictError:
+    """Another process has put this file of the archive."""
     return ConflictError(
         "another process archives this table",
         path=f"{storage.base_path}/{path}",

@@ -153,7 +153,8 @@ def choose_windows(view: TableView, busy: Mapping[GroupKey, str], options: Clust
         partitions[group.partition].append(group)
     kept, small, windows = Counter[str](), 0, list[ClusteringWindow]()
     for partition, groups in sorted(partitions.items()):
-        files = [(g, _why_kept(g, busy)) for g in sorted(groups, key=_came)]
+        groups.sort(key=lambda g: (g.slices[0].base_instant, g.file_id))  # as created, as far as slices still show it
+        files = [(g, _why_kept(g, busy)) for g in groups]
         kept.update(why for _, why in files if why is not None)
         small += sum(why is None and _is_small(g, options) for g, why in files)
         for row in _rows(files, options):
@@ -173,11 +174,6 @@ def _refuse_buckets(living: Sequence[FileGroup], where: str) -> None:
             found=f"{buckets} of {len(living)} file ids begin with the number of a bucket",
             todo="Only a new table can have fewer buckets: write the rows to one.",
         )
-
-
-def _came(group: FileGroup) -> tuple[str, str]:
-    """Sort key: the order in which file groups were created, as far as their slices still show it."""
-    return group.slices[0].base_instant, group.file_id
 
 
 def _why_kept(group: FileGroup, busy: Mapping[GroupKey, str]) -> str | None:

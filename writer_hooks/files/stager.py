@@ -63,7 +63,7 @@ class FileKind(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedFile:
+class StagedFile(Counts):
     """One file of a write: sizes in bytes, counts in rows.
 
     `base_instant`: of the slice to which the file belongs, None for a new file group; `base_file` and `log_files`:
@@ -81,10 +81,6 @@ class StagedFile:
     staged: str
     name: str | None
     size: int
-    writes: int
-    inserts: int
-    updates: int
-    deletes: int
     ranges: tuple[ColumnRange, ...] | None = None
     keys: FileKeys | None = None
     keys_unknown: str = ""

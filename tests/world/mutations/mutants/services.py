@@ -171,7 +171,7 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_CLUSTERING_CHOICE, "if g.slices and not is_replaced(g, view.facts)]", "if g.slices]", _TESTS),
     (_CLUSTERING_CHOICE, "\"it has log files\" if group.slices[-1].logs or group.slices[-1].base is None else None", "None", _PURE),
     (_CLUSTERING_CHOICE, "        elif row:\n            yield row\n            row = []\n", "", _PURE),
-    (_CLUSTERING_CHOICE, "sorted(groups, key=_came)", "groups", _PURE),
+    (_CLUSTERING_CHOICE, "groups.sort(key=lambda g: (g.slices[0].base_instant, g.file_id))", "pass", _PURE),
     (_CLUSTERING_CHOICE, "        return \"in a pending compaction\"\n", "        return None\n", _TESTS),
     (_CLUSTERING_CHOICE, "    if (why := busy.get(group.key)) is not None:\n        return why\n", "", _PURE),
     (_CLUSTERING_CHOICE, "if len(window) >= least and size >= options.target_size:", "if len(window) >= least:", _PURE),
