@@ -32,6 +32,7 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.evolved_schema import newest_history
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
 from phantombase.timeline.table.table import Table, from_one_snapshot, open_metadata_table
+from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_hashed
 
@@ -39,7 +40,6 @@ from ..attempt.finish import forget_archived
 from ..attempt.needed_records import tidy, unfinished_compactions
 from ..orphans.facts import data_file
 from ..service_run import ServiceAnswer, ServiceMeans
-from ..undo.dead_writers import remove_unreadable_rollbacks
 from .archived_files import Archive, remove_instants
 from .choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, ArchiveOptions, choose
 from .history import compact_history
@@ -187,7 +187,7 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
     if dry_run:
         return from_one_snapshot(lambda: _would_archive(table.reload(), options))
     tidy(table, lock)
-    remove_unreadable_rollbacks(table, lock)
+    remove_torn(table, lock, "rollback")
     archived: list[tuple[Archived, ...]] = []
     finished: list[str] = []
     written: list[str] = []

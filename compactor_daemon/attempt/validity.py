@@ -20,14 +20,10 @@ from enum import Enum
 from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.format.compaction_plan import planned_paths
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.table.exclusive import Guard
-from phantombase.timeline.table.in_progress import (
-    UnreadableRollback,
-    clustering_in_rollback,
-    pending_rollbacks,
-    refuse_half_upgraded,
-)
+from phantombase.timeline.table.in_progress import clustering_in_rollback, pending_rollbacks, refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 
 from .outcome import CommitDecision
@@ -70,7 +66,7 @@ class Evidence:
     timeline: Timeline
     has_plan: bool
     undone: frozenset[str]
-    unreadable: tuple[UnreadableRollback, ...] = ()
+    unreadable: tuple[Torn, ...] = ()
     allows_equal_times: bool
     back: tuple[str, ...] = ()
 
@@ -152,7 +148,7 @@ def evidence_of_planned(table: Table) -> Evidence:
         timeline=timeline,
         has_plan=True,
         undone=frozenset(r.target for r in rollbacks if r.target is not None) | reverting,
-        unreadable=tuple(r for r in rollbacks if isinstance(r, UnreadableRollback)),
+        unreadable=tuple(r for r in rollbacks if isinstance(r, Torn)),
         allows_equal_times=not table.config.metadata_partitions,
     )
 
@@ -222,7 +218,7 @@ def _has_plan(table: Table, instant: str) -> bool:
 def refuse_rollback(table: Table, instant: str) -> None:
     """ConflictError while a pending rollback names the instant, or may name it."""
     for rollback in pending_rollbacks(table):
-        if isinstance(rollback, UnreadableRollback):
+        if isinstance(rollback, Torn):
             raise ConflictError(
                 "a rollback that may undo this compaction is pending",
                 path=table.storage.base_path,
@@ -240,5 +236,5 @@ def refuse_rollback(table: Table, instant: str) -> None:
             )
 
 
-def _unreadable(rollback: UnreadableRollback) -> str:
+def _unreadable(rollback: Torn) -> str:
     return f"the plan of a pending rollback cannot be read: {rollback.path}"

@@ -18,10 +18,11 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
 
-from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, prepare
@@ -29,32 +30,31 @@ from phantombase.timeline.read.pins import all_pins, forget_expired, live_pins
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, regardless
 from phantombase.timeline.table.in_progress import rollback_in_progress
 from phantombase.timeline.table.table import Table, put_requested
+from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.needed_records import tidy
 from ..service_run import ServiceAnswer, ServiceMeans
 from .choice import CleanChoice, CleanOptions
-from .plan import CleanResult, Finished, choice_of, is_needed, load_whole, may_go, refuse_needed, result_of, would_clean
+from .plan import CleanResult, Finished, choice_of, is_needed, load_whole, refuse_needed, result_of, would_clean
 
 _log = get_logger()
 _ROLLED_BACK = {Guard.ROLLBACK: "a plan that is only requested is removed then; another one has removed files already"}
-_NOT_BEGUN = {Guard.ROLLBACK: "the plan has removed nothing, and its removal cancels it"}
 _REMOVED = dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "the files are removed, which only remains to be recorded")
 _PARTITION_FILES = (".hoodie_partition_metadata", "..hoodie_partition_metadata.crc")
 
 
 def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
-    """Finishes the pending cleans, except those whose plan is removed (see `begin`) or torn."""
+    """Finishes the pending cleans, except those whose plan is removed: see `begin`, and `torn.removal_refused`."""
     found = []
     for instant in table.load_timeline().pending("clean"):
-        plan = _readable_plan(table, instant, lock)
-        if plan is None:
+        plan = table.files.plan(instant, decode_clean_plan)
+        if isinstance(plan, Torn):
             continue
         with exclusive(table, lock, "go on with a clean", _ROLLED_BACK) as held:
             now = held.timeline.find(instant.requested_time, "clean")
@@ -68,22 +68,8 @@ def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
         execute(table, instant.requested_time, plan, lock)
         found.append(Finished(instant=instant.requested_time, files=plan.count))
         _log.info("clean_finished", table=table.storage.base_path, instant=instant.requested_time, files=plan.count)
+    remove_torn(table, lock, "clean", strict=True)
     return tuple(found)
-
-
-def _readable_plan(table: Table, clean: Instant, lock: TableLock) -> CleanPlan | None:
-    """The plan of a pending clean. None: the plan could not be read, no process had started it, and it was removed.
-    Hudi writes a plan in place on local disks: killed there, it leaves an empty or torn file. Errors: see `may_go`."""
-    path = table.instant_path(clean.at(State.REQUESTED))
-    try:
-        return decode_clean_plan(table.storage.read(path), path)
-    except (MalformedError, MissingFileError) as error:
-        with exclusive(table, lock, "remove an unreadable plan of a clean", _NOT_BEGUN) as held:
-            if not may_go(held.table, clean, error, lambda: storage_ms(held.table.storage)):
-                return None
-            held.table.storage.delete(path)
-    _log.warning("unreadable_clean_removed", table=table.storage.base_path, instant=clean.requested_time)
-    return None
 
 
 def begin(table: Table, clean: Instant, plan: CleanPlan, known: Collection[str] | None = None) -> bool:

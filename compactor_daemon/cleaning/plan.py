@@ -6,22 +6,22 @@ read is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan
-from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.instants.instant_files import load_state_files, retained_by, unreadable_plan
+from phantombase.timeline.format.instant import State
+from phantombase.timeline.instants.instant_files import Torn, load_state_files, retained_by
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.read.pins import Pin, all_pins, earliest_to_retain, held_files, live_pins
 from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.exclusive import refuse_in_progress
 from phantombase.timeline.table.in_progress import clustered_file_groups
 from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.torn import removable
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.needed_records import unfinished_compactions
@@ -145,40 +145,17 @@ def to_finish(table: Table) -> dict[str, CleanPlan]:
     """The plans of pending cleans that `finish_pending` would finish, by instant. Its errors; nothing is changed."""
     found, timeline = {}, table.load_timeline()
     for instant in timeline.pending("clean"):
-        path = table.instant_path(instant.at(State.REQUESTED))
-        try:
-            plan = decode_clean_plan(table.storage.read(path), path)
-        except (MalformedError, MissingFileError) as error:
-            may_go(table, instant, error, clock_ms)
+        plan = table.files.plan(instant, decode_clean_plan)
+        if isinstance(plan, Torn):
             continue
         if instant.state is State.REQUESTED and is_needed(table, plan, all_pins(table.storage)):
             continue
         refuse_needed(table, instant.requested_time, plan)
         found[instant.requested_time] = plan
+    removable(table, timeline, clock_ms, "clean", strict=True)
     if found and table.layout.has_completion_times:
         table.times.check_zone(timeline)
     return found
-
-
-def may_go(table: Table, clean: Instant, error: MalformedError | MissingFileError, now_ms: Callable[[], int]) -> bool:
-    """Whether the unreadable plan of a clean may be removed; False: the clean has ended. ConflictError: a process may
-    still write the plan. MalformedError: the clean was started, so files of the plan may have been removed."""
-    path = table.instant_path(clean.at(State.REQUESTED))
-    now = table.reload().load_timeline().find(clean.requested_time, "clean")
-    if now is None or now.completed:
-        return False
-    if now.state > State.REQUESTED:
-        raise unreadable_plan(path, now, error) from error
-    entry = table.storage.find(path)
-    if entry is not None and now_ms() - entry.modified_ms < EXPIRY_S * 1000:
-        raise ConflictError(
-            "a process may still be writing the plan of a clean, which cannot be read",
-            path=path,
-            instant=clean.requested_time,
-            expected=f"a file that has not changed for {EXPIRY_S:g} s",
-            todo="Wait, then run again.",
-        ) from error
-    return entry is not None
 
 
 def is_needed(table: Table, plan: CleanPlan, pins: Sequence[Pin]) -> bool:

@@ -46,6 +46,7 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.in_progress import pending_replacing_writes, refuse_left_to_hudi
 from phantombase.timeline.table.table import Table, from_one_snapshot, put_requested
+from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.terminal.text_table import plural
 
 from ..attempt.attempt import merge_rules
@@ -55,15 +56,7 @@ from .choice import ClusterChoice, check_sortable, choose_windows, output_name, 
 from .complete import cancel_clustering, complete, inputs_now
 from .options import ClusterOptions, Copy, SortOrder
 from .outputs import Copying, Made, OutputFileSpec, make
-from .pending import (
-    PendingClustering,
-    cancel_unreadable_plans,
-    is_at_work,
-    is_of_hudi,
-    is_passed,
-    pending_clusterings,
-    refuse_passed,
-)
+from .pending import PendingClustering, is_at_work, is_of_hudi, is_passed, pending_clusterings, refuse_passed
 from .stale import withdraw_stale
 
 _POLL_S = 1.0
@@ -167,9 +160,11 @@ def commit_stays(table: Table, error: ConflictError) -> bool:
 
 
 def cancel_pending_clusterings(table: Table, lock: TableLock) -> tuple[str, ...]:
-    """Cancels pending clusterings and unreadable plans of clusterings; returns their instants. ConflictError: a process
-    works on one, or Hudi executes it."""
-    gone, now = [*cancel_unreadable_plans(table.reload(), lock)], table.reload()
+    """Cancels pending clusterings, and removes torn plans of clusterings; returns their instants.
+
+    ConflictError: a process works on one, or Hudi executes it.
+    """
+    gone, now = [*remove_torn(table.reload(), lock, "clustering", "replacecommit", strict=True)], table.reload()
     for pending in pending_clusterings(now, now.load_timeline()):
         if is_at_work(now, pending):
             raise ConflictError(

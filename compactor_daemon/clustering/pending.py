@@ -1,4 +1,4 @@
-"""Pending clusterings on the timeline: those of phantombase and of Hudi, superseded ones, unreadable ones.
+"""Pending clusterings on the timeline: those of phantombase and of Hudi, superseded ones.
 
 A clustering of phantombase has a plan that phantombase made (see `format.replace_request`). Its inflight file is put
 right before its files get their final names, and contains what this process decided:
@@ -12,13 +12,6 @@ Superseded: a clean of Hudi retained only what is later than the plan. Hudi's cl
 since the cutoff of the last clean, and its archiver counts every replace commit below that cutoff as cleaned. By
 commits, the cutoff stays below a pending clustering; by hours it does not, and a clean by file versions has none. A
 clustering that completed then could be archived while its replaced files still exist: their rows would exist twice.
-
-Unreadable: Hudi writes a plan in place; killed there, it leaves an empty or torn file, and the file
-groups of the plan are unknown. The file is removed if no process can have executed it: it is only requested, has not
-changed for two minutes, no heartbeat is fresh, and no file of its instant is in the table. A stalled process that read
-the plan before it was damaged cannot complete it: Hudi's checks the plan before it makes it inflight, and phantombase's
-finds the tombstone of the instant (see `complete.cancel_clustering`). On version 6 an empty file is that of a
-write that replaces file groups: the next write rolls it back.
 """
 
 from __future__ import annotations
@@ -27,95 +20,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
-from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.compaction_plan import pending_clustering_file_groups
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan, decode_cluster_plan
-from phantombase.timeline.instants.reserved_times import put_tombstone
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import EXPIRY_S, heartbeat_path, is_live, process_name, read_heartbeat
-from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.read.windows import retained_since
-from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.table.traces import traces_of
-
-_log = get_logger()
-_NOT_BEGUN = {**READ_INSIDE, Guard.ROLLBACK: "no process has begun on the plan, which may be what blocks a rollback"}
-
-
-def cancel_unreadable_plans(table: Table, lock: TableLock) -> tuple[str, ...]:
-    """Removes unreadable plans; returns their instants. ConflictError: a process may work on one, or has started."""
-    if not _unreadable(table, table.load_timeline()):
-        return ()
-    with exclusive(table, lock, "remove an unreadable plan of a clustering", _NOT_BEGUN) as held:
-        table = held.table
-        found = _unreadable(table, held.timeline)
-        for instant in found:
-            _refuse_begun(table, instant)
-        for instant in found:
-            _cancel(table, instant)
-    return tuple(i.requested_time for i in found)
-
-
-def _unreadable(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
-    return tuple(i for i in timeline.instants if i.family == "replacecommit" and _is_unreadable(table, i))
-
-
-def _is_unreadable(table: Table, instant: Instant) -> bool:
-    if instant.completed:
-        return False
-    path = table.instant_path(instant.at(State.REQUESTED))
-    try:
-        data = table.storage.read(path)
-        pending_clustering_file_groups(data, path)
-        decode_cluster_plan(data, path)
-    except MissingFileError:  # completed or cancelled concurrently
-        return False
-    except MalformedError:
-        return True
-    return not data and instant.action == "clustering"
-
-
-def _refuse_begun(table: Table, instant: Instant) -> None:
-    storage, time, path = table.storage, instant.requested_time, table.instant_path(instant.at(State.REQUESTED))
-    entry, now_ms = storage.find(path), storage_ms(storage)
-    if entry is not None and now_ms - entry.modified_ms < EXPIRY_S * 1000:
-        raise ConflictError(
-            "a process may still be writing the plan of a clustering, which cannot be read",
-            path=path,
-            instant=time,
-            expected=f"a file that has not changed for {EXPIRY_S:g} s",
-            todo="Wait, then run again.",
-        )
-    begun = "an inflight file" if instant.state > State.REQUESTED else ""
-    begun = begun or ("a fresh heartbeat" if is_live(read_heartbeat(storage, time), now_ms) else "")
-    doomed = () if begun else traces_of(table, time, instant.family, scan=False).doomed
-    begun = begun or (f"{doomed[0][1]}, and {len(doomed) - 1} more files of it" if doomed else "")
-    if begun:
-        raise ConflictError(
-            "a process began on the plan of a clustering that cannot be read any more",
-            path=path,
-            instant=time,
-            found=begun,
-            todo="Restore the file from a copy, or the table to an instant before it: `compactor-daemon restore TABLE "
-            "--to INSTANT`.",
-        )
-
-
-def _cancel(table: Table, instant: Instant) -> None:
-    storage, time = table.storage, instant.requested_time
-    put_tombstone(storage, time)
-    storage.delete_folder(staged_folder(time))
-    storage.delete(table.instant_path(instant.at(State.REQUESTED)))
-    storage.delete(heartbeat_path(time))
-    _log.warning("unreadable_clustering_cancelled", table=storage.base_path, instant=time)
-
 
 _PROCESS = "phantombase.cluster"
 _COMPLETION = "phantombase.completion"

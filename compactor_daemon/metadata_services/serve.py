@@ -16,10 +16,9 @@ done. So an instant that is neither there nor archived has ended. These are left
     all, while a restore is pending                          Hudi 1.2 records a restore here at a new time
     all, while the table is upgraded                         half of the timeline is elsewhere
 
-Unreadable plans of rollbacks and cleans of the metadata table are removed too. Hudi writes a plan in place on local
-disks: killed there, it leaves an empty or torn file. Such a plan was not executed, since it is read from the file
-before its instant becomes inflight. Hudi's next writer removes such a rollback, and an empty plan of a clean;
-phantombase's services remove both, since otherwise they would block cleans and archiving of the metadata table.
+Torn plans of rollbacks and cleans of the metadata table are removed too (`timeline.table.torn`). Hudi's next writer
+removes such a rollback, and an empty plan of a clean; phantombase's services remove both, since otherwise they would
+block cleans and archiving of the metadata table.
 """
 
 from __future__ import annotations
@@ -29,15 +28,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, operation_metrics
-from phantombase.timeline.format.instant import Instant, State, format_time
-from phantombase.timeline.format.rollback_plan import decode_rollback_plan
+from phantombase.timeline.format.instant import Instant, format_time
 from phantombase.timeline.instants.timeline import Timeline, commits_since_compaction
-from phantombase.timeline.locks.heartbeat import is_live, may_be_written, read_heartbeat
+from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.commit import forget
 from phantombase.timeline.metadata_table.location import advising_rebuild
@@ -47,6 +44,7 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
 from phantombase.timeline.table.in_progress import refuse_half_upgraded
 from phantombase.timeline.table.table import Table, open_metadata_table
+from phantombase.timeline.table.torn import discard_torn, removable
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
@@ -70,42 +68,9 @@ _WAITS = {
     **READ_INSIDE,
     **dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "asked inside: where one refuses, nothing is due until it ends"),
 }
-_DECODE: dict[str, Callable[[bytes, str], object]] = {"rollback": decode_rollback_plan, "clean": decode_clean_plan}
 
-
-def unreadable(metadata: Table, timeline: Timeline, now_ms: Callable[[], int]) -> tuple[Instant, ...]:
-    """The unreadable plans of a metadata table's timeline that no process has started or may still be writing.
-    `now_ms`: the storage's clock."""
-    pending = (i for action in _DECODE for i in timeline.pending(action) if i.state is State.REQUESTED)
-    found = (i for i in pending if _is_unreadable(metadata, i))
-    return tuple(
-        i for i in found if not may_be_written(metadata.storage, metadata.instant_path(i), i.requested_time, now_ms())
-    )
-
-
-def forget_unreadable(metadata: Table) -> tuple[str, ...]:
-    """Removes the `unreadable` plans; may be repeated. Returns their times. LockError: the lock was lost."""
-    storage = metadata.storage
-    found = unreadable(metadata, metadata.load_timeline(), cache(lambda: storage_ms(storage)))
-    for instant in found:
-        storage.delete(metadata.instant_path(instant))
-        _log.warning(
-            "unreadable_plan_removed", table=storage.base_path, instant=instant.requested_time, action=instant.action
-        )
-    return tuple(i.requested_time for i in found)
-
-
-def _is_unreadable(metadata: Table, instant: Instant) -> bool:
-    path = metadata.instant_path(instant)
-    try:
-        _DECODE[instant.action](metadata.storage.read(path), path)
-    except MissingFileError:  # it was removed
-        return False
-    except MalformedError:
-        return True
-    return False
-
-
+_PLANS = ("rollback", "clean")
+"""Whose torn plans are removed."""
 _DIGITS = 17
 
 
@@ -205,7 +170,9 @@ class MetadataClean:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataServed:
     """What was done, or would be in a dry run. `why`: why a new compaction was due or not; `why_clean`: of a clean.
-    `archived`: instants, and what stopped archiving there. `forgotten`: see `unknown`, `unreadable`."""
+
+    `archived`: instants, and what stopped archiving there. `forgotten`: see `unknown`, `torn.removable`.
+    """
 
     forgotten: tuple[str, ...] = ()
     compactions: tuple[MetadataCompaction, ...] = ()
@@ -267,10 +234,10 @@ def _idle(why: str) -> MetadataServed:
 def _forget(table: Table, *, dry_run: bool) -> tuple[str, ...]:
     metadata = open_metadata_table(table)
     if not dry_run:
-        return (*forget_unreadable(metadata), *forget_unknown(table))
+        return (*discard_torn(metadata, metadata.load_timeline(), *_PLANS), *forget_unknown(table))
     timeline = metadata.load_timeline()
-    found = (*unreadable(metadata, timeline, clock_ms), *unknown(table, timeline, clock_ms))
-    return tuple(i.requested_time for i in found)
+    torn = removable(metadata, timeline, clock_ms, *_PLANS)
+    return (*(one.time for one in torn), *(i.requested_time for i in unknown(table, timeline, clock_ms)))
 
 
 def _finish_compactions(table: Table, *, dry_run: bool) -> list[MetadataCompaction]:

@@ -20,7 +20,7 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName, par
 from phantombase.timeline.format.instant import SERVICES, State, is_time
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks
-from phantombase.timeline.instants.instant_files import StateFile, load_state_files
+from phantombase.timeline.instants.instant_files import StateFile, Torn, load_state_files
 from phantombase.timeline.instants.reserved_times import COMMITTED, recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path, read_heartbeat
@@ -30,7 +30,7 @@ from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there
 from phantombase.timeline.storage.folders import HEARTBEATS, HOODIE, RECORDS, TEMPORARY, WRITES, join
 from phantombase.timeline.table.exclusive import refuse_in_progress
-from phantombase.timeline.table.in_progress import UnreadableRollback, pending_rollbacks
+from phantombase.timeline.table.in_progress import pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import list_markers
 from phantombase.timeline.view.facts import is_consistently_hashed
@@ -176,11 +176,11 @@ def _processes(
     """(instant, why a process may need its files), of these instants."""
     storage = table.storage
     for rollback in pending_rollbacks(table):
-        if isinstance(rollback, UnreadableRollback):
+        if isinstance(rollback, Torn):
             raise ConflictError(
                 "the plan of a rollback cannot be read: it may name any file",
                 path=rollback.path,
-                instant=rollback.instant,
+                instant=rollback.time,
                 todo=rollback.todo,
             )
         yield rollback.target, f"rollback {rollback.instant} of it is pending: let it be finished first"

@@ -3,9 +3,9 @@
 dead write    its writer is dead: see `roll_back_dead_writers`
 unbegun       a rollback of a completed write, or the tombstone of a clustering, whose process died before it hid
               the write (see `undo.rollback`): it is removed, and the write is valid as if the command had not been run
-unreadable    a requested plan of a rollback or restore that Hudi, which writes plans in place, left empty or torn.
-              Until it is removed it blocks restores, rollbacks and archiving; the plan of a restore also blocks all
-              writes (see `table.pending_rollbacks`). Hudi's next writer also removes the plan of a rollback
+torn          a requested plan of a rollback or restore, see `timeline.table.torn`. Until it is removed it blocks
+              restores, rollbacks and archiving; the plan of a restore also blocks all writes. Hudi's next writer also
+              removes the plan of a rollback
 """
 
 from __future__ import annotations
@@ -13,21 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 
-from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.format.rollback_plan import decode_restore_plan
+from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.reserved_times import remove_tombstone
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, may_be_written, read_heartbeat
+from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.storage.folders import marker_folder
-from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.in_progress import (
     PendingRollback,
-    UnreadableRollback,
     clustering_in_rollback,
     is_pending_service,
     may_be_service,
@@ -45,49 +43,6 @@ _NOT_BEGUN = {
     **READ_INSIDE,
     **dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "what is removed has undone nothing, and blocks both"),
 }
-
-
-def remove_unreadable_rollbacks(table: Table, lock: TableLock) -> None:
-    """Removes unreadable plans of rollbacks that no process may still be writing. LockError: see `Section`."""
-    _remove(table, lock, "rollback", _torn_rollbacks)
-
-
-def remove_unreadable_restores(table: Table, lock: TableLock) -> None:
-    """As `remove_unreadable_rollbacks`, of restores."""
-    _remove(table, lock, "restore", _torn_restores)
-
-
-def _remove(table: Table, lock: TableLock, action: str, find: Callable[[Table], list[tuple[str, str]]]) -> None:
-    if not find(table):
-        return
-    with exclusive(table, lock, f"remove an unreadable plan of a {action}", _NOT_BEGUN) as held:
-        table = held.table
-        now_ms = storage_ms(table.storage)
-        for instant, path in find(table):
-            if not may_be_written(table.storage, path, instant, now_ms):
-                table.storage.delete(path)
-                _log.warning(f"unreadable_{action}_removed", table=table.storage.base_path, instant=instant)
-
-
-def _torn_rollbacks(table: Table) -> list[tuple[str, str]]:
-    """(instant, path) of unreadable rollbacks that are only requested."""
-    found = (r for r in pending_rollbacks(table) if isinstance(r, UnreadableRollback) and r.inflight is None)
-    return [(r.instant, r.path) for r in found]
-
-
-def _torn_restores(table: Table) -> list[tuple[str, str]]:
-    """(instant, path) of unreadable restores that are only requested."""
-    found = []
-    for instant in table.load_timeline().pending("restore"):
-        if instant.state is State.REQUESTED:
-            path = table.instant_path(instant)
-            try:
-                decode_restore_plan(table.storage.read(path), path)
-            except MalformedError:
-                found.append((instant.requested_time, path))
-            except MissingFileError:  # it was started, or removed
-                continue
-    return found
 
 
 def remove_unbegun_rollbacks(table: Table, lock: TableLock) -> None:
@@ -180,7 +135,7 @@ def _doomed(table: Table, dead: Callable[[Instant], bool], *, completed_too: boo
             yield rollback.plan.instant, True
     known = {r.target for r in left}
     # The process of an unreadable rollback may be writing the plan right now. If it is dead, the writes are undone.
-    if any(not dead(r.at(State.INFLIGHT)) for r in pending if r.target is None):
+    if any(not dead(r.instant) for r in pending if isinstance(r, Torn)):
         return
     timeline = table.load_timeline()
     if completed_too:  # not for a restore, which may undo them

@@ -35,6 +35,7 @@ from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Process, is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
@@ -42,7 +43,7 @@ from phantombase.timeline.read.pins import live_pins
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import Guard, check_lock, exclusive
-from phantombase.timeline.table.in_progress import PendingRestore, UnreadableRollback, may_be_service, pending_rollbacks
+from phantombase.timeline.table.in_progress import PendingRestore, may_be_service, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import data_files, instants_in
 from phantombase.timeline.view.view import GroupKey
@@ -397,11 +398,11 @@ def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozen
     for rollback in pending_rollbacks(table):
         if rollback.target in dead:
             continue
-        if isinstance(rollback, UnreadableRollback):
+        if isinstance(rollback, Torn):
             raise ConflictError(
                 "the plan of a pending rollback cannot be read",
                 path=rollback.path,
-                instant=rollback.instant,
+                instant=rollback.time,
                 todo=rollback.todo,
             )
         raise ConflictError(

@@ -44,8 +44,9 @@ from phantombase.timeline.table.in_progress import (
     refuse_left_to_hudi,
 )
 from phantombase.timeline.table.table import Table, put_requested
+from phantombase.timeline.table.torn import remove_torn
 
-from .dead_writers import dead_writes, remove_unreadable_restores, remove_unreadable_rollbacks, roll_back_dead_writers
+from .dead_writers import dead_writes, roll_back_dead_writers
 from .preconditions import (
     refuse_held,
     refuse_left_out,
@@ -118,9 +119,9 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
             dead=tuple(sorted(dead)),
         )
     dead = frozenset()
-    remove_unreadable_restores(table, lock)
+    remove_torn(table, lock, "restore")
     if target is not None and pending_restore(table, table.load_timeline()) is None:
-        remove_unreadable_rollbacks(table, lock)
+        remove_torn(table, lock, "rollback")
         dead = _dead_writes(table)
         roll_back_dead_writers(
             table,

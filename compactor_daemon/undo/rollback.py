@@ -45,11 +45,11 @@ from phantombase.timeline.table.in_progress import (
     rollbacks_of_completed,
 )
 from phantombase.timeline.table.table import Table, open_metadata_table, put_requested
+from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.table.traces import traces_of
 
 from ..clustering.complete import remove
 from ..clustering.pending import PendingClustering, planned_clustering
-from .dead_writers import remove_unreadable_rollbacks
 from .preconditions import (
     is_own,
     is_requested,
@@ -87,7 +87,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
     """
     refuse_left_to_hudi(table, "taking back writes of")
     if not dry_run:
-        remove_unreadable_rollbacks(table, lock)
+        remove_torn(table, lock, "rollback")
     plan = None if dry_run else _plan(table, instant)
     with stale_plan_removed(table, lock, _remove_stale), exclusive(table, lock, f"roll back {instant}", _OWN) as held:
         table, timeline = held.table, held.timeline

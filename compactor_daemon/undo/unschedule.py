@@ -36,11 +36,10 @@ A pending log compaction is safe to remove: no reader or writer depends on it.
 Hudi has its own command (CompactionAdminClient, with all writers stopped). Release 0.15 renames the logs, and removes
 the plan only if there were logs; 1.x removes the plan without looking for logs. Neither leaves a tombstone.
 
-Plans that cannot be read: Hudi writes a plan in place on local storage; killed while it writes, it leaves an empty
-file. No process can have worked under an empty compaction plan, because readers and writers fail on it. And no reader
-or writer depends on a log compaction plan, whatever its content. So such a plan may be removed unread, if nothing of
-its instant exists. But the file may also have been emptied later, by a damaged disk: a write after the plan may depend
-on it.
+Torn plans (`timeline.table.torn`): no process can have worked under an empty compaction plan, because readers and
+writers fail on it. And no reader or writer depends on a log compaction plan, whatever its content. So such a plan may
+be removed unread, if nothing of its instant exists. But the file may also have been emptied later, by a damaged disk: a
+write after the plan may depend on it.
 """
 
 from __future__ import annotations
@@ -51,9 +50,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
-from phantombase.timeline.errors import AttemptDeadError, BarrierError, ConflictError, MalformedError
+from phantombase.timeline.errors import AttemptDeadError, BarrierError, ConflictError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.compaction_plan import CompactionPlan, encode_plan
+from phantombase.timeline.format.compaction_plan import CompactionPlan, decode_plan, encode_plan
+from phantombase.timeline.format.instant import State
+from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
@@ -64,6 +65,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, regardless
 from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.torn import removal_refused
 from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..attempt.compact_or_resume import pending_instants
@@ -91,51 +93,32 @@ _RESTORE = (
 )
 
 
-def is_unreadable(table: Table, instant: str) -> bool:
-    """Whether a pending plan is unreadable and may be removed unread. MalformedError: unreadable, and must be kept."""
-    try:
-        table.compaction_plan(instant)
-    except MalformedError:
-        requested = table.files.requested_merge(instant)
-        if requested.action == "logcompaction" or not table.storage.read(table.instant_path(requested)):
-            return True
-        raise
-    return False
+def _torn(table: Table, instant: str) -> Torn | None:
+    """A pending plan that is torn, and may be removed unread. MalformedError: it is torn, and must be kept."""
+    torn = table.files.plan(table.files.requested_merge(instant), decode_plan)
+    if not isinstance(torn, Torn):
+        return None
+    if torn.size and torn.instant.action == "compaction":
+        raise torn.error()
+    begun = table.storage.find(inflight_path(table, instant)) is not None
+    return replace(torn, instant=torn.instant.at(State.INFLIGHT)) if begun else torn
 
 
-def refuse_begun(table: Table, instant: str, options: AttemptOptions) -> CompactionPlan:
-    """A plan without operations, as a substitute for the unreadable one; the caller holds the table lock.
+def _refuse_begun(table: Table, torn: Torn, options: AttemptOptions) -> CompactionPlan:
+    """A plan without operations, as a substitute for the torn one; the caller holds the table lock.
 
-    ConflictError, BarrierError: something of the instant exists, or may still appear, or a write may depend on the
-    plan.
+    ConflictError, BarrierError, MalformedError: something of the instant exists, or may still appear, or a write may
+    depend on the plan.
     """
-    storage, requested = table.storage, table.files.requested_merge(instant)
-    path = table.instant_path(requested)
-    entry, now_ms = storage.find(path), storage_ms(storage)
-    if entry is None or now_ms - entry.modified_ms < options.heartbeat_expiry_s * 1000:
-        raise ConflictError(
-            "a process may still be writing this plan, which cannot be read",
-            path=path,
-            instant=instant,
-            expected=f"a file that has not changed for {options.heartbeat_expiry_s:g} s",
-            todo="Wait, then run again.",
-        )
-    beat = read_heartbeat(storage, instant)
-    is_fresh = is_live(beat, now_ms, options.heartbeat_expiry_s)
-    begun = "an inflight file" if storage.find(inflight_path(table, instant)) is not None else ""
-    begun = begun or ("a fresh heartbeat" if is_fresh else "") or ("a decision" if decisions(storage, instant) else "")
-    if begun:
-        raise ConflictError(
-            "a compactor began on a plan that cannot be read any more",
-            path=path,
-            instant=instant,
-            found=begun,
-            todo=_RESTORE,
-        )
-    plan = CompactionPlan(operations=(), action=requested.action)
+    refused = removal_refused(table, torn, lambda: storage_ms(table.storage), options.heartbeat_expiry_s)
+    if refused is None and decisions(table.storage, torn.time):
+        refused = torn.error("a decision")
+    if refused is not None:
+        raise refused
+    plan = CompactionPlan(operations=(), action=torn.instant.action)
     if not plan.merges_logs:
-        _refuse_written(table, instant, path)
-    refuse_touched(table, instant, plan, options)
+        _refuse_written(table, torn.time, torn.path)
+    refuse_touched(table, torn.time, plan, options)
     return plan
 
 
@@ -193,7 +176,7 @@ def unschedule(
     """
     pending_instants(table, instant)
     options = options or AttemptOptions()
-    if is_unreadable(table, instant):
+    if _torn(table, instant) is not None:
         return _unschedule_unread(table, instant, lock, options, dry_run)
     deletes = cache(partial(log_may_delete, table.storage, table.config.merge_settings.marker))
     for _ in range(_TRIES):
@@ -231,14 +214,14 @@ def _unschedule_unread(
     with exclusive(table, lock, "unschedule a compaction", _BY_NAME) as held:
         table = held.table
         pending_instants(table, instant)
-        if not is_unreadable(table, instant):
+        if (torn := _torn(table, instant)) is None:
             raise ConflictError(
                 "the plan could not be read before, and can be read now",
                 path=table.storage.base_path,
                 instant=instant,
                 todo="Run again.",
             )
-        plan = refuse_begun(table, instant, options)
+        plan = _refuse_begun(table, torn, options)
         if dry_run:
             return Unscheduled(instant=instant, file_groups=len(plan.operations), attempts=())
         return _remove(table, instant, plan, None, options)

@@ -6,14 +6,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from ..codec.avro_container import NAMESPACE, STRING, Schema, optional, read_record, record_of, required, root_record
+from ..codec.avro_container import NAMESPACE, STRING, optional, read_record, record_of, required, root_record
 from ..errors import MalformedError, MissingFileError
 from ..format.commit_metadata import CommitMetadata, decode_summary
 from ..format.commit_metadata import decode as decode_commit
 from ..format.compaction_plan import CompactionPlan, decode_plan
-from ..format.instant import Instant, State
+from ..format.instant import MERGES, Instant, State
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage, list_of_table
 from ..storage.snapshot import list_ahead, without_snapshot
@@ -82,6 +82,7 @@ def of_instants(files: StateFiles, instants: Iterable[Instant]) -> list[StateFil
     return [one for instant in instants for one in files.files(instant)]
 
 
+P = TypeVar("P")
 _TORN_PAUSES_S = (0.02, 0.1, 0.5)
 
 
@@ -145,33 +146,106 @@ class InstantFiles:
         log = Instant(requested_time=instant, action="logcompaction", state=State.REQUESTED)
         return log if self.storage.find(self.path(log)) is not None else replace(log, action="compaction")
 
+    def plan(self, instant: Instant, decode: Callable[[bytes, str], P]) -> P | Torn:
+        """The plan of an instant, in any state. MissingFileError: that of a compaction, which has ended then."""
+        path, data = self.path(instant.at(State.REQUESTED)), None
+        try:
+            data = self.storage.read(path)
+            return decode(data, path)
+        except (MalformedError, MissingFileError) as error:
+            if data is None and instant.action in MERGES:
+                raise
+            reason = f"{error.what}: {error.found}" if error.found else error.what
+            return Torn(instant=instant, path=path, reason=reason, size=None if data is None else len(data))
+
     def compaction_plan(self, instant: str) -> CompactionPlan:
         """The plan of a compaction or log compaction, pending or completed. MissingFileError: the plan does not exist.
         MalformedError: it cannot be read; the error says what to do."""
         requested = self.requested_merge(instant)
-        path = self.path(requested)
-        data = self.storage.read(path)
-        try:
-            return replace(decode_plan(data, path), action=requested.action)
-        except MalformedError as error:
-            raise MalformedError(
-                error.what,
-                path=path,
-                instant=instant,
-                expected=error.expected,
-                found=error.found,
-                todo=_unreadable_todo(instant, may_go=not data or requested.action == "logcompaction"),
-            ) from error
+        found = self.plan(requested, decode_plan)
+        if isinstance(found, Torn):
+            raise found.error()
+        return replace(found, action=requested.action)
 
 
-def _unreadable_todo(instant: str, *, may_go: bool) -> str:
-    """`may_go`: the plan can be cancelled: its writer died before the first byte, or it is a log compaction."""
-    restore = (
-        "restore the file, or restore the table to an instant before it: `compactor-daemon restore TABLE --to INSTANT`."
-    )
-    if not may_go:
-        return f"If you have a copy, {restore}"
-    return f"Cancel the plan: compactor-daemon unschedule TABLE {instant}. If that is refused, {restore}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torn:
+    """A plan that cannot be read: Hudi writes a plan in place, and was killed. What it names is unknown.
+
+    `instant`: as it is on the timeline. `path`: of the plan, and its `size`; None: the file is gone.
+    """
+
+    instant: Instant
+    path: str
+    reason: str
+    size: int | None
+
+    @property
+    def time(self) -> str:
+        """Its instant time."""
+        return self.instant.requested_time
+
+    @property
+    def target(self) -> None:
+        """None: what it undoes is unknown."""
+        return None
+
+    @property
+    def name(self) -> str:
+        """What the plan is of, for messages."""
+        return {"logcompaction": "log compaction", "replacecommit": "clustering"}.get(
+            self.instant.action, self.instant.action
+        )
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a process began to execute it: each one reads the plan from its file before it makes it inflight."""
+        return self.instant.state > State.REQUESTED
+
+    @property
+    def todo(self) -> str:
+        """The way out."""
+        return self._todo(begun=self.has_begun)
+
+    def _todo(self, *, begun: bool) -> str:
+        action, restore = self.instant.action, f"If that is refused, {_RESTORE}"
+        if not begun and (action == "logcompaction" or (action == "compaction" and not self.size)):
+            return f"Cancel the plan: compactor-daemon unschedule TABLE {self.time}. {restore}"
+        inflight = f"{self.path.removesuffix('requested')}inflight"
+        return _WAYS_OUT.get((self.name, begun), f"If you have a copy, {_RESTORE}").format(
+            path=self.path, inflight=inflight
+        )
+
+    def error(self, begun: str = "") -> MalformedError:
+        """The error for who needs the plan. `begun`: what shows that a process began to execute it."""
+        state = "has begun" if self.has_begun or begun else "is pending"
+        return MalformedError(
+            f"the plan of a {self.name} that {state} {'is gone' if self.size is None else 'cannot be read'}",
+            path=self.path,
+            instant=self.time,
+            found=begun or self.reason,
+            todo=self._todo(begun=self.has_begun or bool(begun)),
+        )
+
+
+_RESTORE = (
+    "restore the file, or restore the table to an instant before it: `compactor-daemon restore TABLE --to INSTANT`."
+)
+_WAYS_OUT = {
+    ("clean", False): "If no process is writing it any more, `compactor-daemon clean TABLE` removes it.",
+    ("clean", True): "Restore the file from a copy. Without one, remove all files of this clean from the timeline: the "
+    "newest state is complete; older ones may not be and must not be read.",
+    ("clustering", False): "If no process works on it, `compactor-daemon cluster TABLE --cancel` removes it, two "
+    "minutes after its last change.",
+    ("restore", False): "Hudi's process may still be writing it. It has undone nothing: `compactor-daemon restore` "
+    "removes it once it has not changed for two minutes.",
+    ("restore", True): "It has begun: restore the table with Hudi to the same instant.",
+    ("rollback", False): "The next Hudi writer of the table removes this file: it has undone nothing. So do "
+    "`compactor-daemon restore`, `rollback` and `archive` once it has not changed for two minutes.",
+    ("rollback", True): "Hudi ignores it for ever. Stop all processes that roll back or restore, then remove "
+    "{inflight} by hand, and {path} if it exists. The write to undo is still pending; it is rolled back later.",
+}
+"""By what the plan is of, and whether it has begun."""
 
 
 def _torn_todo(completed: Instant) -> str:
@@ -203,23 +277,22 @@ def retained_by(files: InstantFiles, clean: Instant) -> str:
     "": the clean removed nothing. MalformedError: its record or plan cannot be read, or its plan is missing.
     MissingFileError: its record is missing."""
     if clean.completed:
+        path = files.path(clean)
         try:
-            metadata = _read(files, clean, _CLEAN)
+            metadata = read_record(files.storage.read(path), path, _CLEAN)[1]
         except MalformedError as error:
             raise MalformedError(
                 "the record of a completed clean cannot be read",
-                path=files.path(clean),
+                path=path,
                 instant=clean.requested_time,
                 found=error.found or error.what,
                 todo="Restore the file from a copy, or remove it: then `compactor-daemon clean TABLE` completes the "
                 "clean once more, by its plan.",
             ) from error
         return _cutoff(clean, metadata)
-    requested = clean.at(State.REQUESTED)
-    try:
-        plan = _read(files, requested, _PLAN)
-    except (MalformedError, MissingFileError) as error:
-        raise unreadable_plan(files.path(requested), clean, error) from error
+    plan = files.plan(clean, lambda data, path: read_record(data, path, _PLAN)[1])
+    if isinstance(plan, Torn):
+        raise plan.error()
     return str((plan["earliestInstantToRetain"] or {}).get("timestamp") or clean.requested_time)
 
 
@@ -231,28 +304,7 @@ def retained_by_archived(clean: Instant, record: bytes | None) -> str:
         return clean.requested_time
 
 
-def unreadable_plan(path: str, clean: Instant, error: MalformedError | MissingFileError) -> MalformedError:
-    """The error for a pending clean whose plan, at `path`, cannot be read or is missing (pure)."""
-    begun = clean.state > State.REQUESTED
-    state = "has begun" if begun else "is pending"
-    return MalformedError(
-        f"the plan of a clean that {state} {'is gone' if isinstance(error, MissingFileError) else 'cannot be read'}",
-        path=path,
-        instant=clean.requested_time,
-        found=error.found or error.what,
-        todo="Restore the file from a copy. Without one, remove all files of this clean from the timeline: the newest "
-        "state is complete; older ones may not be and must not be read."
-        if begun
-        else "If no process is writing it any more, `compactor-daemon clean TABLE` removes it.",
-    )
-
-
 def _cutoff(clean: Instant, metadata: dict[str, Any]) -> str:
     if metadata["earliestCommitToRetain"] or metadata["totalFilesDeleted"] == 0:
         return str(metadata["earliestCommitToRetain"] or "")
     return clean.requested_time
-
-
-def _read(files: InstantFiles, clean: Instant, schema: Schema) -> dict[str, Any]:
-    path = files.path(clean)
-    return read_record(files.storage.read(path), path, schema)[1]

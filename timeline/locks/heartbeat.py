@@ -151,12 +151,12 @@ def is_live(beat: Heartbeat | None, now_ms: int, expiry_s: float = EXPIRY_S) -> 
     return beat is not None and not beat.owner_gone and abs(now_ms - beat.beat_ms) <= expiry_s * 1000
 
 
-def may_be_written(storage: Storage, path: str, instant: str, now_ms: int) -> bool:
+def may_be_written(storage: Storage, path: str, instant: str, now_ms: int, expiry_s: float = EXPIRY_S) -> bool:
     """Whether a process may still be writing a file of an instant: the file is young, or the instant's heartbeat is
     live. `now_ms`: by the storage's clock."""
     entry = storage.find(path)
-    is_young = entry is not None and now_ms - entry.modified_ms < EXPIRY_S * 1000
-    return is_young or is_live(read_heartbeat(storage, instant), now_ms)
+    is_young = entry is not None and now_ms - entry.modified_ms < expiry_s * 1000
+    return is_young or is_live(read_heartbeat(storage, instant), now_ms, expiry_s)
 
 
 class Heartbeats:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from ..codec.avro_schema import with_meta_columns, without_meta_columns
-from ..errors import ConflictError, LockError, MalformedError, MissingFileError
+from ..errors import ConflictError, LockError, MalformedError
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.commit_metadata import encode as encode_commit
 from ..format.file_name import LogFileName
@@ -198,11 +198,7 @@ def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None
     """Removes rollbacks of the instant that Hudi started here: Hudi would complete them, whatever is recorded by then.
     A rollback with an unreadable plan, as a killed process leaves it, is kept: Hudi removes or ignores it."""
     for rollback in timeline.pending("rollback"):
-        path = metadata.instant_path(rollback.at(State.REQUESTED))
-        try:
-            target = decode_rollback_plan(metadata.storage.read(path), path).target
-        except (MalformedError, MissingFileError):
-            continue
+        target = metadata.files.plan(rollback, decode_rollback_plan).target  # None: torn
         for state in (State.INFLIGHT, State.REQUESTED) if target == instant else ():
             metadata.storage.delete(metadata.instant_path(rollback.at(state)))
 

@@ -20,9 +20,7 @@ Left to Hudi, and refused by name before anything changes:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 from ..errors import ConflictError, MalformedError, MissingFileError, UnsupportedError
 from ..format.compaction_plan import pending_clustering_file_groups
@@ -36,6 +34,7 @@ from ..format.rollback_plan import (
     rolled_back_instants,
 )
 from ..format.table_config import PROPERTIES
+from ..instants.instant_files import Torn
 from ..instants.reserved_times import has_tombstone, reserved_path
 from ..instants.timeline import Timeline
 from ..storage.folders import HOODIE
@@ -146,20 +145,9 @@ class PendingRestore:
 def pending_restore(table: Table, timeline: Timeline) -> PendingRestore | None:
     """The earliest pending restore, of Hudi or phantombase. MalformedError: its plan cannot be read."""
     for instant in timeline.pending("restore"):
-        path = table.instant_path(instant.at(State.REQUESTED))
-        try:
-            plan = decode_restore_plan(table.storage.read(path), path)
-        except (MalformedError, MissingFileError) as error:
-            raise MalformedError(
-                "the plan of a restore cannot be read",
-                path=path,
-                instant=instant.requested_time,
-                found=str(error),
-                todo="Hudi's process may still be writing it. It has undone nothing: `compactor-daemon restore` "
-                "removes it once it has not changed for two minutes."
-                if instant.state is State.REQUESTED
-                else "It has begun: restore the table with Hudi to the same instant.",
-            ) from error
+        plan = table.files.plan(instant, decode_restore_plan)
+        if isinstance(plan, Torn):
+            raise plan.error()
         return PendingRestore(instant=instant.requested_time, plan=plan)
     return None
 
@@ -189,57 +177,19 @@ class PendingRollback:
 
     def at(self, state: State) -> Instant:
         """The rollback's own instant in a state."""
-        return _at(self.instant, state)
+        return Instant(requested_time=self.instant, action="rollback", state=state)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadableRollback:
-    """A rollback at instant `instant` that has not completed yet. `path`: of the unreadable plan. `inflight`: path of
-    the inflight file, if that exists."""
-
-    instant: str
-    path: str
-    inflight: str | None = None
-
-    @property
-    def target(self) -> None:
-        """None: the target is unknown."""
-        return None
-
-    @property
-    def todo(self) -> str:
-        """The advice for ending the rollback, for which other processes wait."""
-        if self.inflight is None:
-            return (
-                "The next Hudi writer of the table removes this file: it has undone nothing. So do `compactor-daemon "
-                "restore`, `rollback` and `archive` once it has not changed for two minutes."
-            )
-        return (
-            f"Hudi ignores it for ever. Stop all processes that roll back or restore, then remove {self.inflight} by "
-            f"hand, and {self.path} if it exists. The write to undo is still pending; it is rolled back later."
-        )
-
-    def at(self, state: State) -> Instant:
-        """The rollback's own instant in a state."""
-        return _at(self.instant, state)
-
-
-AnyRollback: TypeAlias = PendingRollback | UnreadableRollback
-
-
-def pending_rollbacks(table: Table) -> tuple[AnyRollback, ...]:
-    """Every pending rollback, of Hudi or phantombase: readable ones, latest target first, then unreadable ones."""
-    readable, unreadable = list[PendingRollback](), list[AnyRollback]()
+def pending_rollbacks(table: Table) -> tuple[PendingRollback | Torn, ...]:
+    """Every pending rollback, of Hudi or phantombase: readable ones, latest target first, then torn ones."""
+    readable, torn = list[PendingRollback](), list[Torn]()
     for instant in table.load_timeline().pending("rollback"):
-        path = table.instant_path(instant.at(State.REQUESTED))
-        try:
-            plan = decode_rollback_plan(table.storage.read(path), path)
-        except (MalformedError, MissingFileError):
-            inflight = table.instant_path(instant) if instant.state is State.INFLIGHT else None
-            unreadable.append(UnreadableRollback(instant=instant.requested_time, path=path, inflight=inflight))
+        plan = table.files.plan(instant, decode_rollback_plan)
+        if isinstance(plan, Torn):
+            torn.append(plan)
         else:
             readable.append(PendingRollback(instant=instant.requested_time, plan=plan))
-    return (*sorted(readable, key=lambda r: r.target, reverse=True), *unreadable)
+    return (*sorted(readable, key=lambda r: r.target, reverse=True), *torn)
 
 
 def refuse_half_rolled_back(table: Table, timeline: Timeline) -> None:
@@ -306,10 +256,6 @@ def _clustering_in_progress(table: Table, clustering: Instant) -> ConflictError:
     )
 
 
-def _at(instant: str, state: State) -> Instant:
-    return Instant(requested_time=instant, action="rollback", state=state)
-
-
 def completed_rollback_of(table: Table, target: str) -> str | None:
     """The completed rollback that undid an instant, if the active timeline contains it."""
     done = (i for i in table.load_timeline().instants if i.action == "rollback" and i.completed)
@@ -324,7 +270,5 @@ def _undone_by(table: Table, rollback: Instant) -> tuple[str, ...]:
     try:
         return rolled_back_instants(table.storage.read(path), path)
     except MalformedError:
-        planned = table.instant_path(rollback.at(State.REQUESTED))
-    with suppress(MalformedError, MissingFileError):
-        return (decode_rollback_plan(table.storage.read(planned), planned).target,)
-    return ()
+        plan = table.files.plan(rollback, decode_rollback_plan)
+    return () if isinstance(plan, Torn) else (plan.target,)

@@ -189,11 +189,8 @@ class FactLoader:
         """The targets of pending rollbacks; None: they are unknown, or a restore is pending."""
         if timeline.pending("restore"):
             return None
-        try:
-            paths = [self.files.path(i.at(State.REQUESTED)) for i in timeline.pending("rollback")]
-            return {decode_rollback_plan(self.files.storage.read(path), path).target for path in paths}
-        except (MalformedError, MissingFileError):
-            return None
+        targets = {self.files.plan(i, decode_rollback_plan).target for i in timeline.pending("rollback")}
+        return None if None in targets else {target for target in targets if target is not None}
 
     def read_ahead(self, timeline: Timeline, *, every: bool = False) -> None:
         """Reads the files that `load` needs, and the newest write, which has the schema, concurrently. `every`: all

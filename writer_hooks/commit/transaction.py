@@ -26,6 +26,7 @@ from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.format.replace_request import encode_replace_request
+from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
@@ -35,12 +36,7 @@ from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, app
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA, carry_history
 from phantombase.timeline.table.exclusive import READ_INSIDE, check_lock, exclusive, refuse_in_progress, regardless
-from phantombase.timeline.table.in_progress import (
-    UnreadableRollback,
-    clustered_file_groups,
-    completed_rollback_of,
-    pending_rollbacks,
-)
+from phantombase.timeline.table.in_progress import clustered_file_groups, completed_rollback_of, pending_rollbacks
 from phantombase.timeline.table.table import Table, put_completed
 from phantombase.timeline.view.view import GroupKey, ViewFacts
 
@@ -268,7 +264,7 @@ class Transaction:
             raise _rolled_back(self.table, self.instant)
         # A rollback has its target before it has a file: one that existed before this write cannot undo it.
         for rollback in rollbacks:
-            if isinstance(rollback, UnreadableRollback) and rollback.instant not in self.earlier_rollbacks:
+            if isinstance(rollback, Torn) and rollback.time not in self.earlier_rollbacks:
                 raise _unclear(self.table, self.instant, rollback)
         if self.heartbeats.lapsed(self.expiry_s):
             raise ConflictError(
@@ -294,7 +290,7 @@ def _rolled_back(table: Table, time: str) -> ConflictError:
     )
 
 
-def _unclear(table: Table, time: str, rollback: UnreadableRollback) -> ConflictError:
+def _unclear(table: Table, time: str, rollback: Torn) -> ConflictError:
     return ConflictError(
         "a rollback that may undo this write is pending, and its plan cannot be read",
         path=rollback.path,

@@ -27,9 +27,7 @@ from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.reserved_times import has_tombstone
-from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import Operation
@@ -48,7 +46,7 @@ from tests.support.archived_tables import (
 )
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
-from tests.support.faults import died_or_ended, make_old
+from tests.support.faults import make_old
 from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.written_tables import check_nothing_left, read_rows
 
@@ -357,53 +355,6 @@ def test_what_it_keeps_out_names_the_way_out(name: str, tmp_path: Path) -> None:
         schedule_compaction(open_table(path), LOCK)
     with pytest.raises(MalformedError, match="cluster TABLE --cancel"):
         clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
-
-
-@pytest.mark.parametrize(("name", "data"), CASES)
-def test_it_stays_while_a_process_may_work_by_it(name: str, data: bytes, tmp_path: Path) -> None:
-    plan = left(name, data, tmp_path, old=False)
-    table, time = table_of(plan), plan.name.partition(".")[0]
-    path = Path(table.storage.base_path)
-
-    def stays(why: str) -> None:
-        with pytest.raises(ConflictError, match=why):
-            cancel_pending_clusterings(open_table(path), LOCK)
-        assert plan.exists()
-        assert not has_tombstone(table.storage, time)
-
-    stays("may still be writing")
-    make_old({plan}, 3600)
-    beat = path / heartbeat_path(time)
-    beat.parent.mkdir(exist_ok=True)
-    beat.touch()
-    stays("a fresh heartbeat")
-    beat.unlink()
-    made = path / table.partitions()[0] / f"11111111-1111-1111-1111-111111111111-0_0-1-2_{time}.parquet"
-    made.touch()
-    stays(made.name)
-    made.unlink()
-    inflight = plan.with_name(plan.name.replace(".requested", ".inflight"))
-    inflight.touch()
-    stays("an inflight file")
-    inflight.unlink()
-    assert cancel_pending_clusterings(open_table(path), LOCK) == (time,)
-
-
-@pytest.mark.parametrize(("name", "data"), CASES)
-def test_a_death_at_a_storage_call(name: str, data: bytes, tmp_path: Path) -> None:
-    """The next run finishes it."""
-    plan = left(name, data, tmp_path)
-    path = Path(table_of(plan).storage.base_path)
-    rows = read_rows(path)
-
-    def take_back(storage: Storage) -> object:
-        return cancel_pending_clusterings(open_table(Path(storage.base_path), storage), LOCK)
-
-    for copy in died_or_ended(path, take_back):
-        cancel_pending_clusterings(open_table(copy), LOCK)
-        assert not list((copy / ".hoodie").rglob(plan.name))
-        assert read_rows(copy) == rows
-        write(copy)
 
 
 @one_of("version", 6, 9)

@@ -21,9 +21,10 @@ from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
+from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.in_progress import PendingRollback, UnreadableRollback, pending_rollbacks
+from phantombase.timeline.table.in_progress import PendingRollback, pending_rollbacks
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import check_no_strays, decided, open_table, run_all
 from tests.support.faults import leave_dead_write, make_old
@@ -66,7 +67,7 @@ def test_it_is_found_with_the_readable_ones(name: str, data: bytes, tmp_path: Pa
     table.storage.put_if_absent(table.instant_path(readable.at(State.REQUESTED)), encode_rollback_plan(plan, "/b"))
     first, second = pending_rollbacks(table)
     assert first == readable
-    assert isinstance(second, UnreadableRollback)
+    assert isinstance(second, Torn)
     assert (second.target, path / second.path) == (None, file)
 
 

@@ -30,7 +30,7 @@ from phantombase.timeline.locks.table_lock import parse_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.in_progress import pending_rollbacks
+from phantombase.timeline.table.in_progress import PendingRollback, pending_rollbacks
 from phantombase.timeline.table.table import TableSchema
 from phantombase.timeline.view.view import FileSlice
 from tests.hudi.cases.hand_written import commit, with_meta
@@ -250,6 +250,7 @@ def a_dead_write_of_hudi_is_rolled_back(journey: Journey) -> None:
     with pytest.raises(ProcessDied):
         undo(replace(table, path=table.path), half)
     (pending,) = pending_rollbacks(table.open())
+    assert isinstance(pending, PendingRollback)
     latest = rows(plain(0, 60, 5), 71)
     table.upsert(latest)
     done = table.open().load_timeline().find(pending.instant, "rollback")

@@ -802,12 +802,8 @@ PROTOCOL: tuple[Mutant, ...] = (
         "            remove_staged(table.storage, instant)\n",
         "retire",
     ),
-    (
-        "timeline/table/in_progress",
-        "if instant.state is State.INFLIGHT else None",
-        "if False else None",
-        "unreadable_rollback",
-    ),
+    ("timeline/instants/instant_files", "_todo(begun=self.has_begun)", "_todo(begun=False)", "unreadable_rollback"),
+    ("timeline/instants/instant_files", "if data is None and instant.action in MERGES:", "if False:", "unschedule"),
     # Records of file slices: one that cannot be read is not finished; those of earlier releases can.
     (
         "compactor_daemon/attempt/slice_task",

@@ -143,8 +143,6 @@ CLEANING: tuple[Mutant, ...] = (
     (_PENDING, "    needed |= frozenset(savepointed(table, view))\n", "", "cutoffs"),
     (_EXECUTE, "if (pins or known is None) and", "if pins and", "cutoffs"),
     (_EXECUTE, " and not timeline.pending_writes and", " and", "cutoffs"),
-    (_PENDING, "    if now.state > State.REQUESTED:\n", "    if False:\n", "cutoffs"),
-    (_PENDING, "now_ms() - entry.modified_ms < EXPIRY_S * 1000", "now_ms() - entry.modified_ms < 0", "cutoffs"),
     (_FACTS, "    if not table.layout.has_completion_times or view.timeline.archived:\n", "    if True:\n", "cutoffs"),
     (_CLEANING_CHOICE, "if since < timeline.start else first", "if False else first", "cutoffs"),
     (_CLEANING_CHOICE, "        retained=retained,\n", "        retained=None if by_versions else retained,\n", "cutoffs"),
@@ -156,7 +154,6 @@ CLEANING: tuple[Mutant, ...] = (
 # Clusterings: which files, and what must hold before they count.
 
 
-_UNREADABLE = "compactor_daemon/clustering/pending"
 _CLUSTERING_CHOICE = "compactor_daemon/clustering/choice"
 _COMPLETE = "compactor_daemon/clustering/complete"
 _CLUSTERING_PENDING = "compactor_daemon/clustering/pending"
@@ -201,11 +198,6 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_LATE_COMMIT, "        if not inputs.isdisjoint(_groups_of(table, instant)):\n", "        if False:\n", _LATE),
     (_LATE_COMMIT, "if not now.is_committed(time)), None)", "if False), None)", _LATE),
     (_LATE_COMMIT, "        if not made.keys().isdisjoint(_groups_of(table, instant)):\n            yield f\"{instant.action} {instant.requested_time} wrote to its files\"\n", "        yield from ()\n", _LATE),
-    (_UNREADABLE, "< EXPIRY_S * 1000:", "< 0:", "late"),
-    (_UNREADABLE, "if instant.state > State.REQUESTED else", "if False else", "late"),
-    (_UNREADABLE, "if is_live(read_heartbeat(storage, time), now_ms) else", "if False else", "late"),
-    (_UNREADABLE, "more files of it\" if doomed else", "more files of it\" if False else", "late"),
-    (_UNREADABLE, "    put_tombstone(storage, time)\n", "", "late"),
     (_LATE_COMMIT, "        if not is_pending_service(table, write):\n", "        if False:\n", _LATE),
     (_AUDIT, "        if (other := now.replaced_by.get(key)) is not None:\n", "        if (other := None) is not None:\n", _AUDITED),
     (_AUDIT, "            yield f\"{log.path} belongs to a clustered file: its rows are in no base file\"\n", "            yield from ()\n", _AUDITED),
@@ -264,6 +256,7 @@ _RESTORING_TESTS = "undo/restore"
 _HASHED = "undo/left_out"
 _TORN = "compactor_daemon/undo/repair"
 _TORN_TESTS = "torn_commit"
+_TORN_PLAN = "timeline/table/torn"
 _PLAN_PUT = "compactor_daemon/undo/preconditions"
 _LOST = "undo/lost_lock"
 _ASLEEP = "undo/roll_back_clustering"
@@ -314,9 +307,15 @@ RESTORING: tuple[Mutant, ...] = (
     (_REFUSALS, "if beat is not None and is_live(beat, now_ms):", "if False:", _RESTORING_TESTS),
     (_ROLLBACK, "for i in timeline.instants if i.family == \"commit\"", "for i in timeline.completed if i.family == \"commit\"", _RESTORING_TESTS),
     (_ROLLBACK, "        refuse_built_upon(table, timeline, write)\n    except", "    except", _RESTORING_TESTS),
-    (_RESTORE, "    remove_unreadable_restores(table, lock)\n", "", "torn_commit"),
-    ("compactor_daemon/undo/dead_writers", "if not may_be_written(table.storage, path, instant, now_ms):", "if True:", "torn_commit"),
-    ("compactor_daemon/undo/dead_writers", "        if instant.state is State.REQUESTED:\n", "        if True:\n", "torn_commit"),
+    (_RESTORE, "    remove_torn(table, lock, \"restore\")\n", "", "torn_commit"),
+    (_TORN_PLAN, "    if may_be_written(table", "    if False and may_be_written(table", "timeline/table/torn"),
+    (_TORN_PLAN, "    if torn.has_begun:\n", "    if False:\n", "timeline/table/torn"),
+    (_TORN_PLAN, "    if doomed := traces_of", "    if False and traces_of", "timeline/table/torn"),
+    (_TORN_PLAN, "            put_tombstone(storage, torn.time)\n", "", "timeline/table/torn"),
+    (_TORN_PLAN, "        elif strict:\n", "        elif False:\n", "timeline/table/torn"),
+    (_TORN_PLAN, "(t.has_begun and t.instant.family != \"replacecommit\")", "t.has_begun", "timeline/table/torn"),
+    (_TORN_PLAN, "    if not data:\n", "    if False:\n", "timeline/table/torn"),
+    (_TORN_PLAN, "            refuse_pending_restore(held.table, held.timeline)\n", "            pass\n", "timeline/table/torn"),
     (_RESTORE, "    refuse_torn_target(table, timeline, target)\n", "", "torn_commit"),
     ("compactor_daemon/undo/preconditions", "        check_lock(table)\n", "        pass\n", "undo/lost_lock"),
     ("compactor_daemon/undo/preconditions", "            remove(held.table, late.instant or \"\")\n", "            pass\n", "undo/lost_lock undo/roll_back_clustering"),
@@ -345,8 +344,7 @@ RESTORING: tuple[Mutant, ...] = (
     (_CLUSTERING, "            put_tombstone(table.storage, found.completion_time)\n", "", "undo/roll_back_clustering"),
     (_REFUSALS, "        if may_be_service(table, instant):\n            continue\n", "", "clustering/cluster"),
     ("timeline/locks/heartbeat", "return is_young or is_live(", "return is_live(", "unreadable_rollback"),
-    ("timeline/locks/heartbeat", "return is_young or is_live(read_heartbeat(storage, instant), now_ms)", "return is_young", "unreadable_rollback"),
-    ("compactor_daemon/undo/dead_writers", " and r.inflight is None", "", "unreadable_rollback"),
+    ("timeline/locks/heartbeat", "return is_young or is_live(read_heartbeat(storage, instant), now_ms, expiry_s)", "return is_young", "unreadable_rollback"),
     (_ROLLBACK, "or is_service(table, found[0]):", "or False:", _RESTORING_TESTS),
     ("compactor_daemon/clustering/cluster", "    refuse_in_progress(seen, timeline)\n", "", "timeline/table/table"),
     (_RESTORE, "dead | {time for time in timeline.completed_writes if time > target}", "dead", _RESTORING_TESTS),
@@ -393,11 +391,11 @@ UNSCHEDULING: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/inputs", "if group is None or not _is_written_under(group, instant, view):", "if True:", "witness_of_plans"),
     # Plans that cannot be read, or share a file group.
     ("compactor_daemon/undo/unschedule", ", prevails=instant)", ")", "stuck"),
-    ("compactor_daemon/undo/unschedule", "    if begun:\n", "    if False:\n", "stuck"),
-    ("compactor_daemon/undo/unschedule", "if entry is None or now_ms - entry.modified_ms < options.heartbeat_expiry_s * 1000:", "if False:", "stuck"),
-    ("compactor_daemon/undo/unschedule", "        _refuse_written(table, instant, path)\n", "        pass\n", "stuck"),
-    ("compactor_daemon/undo/unschedule", "path)\n    refuse_touched(table, instant, plan, options)\n", "path)\n", "stuck"),
-    ("compactor_daemon/undo/unschedule", "if requested.action == \"logcompaction\" or not table.storage", "if True or not table.storage", "stuck"),
+    ("compactor_daemon/undo/unschedule", "    if refused is not None:\n", "    if False:\n", "stuck"),
+    ("compactor_daemon/undo/unschedule", "torn.instant.at(State.INFLIGHT)) if begun else torn", "torn.instant.at(State.INFLIGHT)) if False else torn", "stuck"),
+    ("compactor_daemon/undo/unschedule", "        _refuse_written(table, torn.time, torn.path)\n", "        pass\n", "stuck"),
+    ("compactor_daemon/undo/unschedule", "path)\n    refuse_touched(table, torn.time, plan, options)\n", "path)\n", "stuck"),
+    ("compactor_daemon/undo/unschedule", "if torn.size and torn.instant.action", "if False and torn.instant.action", "stuck"),
     ("timeline/planning/planner", "found.kind is MergeKind.MINOR and self._in.no_minor is not None", "False", "stuck"),
     ("compactor_daemon/undo/unschedule", "    remove_staged(free, instant)\n", "", "unschedule"),
     ("compactor_daemon/undo/unschedule", "if movable_keys(_view(table, instant), instant, deletes) == keys:", "if True:", "unschedule"),
@@ -435,7 +433,7 @@ ORPHANS: tuple[Mutant, ...] = (
     (_ORPHAN_FACTS, "    return found if found.token is None or _TOKEN.fullmatch(found.token) else None\n", "    return found\n", "orphans"),
     (_ORPHAN_FACTS, "    refuse_in_progress(table, timeline)\n", "", "orphans"),
     (_ORPHAN_FACTS, "    timeline = table.with_archive(timeline)\n", "", "orphans"),
-    (_ORPHAN_FACTS, "        if isinstance(rollback, UnreadableRollback):\n", "        if isinstance(rollback, UnreadableRollback):\n            continue\n", "orphans"),
+    (_ORPHAN_FACTS, "        if isinstance(rollback, Torn):\n", "        if isinstance(rollback, Torn):\n            continue\n", "orphans"),
     (_ORPHAN_FACTS, "if time in shown and not timeline.at(time):", "if False:", "orphans"),
     (_ORPHAN_FACTS, "if pin.is_live(now_ms)]", "if False]", "orphans"),
     (_ORPHAN_FACTS, "not beat.owner_gone and now_ms - beat.beat_ms <= older_s * 1000:", "False:", "orphans"),
