@@ -160,10 +160,8 @@ def commit_stays(table: Table, error: ConflictError) -> bool:
 
 
 def cancel_pending_clusterings(table: Table, lock: TableLock) -> tuple[str, ...]:
-    """Cancels pending clusterings, and removes torn plans of clusterings; returns their instants.
-
-    ConflictError: a process works on one, or Hudi executes it.
-    """
+    """Cancels pending clusterings, and removes torn plans of clusterings; returns their instants. ConflictError: a
+    process works on one, or Hudi executes it."""
     gone, now = [*remove_torn(table.reload(), lock, "clustering", "replacecommit", strict=True)], table.reload()
     for pending in pending_clusterings(now, now.load_timeline()):
         if is_at_work(now, pending):

@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError
+from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
-from phantombase.timeline.format.compaction_plan import pending_clustering_file_groups
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan, decode_cluster_plan
+from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.read.windows import retained_since
@@ -69,13 +69,11 @@ def planned_clustering(table: Table, instant: Instant) -> PendingClustering | No
     requested = instant.at(State.REQUESTED)
     if instant.completed:
         requested = replace(requested, action=table.layout.pending_clustering)
-    path = table.instant_path(requested)
-    try:
-        data = table.storage.read(path)
-    except MissingFileError:  # completed or cancelled concurrently, or never requested
-        return None
-    pending_clustering_file_groups(data, path)  # names the way out where it cannot be read
-    plan = decode_cluster_plan(data, path)
+    plan = table.files.plan(requested, decode_cluster_plan)
+    if isinstance(plan, Torn):
+        if plan.size is not None:
+            raise plan.error()
+        return None  # completed or cancelled concurrently, or never requested
     return None if plan is None else PendingClustering(requested=requested, plan=plan)
 
 

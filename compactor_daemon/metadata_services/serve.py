@@ -170,9 +170,7 @@ class MetadataClean:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataServed:
     """What was done, or would be in a dry run. `why`: why a new compaction was due or not; `why_clean`: of a clean.
-
-    `archived`: instants, and what stopped archiving there. `forgotten`: see `unknown`, `torn.removable`.
-    """
+    `archived`: instants, and what stopped archiving there. `forgotten`: see `unknown`, `torn.removable`."""
 
     forgotten: tuple[str, ...] = ()
     compactions: tuple[MetadataCompaction, ...] = ()

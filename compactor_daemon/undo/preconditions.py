@@ -73,10 +73,8 @@ class DeadExecutor:
 
 def refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: AttemptOptions) -> DeadExecutor | None:
     """ConflictError, BarrierError: another process has started, or may soon start, work that depends on the plan.
-
     Otherwise returns what a dead executor left, which must be removed with the plan. A plan without operations
-    represents an unreadable plan: then any file of the instant counts.
-    """
+    represents an unreadable plan: then any file of the instant counts."""
     storage = table.storage
     trace = foreign_trace(table, instant, table.views.planned_partitions([plan]))
     if is_at_work(trace, table, options):
@@ -114,10 +112,8 @@ def refuse_touched(table: Table, instant: str, plan: CompactionPlan, options: At
 
 def written_groups(table: Table, instant: str, plan: CompactionPlan) -> frozenset[GroupKey]:
     """The file groups that must be kept in the plan of a pending compaction: a write has put a log onto it (version 6).
-
     Without the plan no reader would find such a log below the base file of its file group. Empty for a plan of log
-    compactions, and from version 8 on.
-    """
+    compactions, and from version 8 on."""
     if table.layout.slicing is not Slicing.BY_BASE_INSTANT or plan.merges_logs:
         return frozenset()
     found = ((path, name) for path, name in _files_of(table, instant, plan) if isinstance(name, LogFileName))
@@ -179,11 +175,8 @@ def _files_of(table: Table, instant: str, plan: CompactionPlan) -> Iterator[tupl
 @contextmanager
 def stale_plan_removed(table: Table, lock: TableLock, remove: Callable[[Table, str], None]) -> Iterator[None]:
     """Around the section that makes a plan visible: removes a plan put after the lock was lost, unless a process
-    executes it.
-
-    `remove`: called under the lock, with the instant of the plan. If the lock cannot be acquired, the plan is kept: see
-    `refuse_overtaken`.
-    """
+    executes it. `remove`: called under the lock, with the instant of the plan. If the lock cannot be acquired, the plan
+    is kept: see `refuse_overtaken`."""
     try:
         yield
     except LockLostPlanError as late:
@@ -209,11 +202,9 @@ def is_own(table: Table, instant: str) -> bool:
 
 
 def refuse_overtaken(table: Table, timeline: Timeline, restore: PendingRestore) -> None:
-    """ConflictError: others have written since the plan of a restore was made, and it has undone nothing.
-
-    The restore might undo the only copy of their rows. Its process stalled right before the put of the plan, lost the
-    lock, and died; or a writer of Hudi did not check for restores.
-    """
+    """ConflictError: others have written since the plan of a restore was made, and it has undone nothing. The restore
+    might undo the only copy of their rows. Its process stalled right before the put of the plan, lost the lock, and
+    died; or a writer of Hudi did not check for restores."""
     requested, times = restore.at(State.REQUESTED), restore.plan.times
     if not times or not is_requested(timeline, requested):
         return
@@ -239,11 +230,9 @@ def refuse_upgraded_logs(
     table: Table, timeline: Timeline, undone: Collection[str], instant: str | None, *, begun: bool = False
 ) -> None:
     """UsageError: a log file with blocks of a write of `undone`, or one to be removed, is shared with another write.
-
     Reads the block headers of all log files, unless the table was made in its present version. `instant`: what the
     command named. `begun`: a restore to it is in progress, and no other one can begin. Version 6 revokes single blocks,
-    see `undo.undo`.
-    """
+    see `undo.undo`."""
     if not undone or not table.config.may_have_upgraded_logs:
         return
     shared: dict[str, str] = {}
@@ -297,10 +286,8 @@ def refuse_torn_target(table: Table, timeline: Timeline, target: str) -> None:
 def refuse_unknown_left_out(
     table: Table, timeline: Timeline, left: Timeline, undone: Collection[str], instant: str
 ) -> None:
-    """UsageError: a kept compaction lacks a planned file group, and what was replaced before it is not known.
-
-    `left`: of `without_torn`; `instant`: what the command named.
-    """
+    """UsageError: a kept compaction lacks a planned file group, and what was replaced before it is not known. `left`:
+    of `without_torn`; `instant`: what the command named."""
     if not any(i.family == "replacecommit" and i not in left.instants for i in timeline.completed):
         return
     replaced = table.facts.replaced_groups(left)
@@ -347,12 +334,10 @@ def _unknown(path: str, instant: str, found: str) -> UsageError:
 
 
 def refuse_left_out(table: Table, timeline: Timeline, undone: Collection[str], instant: str) -> None:
-    """UsageError: a kept compaction left out a file group that a write of `undone` had replaced.
-
-    Without that write, the group is visible again without the compaction's base file: Hudi's readers of version 6 would
-    miss the rows below its logs, and on all versions keys that the plan deleted, and that were written elsewhere since,
-    are found twice. `instant`: of the state, or the write, that the command named.
-    """
+    """UsageError: a kept compaction left out a file group that a write of `undone` had replaced. Without that write,
+    the group is visible again without the compaction's base file: Hudi's readers of version 6 would miss the rows below
+    its logs, and on all versions keys that the plan deleted, and that were written elsewhere since, are found twice.
+    `instant`: of the state, or the write, that the command named."""
     left = without_torn(table, timeline, undone)
     refuse_unknown_left_out(table, timeline, left, undone, instant)
     for compaction, groups in table.facts.left_out(left).items():
@@ -384,10 +369,8 @@ def _left_out(group: GroupKey, instant: str, compaction: str, replaced: str) -> 
 
 
 def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozenset()) -> None:
-    """ConflictError: a process is at work on a pending instant, or a clean or rollback is pending.
-
-    `dead`: times of writes whose rollbacks do not count: they are finished before, or removed with what is undone.
-    """
+    """ConflictError: a process is at work on a pending instant, or a clean or rollback is pending. `dead`: times of
+    writes whose rollbacks do not count: they are finished before, or removed with what is undone."""
     for clean in timeline.pending("clean"):
         raise ConflictError(
             "a clean is pending",

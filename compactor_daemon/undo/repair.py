@@ -88,10 +88,8 @@ def cancel_unreadable_attempt(
     table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None, *, dry_run: bool = False
 ) -> TakenBack:
     """Revokes what the last attempt may have decided, if its outcome cannot be read. `lock`: shared by all writers.
-
-    `dry_run`: nothing is changed.
-    UsageError: no compaction with records. ConflictError: see `refuse` in the module; nothing was changed.
-    """
+    `dry_run`: nothing is changed. UsageError: no compaction with records. ConflictError: see `refuse` in the module;
+    nothing was changed."""
     options = options or AttemptOptions()
     with exclusive(table, lock, "cancel an unreadable decision", {**READ_INSIDE, **_BY_NAME}) as held:
         table = held.table
@@ -158,10 +156,8 @@ def _finals(table: Table, instant: str) -> tuple[str, ...]:
 
 
 def _with_our_token(table: Table, instant: str, groups: Iterable[GroupKey]) -> list[str]:
-    """Files of the instant in these file groups whose token is one of phantombase.
-
-    On version 6 a log carries the instant of its slice, so only the records show such logs.
-    """
+    """Files of the instant in these file groups whose token is one of phantombase. On version 6 a log carries the
+    instant of its slice, so only the records show such logs."""
     ids, found = set(groups), list[str]()
     for partition in sorted({partition for partition, _ in ids}):
         with suppress(MissingFileError):
@@ -193,10 +189,8 @@ class WrittenAnew:
 
 def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = False) -> WrittenAnew:
     """Writes the completed file of a compaction again. `dry_run`: everything is verified, nothing is changed.
-
     UsageError: there is no such compaction, or its completed file can be read. ConflictError: a process may still be
-    writing it, or a restore or a rollback is pending. MissingFileError, LedgerError: its content cannot be verified.
-    """
+    writing it, or a restore or a rollback is pending. MissingFileError, LedgerError: its content cannot be verified."""
     table = table.reload()
     refuse_in_progress(table, table.load_timeline(), _BY_NAME)
     torn, plan = _torn(table, instant)

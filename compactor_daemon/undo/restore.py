@@ -73,11 +73,9 @@ _OWN = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
     """`instant`: of the restore; None: nothing was to be undone, or a dry run. `target`: whose state is restored.
-
     `undone`: (time, action), the newest first. `files`: the number of files removed, or to be removed. `finished`: the
     restore was pending. `metadata_dropped`: the metadata table was dropped. `dead`: times of pending writes of dead
-    writers, which are rolled back first, or would be.
-    """
+    writers, which are rolled back first, or would be."""
 
     instant: str | None
     target: str | None
@@ -168,11 +166,9 @@ def _dead_writes(table: Table) -> frozenset[str]:
 
 
 def to_undo(timeline: Timeline, target: str) -> tuple[tuple[str, str], ...]:
-    """The writes, plans and services after an instant, the newest first (pure).
-
-    By requested time, as in reads as of an instant. A compaction that was requested before the target and completed
-    after it is kept: it merged nothing that was written after its plan.
-    """
+    """The writes, plans and services after an instant, the newest first (pure). By requested time, as in reads as of an
+    instant. A compaction that was requested before the target and completed after it is kept: it merged nothing that
+    was written after its plan."""
     later = [i for i in timeline.instants if i.is_write and i.requested_time > target]
     # Of two instants of one time the service is undone first: the other one is older.
     ordered = sorted(later, key=lambda i: (i.requested_time, i.family != "deltacommit"), reverse=True)
@@ -211,10 +207,8 @@ def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[
 
 
 def _check_whole(table: Table, timeline: Timeline, target: str) -> None:
-    """MissingFileError: a file of a completed compaction is lost.
-
-    Plans that are to be undone are not read: an unreadable plan is a reason to restore the table.
-    """
+    """MissingFileError: a file of a completed compaction is lost. Plans that are to be undone are not read: an
+    unreadable plan is a reason to restore the table."""
     known = tuple(i for i in timeline.instants if i.completed or i.requested_time <= target)
     _load_groups(table, replace(timeline, instants=known))
 
@@ -231,11 +225,9 @@ def _load_groups(table: Table, timeline: Timeline) -> None:
 
 
 def _refuse_lost(table: Table, timeline: Timeline, undone: Sequence[tuple[str, str]], target: str) -> None:
-    """UsageError: the restored state would lack a base file.
-
-    A compaction or clustering that was pending at the target, and completed later, is kept (see `to_undo`); a savepoint
-    keeps its inputs, not its base files, which a clean of Hudi may have removed since.
-    """
+    """UsageError: the restored state would lack a base file. A compaction or clustering that was pending at the target,
+    and completed later, is kept (see `to_undo`); a savepoint keeps its inputs, not its base files, which a clean of
+    Hudi may have removed since."""
     later = set(undone)
     left = replace(timeline, instants=tuple(i for i in timeline.instants if (i.requested_time, i.action) not in later))
     try:
@@ -263,10 +255,8 @@ def _refuse_archived(table: Table, timeline: Timeline, target: str) -> None:
 
 
 def _refuse_cleaned(table: Table, timeline: Timeline, target: str) -> None:
-    """UsageError: files of the state may have been removed. A savepoint keeps its files; each of them must exist.
-
-    Log files of later writes, which a savepoint names too (see `state_files`), need not exist: their undo removes them.
-    """
+    """UsageError: files of the state may have been removed. A savepoint keeps its files; each of them must exist. Log
+    files of later writes, which a savepoint names too (see `state_files`), need not exist: their undo removes them."""
     kept = next((k for k in savepoints(table, timeline) if k.instant == target), None)
     if kept is None:
         check_as_of(table, timeline, target)

@@ -67,10 +67,8 @@ _OWN = {Guard.ROLLBACK: "a pending rollback of the instant is the one to finish;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBack:
-    """`rollback`: its instant.
-
-    `metadata_dropped`: the metadata table was dropped, since one of its compactions holds the write.
-    """
+    """`rollback`: its instant. `metadata_dropped`: the metadata table was dropped, since one of its compactions holds
+    the write."""
 
     instant: str
     rollback: str
@@ -262,11 +260,9 @@ def refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:
 
 
 def is_merged(table: Table, write: Instant) -> bool:
-    """Whether a compaction of the metadata table has merged the write, or its plan may name a log file of it.
-
-    The write's records cannot be removed then: a plan without one of its files cannot be executed, and Hudi's readers
-    would list what the compaction has merged.
-    """
+    """Whether a compaction of the metadata table has merged the write, or its plan may name a log file of it. The
+    write's records cannot be removed then: a plan without one of its files cannot be executed, and Hudi's readers would
+    list what the compaction has merged."""
     if not table.config.metadata_partitions:
         return False
     timeline = open_metadata_table(table).load_timeline()
@@ -296,10 +292,8 @@ def is_clustering(table: Table, instant: str) -> bool:
 
 def roll_back_clustering(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> Unclustered:
     """Rolls back a completed clustering that nothing was built upon. `dry_run`: everything is checked, nothing changed.
-
     UsageError: a later write, plan or savepoint exists, or a file that the clustering joined was removed.
-    ConflictError: a process is at work, or Hudi executes the plan. LockError, StorageError: run again.
-    """
+    ConflictError: a process is at work, or Hudi executes the plan. LockError, StorageError: run again."""
     removed = stale_plan_removed(table, lock, _remove_stale_tombstone)
     with removed, exclusive(table, lock, f"roll back {instant}", _OWN) as held:
         table, timeline = held.table, held.timeline

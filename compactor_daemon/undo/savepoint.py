@@ -40,12 +40,9 @@ class KeptSavepoint:
 def create_savepoint(
     table: Table, lock: TableLock, instant: str | None, *, user: str, comment: str, dry_run: bool = False
 ) -> KeptSavepoint:
-    """Keeps the state at a completed write, by default the newest one before all pending writes.
-
-    An existing savepoint is returned as it is. `dry_run`: nothing is changed.
-    UsageError: no such write, or a state that is not complete any more, or may still change. ConflictError: a clean is
-    pending, and may be removing files of that state.
-    """
+    """Keeps the state at a completed write, by default the newest one before all pending writes. An existing savepoint
+    is returned as it is. `dry_run`: nothing is changed. UsageError: no such write, or a state that is not complete any
+    more, or may still change. ConflictError: a clean is pending, and may be removing files of that state."""
     with exclusive(table, lock, "make a savepoint", READ_INSIDE, snapshot=True) as held:
         table, timeline = held.table, held.timeline
         instant = instant or _newest(timeline)
@@ -97,10 +94,8 @@ def savepoints(table: Table, timeline: Timeline | None = None) -> tuple[KeptSave
 
 
 def state_files(view: TableView, instant: str) -> dict[str, tuple[str, ...]]:
-    """Names of the files that a read as of an instant needs, by partition (pure).
-
-    All log files of a file slice are named: later blocks in them are no part of the state, and do no harm.
-    """
+    """Names of the files that a read as of an instant needs, by partition (pure). All log files of a file slice are
+    named: later blocks in them are no part of the state, and do no harm."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for group in view.groups:
         slice_ = None if is_replaced(group, view.facts, instant) else latest_slice(group, instant)

@@ -58,11 +58,9 @@ _ENDS = dict.fromkeys(
 
 
 def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
-    """Undoes a pending write and returns the rollback's instant. May be repeated.
-
-    The caller decides whether the writer is dead. A pending rollback of the write is finished. ConflictError: the write
-    completed, or is unknown. UsageError: the instant of a table service. UnsupportedError: see `check_keepable`.
-    """
+    """Undoes a pending write and returns the rollback's instant. May be repeated. The caller decides whether the writer
+    is dead. A pending rollback of the write is finished. ConflictError: the write completed, or is unknown. UsageError:
+    the instant of a table service. UnsupportedError: see `check_keepable`."""
     check_keepable(table, moves_rows=False)
     if instant.action in SERVICES or not instant.is_write:
         raise UsageError("only a write can be rolled back", instant=instant.requested_time, found=instant.action)
@@ -223,10 +221,8 @@ class Undone:
 def traces_of_all(
     table: Table, timeline: Timeline, undone: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], RollbackPlan]:
-    """The files of instants, (time, action), by one listing of the table.
-
-    ConflictError: on version 6 a log file to be removed holds blocks of a write that is kept.
-    """
+    """The files of instants, (time, action), by one listing of the table. ConflictError: on version 6 a log file to be
+    removed holds blocks of a write that is kept."""
     times = frozenset(time for time, _ in undone)
     by_base = table.layout.slicing is Slicing.BY_BASE_INSTANT
     doomed: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)

@@ -105,11 +105,9 @@ def _torn(table: Table, instant: str) -> Torn | None:
 
 
 def _refuse_begun(table: Table, torn: Torn, options: AttemptOptions) -> CompactionPlan:
-    """A plan without operations, as a substitute for the torn one; the caller holds the table lock.
-
-    ConflictError, BarrierError, MalformedError: something of the instant exists, or may still appear, or a write may
-    depend on the plan.
-    """
+    """A plan without operations, as a substitute for the torn one; the caller holds the table lock. ConflictError,
+    BarrierError, MalformedError: something of the instant exists, or may still appear, or a write may depend on the
+    plan."""
     refused = removal_refused(table, torn, lambda: storage_ms(table.storage), options.heartbeat_expiry_s)
     if refused is None and decisions(table.storage, torn.time):
         refused = torn.error("a decision")
@@ -123,10 +121,8 @@ def _refuse_begun(table: Table, torn: Torn, options: AttemptOptions) -> Compacti
 
 
 def _refuse_written(table: Table, instant: str, path: str) -> None:
-    """ConflictError, BarrierError: a write is later than the plan.
-
-    The write may have read the plan, and put keys into other file groups because of it.
-    """
+    """ConflictError, BarrierError: a write is later than the plan. The write may have read the plan, and put keys into
+    other file groups because of it."""
     later = [i for i in table.load_timeline().instants if i.family == "deltacommit" and i.requested_time > instant]
     for write in later:
         if write.completed:
@@ -167,13 +163,10 @@ class Unscheduled:
 def unschedule(
     table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None, *, dry_run: bool = False
 ) -> Unscheduled:
-    """Removes a pending compaction plan. `lock` is the one that all writers and schedulers share.
-
-    A plan that cannot be read: see the module. `dry_run`: everything is checked, nothing is changed.
-    UsageError: no such plan. MalformedError: the plan cannot be read, and must be kept. ConflictError, BarrierError:
-    refused, see the module; also if the compaction is being published, or a rollback names it. After a refusal the plan
-    still exists.
-    """
+    """Removes a pending compaction plan. `lock` is the one that all writers and schedulers share. A plan that cannot be
+    read: see the module. `dry_run`: everything is checked, nothing is changed. UsageError: no such plan.
+    MalformedError: the plan cannot be read, and must be kept. ConflictError, BarrierError: refused, see the module;
+    also if the compaction is being published, or a rollback names it. After a refusal the plan still exists."""
     pending_instants(table, instant)
     options = options or AttemptOptions()
     if _torn(table, instant) is not None:
@@ -294,10 +287,8 @@ def _narrow(
 def _remove(
     table: Table, instant: str, plan: CompactionPlan, decision: CommitDecision | None, options: AttemptOptions
 ) -> Unscheduled:
-    """Removes the plan; the caller has done all checks in this section.
-
-    After the removal the lock is not asked any more: what is found then must be repaired even without the lock.
-    """
+    """Removes the plan; the caller has done all checks in this section. After the removal the lock is not asked any
+    more: what is found then must be repaired even without the lock."""
     storage, free = table.storage, regardless(table).storage
     who, nonce = f"unscheduled by {process_name()}", uuid.uuid4().hex
     if decision is not None:

@@ -127,9 +127,8 @@ class CompactionPlan:
 
 
 def decode_plan(data: bytes, where: str) -> CompactionPlan:
-    """The plan in a requested file; always of `PLAN_VERSION`.
-    MalformedError: empty, truncated or broken, an operation without file id, a path instead of a file name.
-    UnsupportedError: a later plan version."""
+    """The plan in a requested file; always of `PLAN_VERSION`. MalformedError: empty, truncated or broken, an operation
+    without file id, a path instead of a file name. UnsupportedError: a later plan version."""
     _, record = read_record(data, where, PLAN_SCHEMA)
     version = 1 if record["version"] is None else record["version"]
     if version not in (1, PLAN_VERSION):
@@ -184,22 +183,13 @@ def decode_operation(data: bytes) -> CompactionOperation:
 
 
 def pending_clustering_file_groups(data: bytes, where: str) -> set[tuple[str, str]]:
-    """(partition, file id) of every file group that a pending replacecommit or clustering will replace.
-    `data` is the requested file, a `HoodieRequestedReplaceMetadata`. Only clustering names its file groups in advance;
+    """(partition, file id) of every file group that a pending replacecommit or clustering will replace. `data` is the
+    requested file, a `HoodieRequestedReplaceMetadata`. Only clustering names its file groups in advance;
     insert_overwrite and similar actions leave the file empty or without a clustering plan, which gives an empty set.
-    MalformedError: the file cannot be read; the error says what to do."""
+    MalformedError: the file cannot be read."""
     if not data:
         return set()
-    try:
-        _, record = read_record(data, where, _REPLACE_REQUEST_SCHEMA)
-    except MalformedError as error:
-        raise MalformedError(
-            "the plan of a pending clustering cannot be read",
-            path=where,
-            found=error.found or error.what,
-            todo="If no process works on it, `compactor-daemon cluster TABLE --cancel` removes it, two minutes "
-            "after its last change.",
-        ) from error
+    _, record = read_record(data, where, _REPLACE_REQUEST_SCHEMA)
     groups = (record["clusteringPlan"] or {}).get("inputGroups") or ()
     slices = [file_slice for group in groups for file_slice in group["slices"] or ()]
     return {(s["partitionPath"] or "", _file_id(s, "clustering plan", where)) for s in slices}

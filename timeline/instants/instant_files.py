@@ -162,18 +162,20 @@ class InstantFiles:
         """The plan of a compaction or log compaction, pending or completed. MissingFileError: the plan does not exist.
         MalformedError: it cannot be read; the error says what to do."""
         requested = self.requested_merge(instant)
-        found = self.plan(requested, decode_plan)
+        return replace(self.needed_plan(requested, decode_plan), action=requested.action)
+
+    def needed_plan(self, instant: Instant, decode: Callable[[bytes, str], P]) -> P:
+        """As `plan`. MalformedError: it is torn."""
+        found = self.plan(instant, decode)
         if isinstance(found, Torn):
             raise found.error()
-        return replace(found, action=requested.action)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torn:
-    """A plan that cannot be read: Hudi writes a plan in place, and was killed. What it names is unknown.
-
-    `instant`: as it is on the timeline. `path`: of the plan, and its `size`; None: the file is gone.
-    """
+    """A plan that cannot be read: Hudi writes a plan in place, and was killed. What it names is unknown. `instant`: as
+    it is on the timeline. `path`: of the plan, and its `size`; None: the file is gone."""
 
     instant: Instant
     path: str
@@ -290,9 +292,7 @@ def retained_by(files: InstantFiles, clean: Instant) -> str:
                 "clean once more, by its plan.",
             ) from error
         return _cutoff(clean, metadata)
-    plan = files.plan(clean, lambda data, path: read_record(data, path, _PLAN)[1])
-    if isinstance(plan, Torn):
-        raise plan.error()
+    plan = files.needed_plan(clean, lambda data, path: read_record(data, path, _PLAN)[1])
     return str((plan["earliestInstantToRetain"] or {}).get("timestamp") or clean.requested_time)
 
 

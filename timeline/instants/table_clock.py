@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
 from ..clocks import clock_ms
-from ..errors import ClockError, MalformedError, MissingFileError, UsageError
-from ..format.instant import Instant, State, format_time, hidden_writes, highest_states, is_time, next_time, parse_time
-from ..format.rollback_plan import decode_restore_plan, decode_rollback_plan
+from ..errors import ClockError, UsageError
+from ..format.instant import Instant, format_time, hidden_writes, highest_states, is_time, next_time, parse_time
+from ..format.rollback_plan import RestorePlan, decode_restore_plan, decode_rollback_plan
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage, list_of_table
 from ..storage.server_clock import ahead_of
 from .clock_check import ClockOptions, check_clock, check_future, check_zone, in_the_future
 from .clock_evidence import Stamp, Zone, ZoneVerdict, judge, written
+from .instant_files import InstantFiles
 from .reserved_times import recorded_instants, reserved_times
 from .timeline import Timeline
 
@@ -97,7 +97,6 @@ class TableClock:
 
     def next_time(self, timeline: Timeline, also_above: Iterable[str] = (), undone: Collection[str] = ()) -> str:
         """A time greater than the clock and every used time: those of the timeline, reserved ones, and `also_above`.
-
         This is the only way to choose an instant or a completion time. `timeline`: loaded under the table lock.
         `undone`: times of instants that are about to be undone. ClockError: see `clock_check`; also if the time would
         be in the future, see `_chosen`."""
@@ -174,16 +173,11 @@ class TableClock:
 
     def going(self, timeline: Timeline) -> set[str]:
         """Times of the instants that pending rollbacks and restores undo, as far as their plans can be read."""
-        found: set[str] = set()
-        for instant in (*timeline.pending("rollback"), *timeline.pending("restore")):
-            path = f"{self.config.timeline_folder}/{self.config.layout.file_name(instant.at(State.REQUESTED))}"
-            with suppress(MalformedError, MissingFileError):
-                data = self.storage.read(path)
-                if instant.action == "restore":
-                    found |= decode_restore_plan(data, path).times
-                else:
-                    found.add(decode_rollback_plan(data, path).target)
-        return found
+        files = InstantFiles(self.storage, self.config)
+        targets = {files.plan(instant, decode_rollback_plan).target for instant in timeline.pending("rollback")}
+        restores = (files.plan(instant, decode_restore_plan) for instant in timeline.pending("restore"))
+        times = (plan.times for plan in restores if isinstance(plan, RestorePlan))
+        return {target for target in targets if target is not None}.union(*times)
 
     def reserved(self, timeline: Timeline) -> Iterator[str]:
         """See `reserved_times`."""

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 from ..clocks import clock_ms
 from ..codec.avro_binary import OnDemand
-from ..errors import ConflictError, LockError, MalformedError
+from ..errors import ConflictError, LockError
 from ..event_log import get_logger
-from ..format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
+from ..format.compaction_plan import CompactionOperation, CompactionPlan, decode_plan, encode_plan
 from ..format.instant import Instant, State, later
+from ..instants.instant_files import Torn
 from ..instants.timeline import Timeline
 from ..instants.triggers import TriggerStrategy
 from ..locks.table_lock import TableLock
@@ -139,13 +140,10 @@ class Scheduled:
 def schedule_compaction(
     table: Table, lock: TableLock, options: ScheduleOptions = PLAN_NOW, *, dry_run: bool = False
 ) -> Scheduled:
-    """Plans the file groups that are due, and makes each plan visible atomically.
-
-    If only a pending write prevents a due plan, writers are asked to wait (see `writer_gate`). `dry_run`: nothing is
-    changed.
-
-    LockError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was
-    changed, and no compaction of this table could be executed. File groups that cannot be compacted are left out."""
+    """Plans the file groups that are due, and makes each plan visible atomically. If only a pending write prevents a
+    due plan, writers are asked to wait (see `writer_gate`). `dry_run`: nothing is changed. LockError,
+    UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was changed, and no
+    compaction of this table could be executed. File groups that cannot be compacted are left out."""
     with exclusive(table, lock, "schedule a compaction", READ_INSIDE) as held:
         table, timeline = held.table, held.timeline
         table.config.check_changeable()
@@ -247,11 +245,10 @@ def busy_file_groups(table: Table, timeline: Timeline) -> Busy:
     groups = dict.fromkeys(clustered_file_groups(table, timeline), "in a pending clustering")
     unreadable = []
     for instant in timeline.pending("logcompaction"):
-        try:
-            plan = table.compaction_plan(instant.requested_time)
-        except MalformedError as error:
-            unreadable.append(instant.requested_time)
-            _log.warning("log_compaction_unreadable", table=table.storage.base_path, error=str(error))
+        plan = table.files.plan(instant, decode_plan)
+        if isinstance(plan, Torn):
+            unreadable.append(plan.time)
+            _log.warning("log_compaction_unreadable", table=table.storage.base_path, error=str(plan.error()))
             continue
         why = f"in the pending log compaction {instant.requested_time}"
         groups |= dict.fromkeys(plan.groups, why)

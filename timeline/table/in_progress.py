@@ -103,23 +103,19 @@ def pending_replacing_writes(table: Table, timeline: Timeline) -> tuple[Instant,
 
 
 def _clustered(table: Table, instant: Instant) -> Iterable[GroupKey]:
-    requested = _requested_path(table, instant)
-    if table.storage.find(requested) is None:
+    """The file groups that a clustering names in its plan. MalformedError: it is torn."""
+    groups = table.files.plan(instant, pending_clustering_file_groups)
+    if not isinstance(groups, Torn):
+        return groups
+    if groups.size is None:
         return ()
-    return pending_clustering_file_groups(table.storage.read(requested), requested)
-
-
-def _requested_path(table: Table, instant: Instant) -> str:
-    return f"{table.config.timeline_folder}/{instant.requested_time}.{instant.action}.requested"
+    raise groups.error()
 
 
 def is_pending_service(table: Table, instant: Instant) -> bool:
     """Whether a pending write is an attempt at a table service: Hudi must handle it, since its requested file is kept.
     A clustering of version 6 is a replace commit whose requested file names file groups."""
-    path = table.instant_path(instant.at(State.REQUESTED))
-    if instant.family != "replacecommit" or table.storage.find(path) is None:
-        return instant.action in SERVICES
-    return instant.action in SERVICES or bool(pending_clustering_file_groups(table.storage.read(path), path))
+    return instant.action in SERVICES or (instant.family == "replacecommit" and any(_clustered(table, instant)))
 
 
 def may_be_service(table: Table, instant: Instant) -> bool:
@@ -145,9 +141,7 @@ class PendingRestore:
 def pending_restore(table: Table, timeline: Timeline) -> PendingRestore | None:
     """The earliest pending restore, of Hudi or phantombase. MalformedError: its plan cannot be read."""
     for instant in timeline.pending("restore"):
-        plan = table.files.plan(instant, decode_restore_plan)
-        if isinstance(plan, Torn):
-            raise plan.error()
+        plan = table.files.needed_plan(instant, decode_restore_plan)
         return PendingRestore(instant=instant.requested_time, plan=plan)
     return None
 

@@ -77,9 +77,7 @@ def removal_refused(
     table: Table, torn: Torn, now_ms: Callable[[], int], expiry_s: float = EXPIRY_S
 ) -> PhantombaseError | None:
     """Why a torn plan may not be removed: MalformedError, a process began on it; ConflictError, one may be at work.
-
-    `now_ms`: by the storage's clock. `expiry_s`: after which a heartbeat is no sign of life, nor the file's change.
-    """
+    `now_ms`: by the storage's clock. `expiry_s`: after which a heartbeat is no sign of life, nor the file's change."""
     if torn.has_begun:
         return torn.error()
     if may_be_written(table.storage, torn.path, torn.time, now_ms(), expiry_s):
