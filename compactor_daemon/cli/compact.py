@@ -33,7 +33,7 @@ from phantombase.timeline.terminal.boundary import EXIT_FAILED, local_path
 from phantombase.timeline.terminal.command import JSON, CommandResult, Tries
 from phantombase.timeline.terminal.console import configure_logging, emit, steps_of
 from phantombase.timeline.terminal.option_group import Only
-from phantombase.timeline.terminal.text_table import Column, RowsTable, count, duration, plain, plural, size
+from phantombase.timeline.terminal.text_table import Column, RowsTable, duration, numbers, plural, sizes
 
 from ..attempt.compact_or_resume import pending_instants, preflight
 from ..execution.run_compactions import run_compactions
@@ -151,17 +151,17 @@ def render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     """A table of completed compactions."""
     yield from _render_scheduled(data)
     if not data["compacted"]:
-        yield Text(_nothing(data))
+        yield _nothing(data)
         return
     columns = (
-        Column(title="instant", cell=plain("instant")),
-        Column(title="file groups", cell=count("file_groups"), right=True),
-        Column(title="rows", cell=count("rows"), right=True),
-        Column(title="written", cell=size("bytes_written"), right=True),
-        Column(title="time", cell=duration("seconds"), right=True),
-        Column(title="", cell=lambda r: "finished an earlier run" if r["resumed"] else ""),
+        "instant",
+        numbers("file groups"),
+        numbers("rows"),
+        sizes("written", "bytes_written"),
+        Column("time", duration("seconds"), right=True),
+        Column("", lambda r: "finished an earlier run" if r["resumed"] else ""),
     )
-    yield RowsTable(title="compacted", columns=columns, rows=data["compacted"])
+    yield RowsTable("compacted", columns, data["compacted"])
     for one in data.get("executors", ()):
         if one["why"].startswith("--executor "):  # nothing new
             continue
@@ -182,7 +182,7 @@ def _render_scheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         what = "compaction" if plan["action"] == "compaction" else "log compaction"
         verb = "would request" if data.get("dry_run") else "requested"
         at = "" if data.get("dry_run") else f" {plan['instant']}"
-        yield Text(f"{verb} {what}{at}: {plural(plan['file_groups'], 'file group')}")
+        yield f"{verb} {what}{at}: {plural(plan['file_groups'], 'file group')}"
     if scheduled and scheduled["plans"] and scheduled["cannot_be_merged"]:
         yield left_out_line(scheduled["cannot_be_merged"])
 
@@ -191,14 +191,10 @@ def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     yield from _render_scheduled(data)
     if not data["pending"]:
         if not (data["scheduled"] and data["scheduled"]["plans"]):
-            yield Text(_nothing(data))
+            yield _nothing(data)
         return
-    columns = (
-        Column(title="instant", cell=plain("instant")),
-        Column(title="file groups", cell=count("file_groups"), right=True),
-        Column(title="refused", cell=plain("refused")),
-    )
-    yield RowsTable(title="would be executed", columns=columns, rows=data["pending"])
+    columns = ("instant", numbers("file groups"), "refused")
+    yield RowsTable("would be executed", columns, data["pending"])
 
 
 _TABLE = "two_pending"
@@ -252,17 +248,17 @@ def _both_reads(path: str) -> tuple[pa.Table, pa.Table]:
 
 
 def _render_start(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    yield Text("a table written by Apache Hudi 1.2.0 (MERGE_ON_READ, table version 9)")
+    yield "a table written by Apache Hudi 1.2.0 (MERGE_ON_READ, table version 9)"
     for instant in data["pending"]:
-        yield Text(f"pending compaction {instant}")
-    yield Text(_current(data["current"], data["rows"]))
+        yield f"pending compaction {instant}"
+    yield _current(data["current"], data["rows"])
 
 
 def _render_demo(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     yield from render_compacted(data)
     same = "the same before and after" if data["snapshot_unchanged"] else "CHANGED: this is a bug, please report it"
-    yield Text(f"snapshot: {plural(data['snapshot_rows'], 'row')}, {same}")
-    yield Text(
+    yield f"snapshot: {plural(data['snapshot_rows'], 'row')}, {same}"
+    yield (
         _current(data["rows_current_in_base_files_after"], data["snapshot_rows"])
         + "; the rest was written after the compactions were requested and waits in newer logs"
     )

@@ -11,8 +11,7 @@ import typer
 from rich.console import RenderableType
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.terminal.command import JSON
-from phantombase.timeline.terminal.console import configure_logging, emit
+from phantombase.timeline.terminal.command import CommandResult, command
 from phantombase.timeline.terminal.help_page import shown_default
 from phantombase.timeline.terminal.option_group import OptionGroup, shown
 from phantombase.timeline.terminal.settings import (
@@ -40,13 +39,13 @@ def config() -> None:
 
 
 @app.command()
+@command
 def show(
     ctx: typer.Context,
-    command: Annotated[
+    name: Annotated[
         str, typer.Argument(metavar="[COMMAND]", help="a command, such as `run`, or `write` for writers")
     ] = "run",
-    json: JSON = False,
-) -> None:
+) -> CommandResult:
     """Show every setting of a command, `run` by default, with its value and where that comes from.
 
     A value comes from the first of: the command line, the variable PHANTOMBASE_NAME (NAME is the option in capitals,
@@ -58,8 +57,7 @@ def show(
 
     Examples: `compactor-daemon config show compact`, `compactor-daemon config show run --config fleet.toml`
     """
-    configure_logging(json)
-    emit({"command": command, "settings": _rows(ctx, command)}, json, _render)
+    return CommandResult({"command": name, "settings": _rows(ctx, name)}, _render)
 
 
 def _rows(ctx: typer.Context, command: str) -> list[dict[str, Any]]:
@@ -106,11 +104,11 @@ def _told(name: str, value: Any, where: str) -> dict[str, Any]:
 
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     columns = (
-        Column(title="setting", cell=lambda r: r["name"]),
-        Column(title="value", cell=lambda r: None if r["value"] is None else _text(r["value"])),
-        Column(title="from", cell=lambda r: r["from"]),
+        Column("setting", lambda r: r["name"]),
+        Column("value", lambda r: None if r["value"] is None else _text(r["value"])),
+        Column("from", lambda r: r["from"]),
     )
-    yield RowsTable(title=f"settings of {data['command']}", columns=columns, rows=data["settings"])
+    yield RowsTable(f"settings of {data['command']}", columns, data["settings"])
 
 
 def _text(value: Any) -> str:

@@ -30,7 +30,7 @@ COMMANDS = lazy_commands(
             "archive": "table_services.archive_command",
             "cluster": "table_services.cluster_command",
             "metadata": "table_services.metadata_command",
-            "orphans": "orphans.orphans_command",
+            "orphans": "table_services.orphans_command",
         },
         "Savepoints and undo": {
             "savepoint": "undo.savepoint_app",

@@ -13,16 +13,16 @@ from phantombase.timeline.terminal.text_table import (
     Row,
     RowsTable,
     age,
-    count,
     duration,
     facts_grid,
     human_bytes,
     human_duration,
     labelled,
+    numbers,
     plain,
     plural,
     readable,
-    size,
+    sizes,
 )
 
 _NAMED = 2
@@ -49,15 +49,15 @@ def status(data: Row) -> Iterator[RenderableType]:
     if pending:
         late = f", {data['overdue']:,} overdue" if data["overdue"] else ""
         title = f"{plural(len(pending), 'pending compaction')}{late}"
-        yield RowsTable(title=title, columns=_PENDING_COLUMNS, rows=pending)
+        yield RowsTable(title, _PENDING_COLUMNS, pending)
         reasons = [*_of_logs(pending), *_reasons(pending)]
         yield from ("", *reasons) if reasons else ()
     else:
-        yield Text("No compaction is pending.")
+        yield "No compaction is pending."
     yield from _outlook(data)
     if writes:
         yield ""
-        yield RowsTable(title=plural(len(writes), "pending write"), columns=_WRITE_COLUMNS, rows=writes)
+        yield RowsTable(plural(len(writes), "pending write"), _WRITE_COLUMNS, writes)
         yield from _writers(writes)
     for row in data["in_progress"]:
         yield labelled(
@@ -70,7 +70,7 @@ def status(data: Row) -> Iterator[RenderableType]:
             yield labelled(label, style, f"{row['service']}, {human_duration(row['ago_s'])} ago: {row['what']}")
     if recent:
         yield ""
-        yield RowsTable(title="completed last", columns=_RECENT_COLUMNS, rows=recent)
+        yield RowsTable("completed last", _RECENT_COLUMNS, recent)
         for row in recent:
             if row["problem"]:
                 yield labelled("problem", "bold red", f"{row['instant']}: {row['problem']}")
@@ -149,9 +149,9 @@ def _writers(writes: list[Row]) -> Iterator[RenderableType]:
 def claims(data: Row) -> Iterator[RenderableType]:
     """Which process works on which compaction."""
     if not data["claims"]:
-        yield Text("No process works on a compaction.")
+        yield "No process works on a compaction."
         return
-    yield RowsTable(title=plural(len(data["claims"]), "claim"), columns=_CLAIM_COLUMNS, rows=data["claims"])
+    yield RowsTable(plural(len(data["claims"]), "claim"), _CLAIM_COLUMNS, data["claims"])
 
 
 def released(data: Row) -> Iterator[RenderableType]:
@@ -159,13 +159,13 @@ def released(data: Row) -> Iterator[RenderableType]:
     if data["attempt"] is not None:
         files = plural(len(data["files"]), "file")
         verb = "would revert" if data["dry_run"] else "reverted"
-        yield Text(f"{verb} attempt {data['attempt']} of {data['instant']}: its decision is invalid, {files} removed")
+        yield f"{verb} attempt {data['attempt']} of {data['instant']}: its decision is invalid, {files} removed"
         return
     if data["failures"]:
         verb = "would release" if data["dry_run"] else "released"
-        yield Text(f"{verb} {data['instant']}: {plural(data['failures'], 'failure')} removed, it may be tried again")
+        yield f"{verb} {data['instant']}: {plural(data['failures'], 'failure')} removed, it may be tried again"
     else:
-        yield Text(f"nothing to release: {data['instant']} has no failures")
+        yield f"nothing to release: {data['instant']} has no failures"
 
 
 # --- cells -------------------------------------------------------------------------------------------------------
@@ -216,39 +216,39 @@ def _holds(row: Mapping[str, Any]) -> str | None:
 
 
 _PENDING_COLUMNS = (
-    Column(title="instant", cell=plain("instant")),
-    Column(title="for", cell=_age),
-    Column(title="groups", cell=count("file_groups"), right=True),
-    Column(title="size", cell=size("input_bytes"), right=True),
-    Column(title="state", cell=_state),
-    Column(title="by", cell=_of_work(_who), shorten=True),
-    Column(title="since", cell=_of_work(duration("for_s"))),
-    Column(title="try", cell=_of_work(plain("attempt"))),
-    Column(title="slices", cell=_of_work(_slices)),
+    "instant",
+    Column("for", _age),
+    numbers("groups", "file_groups"),
+    sizes("size", "input_bytes"),
+    Column("state", _state),
+    Column("by", _of_work(_who), shorten=True),
+    Column("since", _of_work(duration("for_s"))),
+    Column("try", _of_work(plain("attempt"))),
+    Column("slices", _of_work(_slices)),
 )
 _WRITE_COLUMNS = (
-    Column(title="instant", cell=plain("instant")),
-    Column(title="state", cell=plain("state")),
-    Column(title="for", cell=_age),
-    Column(title="writer", cell=_alive),
-    Column(title="process", cell=_who, shorten=True),
-    Column(title="waited for by", cell=_holds),
+    "instant",
+    "state",
+    Column("for", _age),
+    Column("writer", _alive),
+    Column("process", _who, shorten=True),
+    Column("waited for by", _holds),
 )
 _RECENT_COLUMNS = (
-    Column(title="instant", cell=plain("instant")),
-    Column(title="completed", cell=lambda row: row["completion_time"] and readable(row["completion_time"])),
-    Column(title="by", cell=plain("by")),
-    Column(title="groups", cell=count("file_groups"), right=True),
-    Column(title="rows", cell=count("rows"), right=True),
-    Column(title="written", cell=size("bytes_written"), right=True),
+    "instant",
+    Column("completed", lambda row: row["completion_time"] and readable(row["completion_time"])),
+    "by",
+    numbers("groups", "file_groups"),
+    numbers("rows"),
+    sizes("written", "bytes_written"),
 )
 _CLAIM_COLUMNS = (
-    Column(title="table", cell=plain("table"), shorten=True),
-    Column(title="instant", cell=plain("instant")),
-    Column(title="by", cell=lambda row: row["holder"] or _who(row)),
-    Column(title="process", cell=_who, shorten=True),
-    Column(title="since", cell=duration("for_s")),
-    Column(title="try", cell=plain("attempt")),
-    Column(title="slices", cell=_slices),
-    Column(title="size", cell=lambda row: human_bytes(row["input_bytes"] or None), right=True),
+    Column("table", plain("table"), shorten=True),
+    "instant",
+    Column("by", lambda row: row["holder"] or _who(row)),
+    Column("process", _who, shorten=True),
+    Column("since", duration("for_s")),
+    Column("try", plain("attempt")),
+    Column("slices", _slices),
+    Column("size", lambda row: human_bytes(row["input_bytes"] or None), right=True),
 )

@@ -302,14 +302,12 @@ def _data(summary: Summary) -> dict[str, Any]:
 
 def _render(data: Mapping[str, Any], *, requests: bool) -> Iterable[RenderableType]:
     left = sum(len(instants) for instants in data["left"].values())
-    yield Text(
-        f"{plural(len(data['compacted']), 'compaction')} done, {len(data['failed'])} failed, {left} left pending"
-    )
+    yield f"{plural(len(data['compacted']), 'compaction')} done, {len(data['failed'])} failed, {left} left pending"
     if not requests and not data["compacted"] and not left:
-        yield Text("no plan was pending, and a run without --schedule requests none: add it, or let writers request")
+        yield "no plan was pending, and a run without --schedule requests none: add it, or let writers request"
     for failed in data["failed"]:
         yield Text(f"failed: {failed['table']} {failed['instant']}: {failed['error']}", no_wrap=True)
     for one in data["services"]:
-        yield Text(f"{one['service']}{' failed' if one['failed'] else ''}: {one['table']}: {one['what']}")
+        yield f"{one['service']}{' failed' if one['failed'] else ''}: {one['table']}: {one['what']}"
     for table, problem in data["problems"].items():
         yield Text(f"not served: {table}: {problem}", no_wrap=True)

@@ -118,11 +118,11 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if "picked" in data:
         yield from _render_dry_run(data)
     elif not data["plans"]:
-        yield Text(f"nothing to schedule: {data['why']}")
+        yield f"nothing to schedule: {data['why']}"
     else:
         for plan in data["plans"]:
             what = "compaction" if plan["action"] == "compaction" else "log compaction"
-            yield Text(f"requested {what} {plan['instant']}: {plural(plan['file_groups'], 'file group')}")
+            yield f"requested {what} {plan['instant']}: {plural(plan['file_groups'], 'file group')}"
         if left := data["cannot_be_merged"]:
             yield left_out_line(left)
 
@@ -130,26 +130,24 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
 def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if data["picked"]:
         yield RowsTable(
-            title=_title("would be requested", data["picked"]),
-            columns=(*_GROUP, _column("action"), _column("log_files", "logs", right=True), _column("why")),
-            rows=data["picked"][:_SHOWN],
+            _title("would be requested", data["picked"]),
+            (*_GROUP, _column("action"), _column("log_files", "logs", right=True), _column("why")),
+            data["picked"][:_SHOWN],
         )
     else:
-        yield Text(f"nothing to schedule: {data['why']}")
+        yield f"nothing to schedule: {data['why']}"
     if data["left_out"]:
         yield RowsTable(
-            title=_title("left out", data["left_out"]),
-            columns=(*_GROUP, _column("rule"), _column("why")),
-            rows=data["left_out"][:_SHOWN],
+            _title("left out", data["left_out"]), (*_GROUP, _column("rule"), _column("why")), data["left_out"][:_SHOWN]
         )
     if (summary := data["summary"]) is not None:
-        yield Text(
+        yield (
             f"{plural(len(data['plans']), 'plan')}, {plural(data['file_groups'], 'file group')} of "
             f"{summary['file_groups']} seen in {plural(summary['partitions'], 'partition')}; reads "
             f"{human_bytes(summary['read_bytes'])}, writes about {human_bytes(summary['write_bytes'])}; files to open "
             f"for a file group: {summary['read_amplification']:g} now, {summary['read_amplification_after']:g} then"
         )
-        yield Text(data["why"])
+        yield data["why"]
 
 
 def _where(row: Mapping[str, Any]) -> str:
@@ -159,7 +157,7 @@ def _where(row: Mapping[str, Any]) -> str:
 
 
 def _column(field: str, title: str = "", *, right: bool = False, shorten: bool = False) -> Column:
-    return Column(title=title or field, cell=lambda row: str(row[field]), right=right, shorten=shorten)
+    return Column(title or field, lambda row: str(row[field]), right=right, shorten=shorten)
 
 
 _GROUP = (_column("partition"), _column("file_id", "file group", shorten=True))
@@ -199,4 +197,4 @@ def _render_unscheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     remaining = (
         f"; {plural(kept, 'file group')} with logs on the plan remain: run compactor-daemon compact" if kept else ""
     )
-    yield Text(f"{verb} compaction {data['instant']}: {groups} free for the next plan{ended}{remaining}")
+    yield f"{verb} compaction {data['instant']}: {groups} free for the next plan{ended}{remaining}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -19,10 +20,19 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.report.values import Clock, as_json
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.table.table import Table, from_one_snapshot
-from phantombase.timeline.terminal.boundary import EXIT_FAILED
-from phantombase.timeline.terminal.console import clear_screen, configure_logging, emit
+from phantombase.timeline.terminal.command import CommandResult
 from phantombase.timeline.terminal.option_group import Only
-from phantombase.timeline.terminal.text_table import Column, Row, RowsTable, count, duration, labelled, plain, plural
+from phantombase.timeline.terminal.text_table import (
+    SHOWN,
+    Column,
+    Row,
+    RowsTable,
+    duration,
+    labelled,
+    numbers,
+    plain,
+    plural,
+)
 
 from ..attempt.failures import RetryOptions
 from ..cleaning.choice import CleanOptions
@@ -36,9 +46,6 @@ from ..status.status import TableStatus, catalog_rows, claim_rows, outlook, tabl
 from . import render_status as status_render
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
 from .option_flags import ATTEMPT, CLOCK, StorageOption, offers
-
-_SHOWN = 40
-"""Rows on a terminal; the worst come first, and JSON has all."""
 
 
 def catalog_report(
@@ -70,10 +77,10 @@ def render_catalog(data: Row) -> Iterator[RenderableType]:
     late, bad = sum(row["late"] for row in rows), [row for row in rows if row["problem"]]
     counts = [plural(len(rows), "table"), f"{pending:,} pending", f"{late:,} late", f"{len(bad):,} in trouble"]
     columns = (*_COLUMNS, *((_POOL,) if any(row["pool"] != "*" for row in rows) else ()))
-    yield RowsTable(title=", ".join(counts), columns=columns, rows=rows[:_SHOWN])
-    if len(rows) > _SHOWN:
-        yield Text(f"and {len(rows) - _SHOWN:,} more, none of them worse; --json has all", "dim")
-    for row in bad[:_SHOWN]:
+    yield RowsTable(", ".join(counts), columns, rows[:SHOWN])
+    if len(rows) > SHOWN:
+        yield Text(f"and {len(rows) - SHOWN:,} more, none of them worse; --json has all", "dim")
+    for row in bad[:SHOWN]:
         yield labelled(row["name"], "bold red", row["problem"])
     if data["daemons_problem"]:
         yield labelled("daemons unknown", "bold red", data["daemons_problem"])
@@ -84,13 +91,13 @@ def render_catalog(data: Row) -> Iterator[RenderableType]:
 
 def _daemons(daemons: list[Row]) -> Iterator[RenderableType]:
     if not daemons:
-        yield Text("No daemon serves these tables.")
+        yield "No daemon serves these tables."
         return
-    yield RowsTable(title=plural(len(daemons), "daemon"), columns=_DAEMON_COLUMNS, rows=daemons)
+    yield RowsTable(plural(len(daemons), "daemon"), _DAEMON_COLUMNS, daemons)
     pools = [{**pool, "who": one["who"]} for one in daemons for pool in one.get("pools", ())]
     if len({pool["pool"] for pool in pools}) > 1:
         yield ""
-        yield RowsTable(title="pools, over the last minutes", columns=_USE_COLUMNS, rows=pools)
+        yield RowsTable("pools, over the last minutes", _USE_COLUMNS, pools)
 
 
 def _state(row: Mapping[str, Any]) -> Text:
@@ -105,38 +112,38 @@ def _state(row: Mapping[str, Any]) -> Text:
     return Text("waiting", "cyan") if row["pending"] else Text("ok", "green")
 
 
-_POOL = Column(title="pool", cell=plain("pool"))
+_POOL = "pool"
 _COLUMNS = (
-    Column(title="table", cell=plain("name"), shorten=True),
-    Column(title="state", cell=_state),
-    Column(title="pending", cell=count("pending"), right=True),
-    Column(title="oldest", cell=duration("oldest_s"), right=True),
+    Column("table", plain("name"), shorten=True),
+    Column("state", _state),
+    numbers("pending"),
+    Column("oldest", duration("oldest_s"), right=True),
 )
 _DAEMON_COLUMNS = (
-    Column(title="daemon", cell=plain("who")),
-    Column(title="tables", cell=lambda r: f"{r.get('tables', 0):,} of {r.get('of_tables', 0):,}", right=True),
-    Column(title="in trouble", cell=lambda r: f"{r.get('troubled', 0):,}", right=True),
+    Column("daemon", plain("who")),
+    Column("tables", lambda r: f"{r.get('tables', 0):,} of {r.get('of_tables', 0):,}", right=True),
+    Column("in trouble", lambda r: f"{r.get('troubled', 0):,}", right=True),
 )
 _USE_COLUMNS = (
-    Column(title="pool", cell=plain("pool")),
-    Column(title="daemon", cell=plain("who"), shorten=True),
-    Column(title="running", cell=count("running"), right=True),
-    Column(title="of its slots", cell=lambda r: f"{r['occupancy']:.0%}", right=True),
-    Column(title="waits because", cell=lambda r: r["why_not"] or None),
+    "pool",
+    Column("daemon", plain("who"), shorten=True),
+    numbers("running"),
+    Column("of its slots", lambda r: f"{r['occupancy']:.0%}", right=True),
+    Column("waits because", lambda r: r["why_not"] or None),
 )
 
 
 _RECENT = 5
 _TABLE = "base path of the table: the folder that holds .hoodie"
 _OPTIONS = StatusOptions()
-RETRY = RetryOptions()
-TRIGGER = TriggerOptions()
+RETRY, TRIGGER = RetryOptions(), TriggerOptions()
 
 TablePaths = Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of tables")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document: sizes in bytes, times in seconds")]
+reports = partial(offers, json=Json)
 
 
-@offers
+@reports
 def status(
     ctx: typer.Context,
     table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help=_TABLE)] = None,
@@ -145,13 +152,8 @@ def status(
     slo: Annotated[
         float | None, typer.Option(min=0, metavar="SECONDS", help="a compaction that is pending for longer is overdue")
     ] = None,
-    retries: Annotated[int, typer.Option(min=0, help="the value that the daemons use")] = RETRY.retries,
-    backoff: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="the value that the daemons use")
-    ] = RETRY.backoff_s,
-    foreign_grace: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="the value that the daemons use")
-    ] = ATTEMPT.foreign_grace_s,
+    retry: Annotated[RetryOptions, Only("retries", "backoff_s")] = RETRY,
+    attempt: Annotated[AttemptOptions, Only("foreign_grace_s")] = ATTEMPT,
     brief: Annotated[
         bool, typer.Option("--brief", help="leave out backlog and cleaning, for which every partition is listed")
     ] = False,
@@ -161,13 +163,13 @@ def status(
     trigger: Annotated[TriggerOptions, Only("strategy", "max_delta_commits", "max_delta_seconds")] = TRIGGER,
     clock: ClockOptions = CLOCK,
     storage_option: StorageOption = None,
-    json: Json = False,
-) -> None:
+) -> Iterator[CommandResult]:
     """Show a table's pending compactions: which process works on each, its progress, and why the others wait.
 
     Also shows when the next plan is due, the log files that no plan holds yet, the last compaction, what a clean could
     remove, and signs of Hudi's own writers and compactors on the table. Without `--zookeeper` only storage is read:
     heartbeats show which processes work, as of the last beat (every 30 s). Exit code 1: ZooKeeper did not answer.
+    `--retries`, `--backoff` and `--foreign-grace` are those of the daemons.
 
     With `--root` or `--catalog`: one row for each table, the worst first, and with `--zookeeper` the daemons that serve
     them and what their pools use.
@@ -175,63 +177,51 @@ def status(
     Examples: `compactor-daemon status /data/orders --slo 3600 --watch 5`,
     `compactor-daemon status --root s3://bucket/warehouse --slo 3600`
     """
-    configure_logging(json)
-    retry = RetryOptions(retries=retries, backoff_s=backoff)
     storage = parse_pairs(storage_option)
     if table is None or catalog != CATALOG:
         pools = replace(catalog, slo_s=slo).pools(ctx.params.get("config"), ScheduleOptions())
         found = replace(catalog, slo_s=slo).found([table] if table else [], pools, storage)
         assert found is not None
         asked = zookeeper.options()
-        _show(
-            lambda: catalog_report(found, storage, clock=clock, retry=retry, zookeeper=asked),
-            render_catalog,
-            watch,
-            json,
-        )
-        return
+        report = partial(catalog_report, found, storage, clock=clock, retry=retry, zookeeper=asked)
+        return _watched(report, render_catalog, watch)
     # First: a path without a table is refused before ZooKeeper is asked.
     opened = Table.open(table, storage).with_clock(clock)
-    attempt = AttemptOptions(foreign_grace_s=foreign_grace)
     options = StatusOptions(slo_s=slo, attempt=attempt, retry=retry, recent=_RECENT)
 
-    def report() -> Row:
+    def one() -> Row:
         seen = _status(opened, _claimed(zookeeper, opened), options)
         ahead = None if brief else outlook(opened, trigger, CleanOptions())
         row: Row = as_json(replace(seen, coexistence=_findings(opened, attempt), outlook=ahead))
         return row
 
-    _show(report, status_render.status, watch, json)
+    return _watched(one, status_render.status, watch)
 
 
-def _show(
-    report: Callable[[], Row], render: Callable[[Row], Iterator[RenderableType]], watch: float | None, json: bool
-) -> None:
-    """Shows a report, and again at each interval until Ctrl-C. Exit code 1: ZooKeeper did not answer."""
-    emit(data := report(), json, render)
-    while watch is not None:
+def _watched(
+    report: Callable[[], Row], render: Callable[[Row], Iterator[RenderableType]], watch: float | None
+) -> Iterator[CommandResult]:
+    """A report, and again at each interval until Ctrl-C. It has failed if ZooKeeper did not answer."""
+    data = report()
+    while True:
+        yield CommandResult(data, render, failed=bool(data.get("claims_problem") or data.get("daemons_problem")))
+        if watch is None:
+            return
         try:
             time.sleep(watch)
             data = report()
         except KeyboardInterrupt:
-            return
-        clear_screen()
-        emit(data, json, render)
-    if data.get("claims_problem") or data.get("daemons_problem"):
-        raise typer.Exit(EXIT_FAILED)
+            raise typer.Exit from None
 
 
-@offers
-def claims(
-    tables: TablePaths, zookeeper: Fleet = ZOOKEEPER, storage_option: StorageOption = None, json: Json = False
-) -> None:
+@reports
+def claims(tables: TablePaths, zookeeper: Fleet = ZOOKEEPER, storage_option: StorageOption = None) -> CommandResult:
     """Show which process works on which compaction, since when, and its progress.
 
     With `--zookeeper` the claims of a fleet are shown, without it the heartbeats in storage.
 
     Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 /data/orders /data/rides`
     """
-    configure_logging(json)
     options = zookeeper.options()
     opened = [Table.open(path, parse_pairs(storage_option)) for path in tables]
     if options is None:
@@ -240,7 +230,7 @@ def claims(
         with zookeeper_session(options) as session:
             found = [(table, held_claims(session, table)) for table in opened]
         rows = [row for table, held in found for row in claim_rows(table.storage.base_path, held, Clock.of(table))]
-    emit({"claims": as_json(rows)}, json, status_render.claims)
+    return CommandResult({"claims": as_json(rows)}, status_render.claims)
 
 
 def _status(table: Table, claimed: Claimed = None, options: StatusOptions = _OPTIONS) -> TableStatus:

@@ -1,22 +1,31 @@
-"""The commands of table services: `clean`, `archive`, `cluster`, `metadata`; what each did, or would do."""
+"""The commands of table services: `clean`, `archive`, `cluster`, `metadata`, `orphans`; what each did or would do."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
-from rich.text import Text
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.console import steps_of
 from phantombase.timeline.terminal.option_group import Only, names_of
-from phantombase.timeline.terminal.text_table import Column, RowsTable, count, human_bytes, plain, plural, size
+from phantombase.timeline.terminal.text_table import (
+    Column,
+    RowsTable,
+    duration,
+    first_rows,
+    human_bytes,
+    numbers,
+    plain,
+    plural,
+    sizes,
+)
 
 from ..archiving.archive import archive_table
 from ..archiving.choice import ArchiveOptions
@@ -27,6 +36,8 @@ from ..clustering.options import ClusterOptions
 from ..metadata_services.due import MetadataOptions
 from ..metadata_services.serve import serve_metadata
 from ..options import ExecuteOptions
+from ..orphans.choice import OrphanOptions
+from ..orphans.remove import remove_orphans
 from .option_flags import TableChange, offers, typed_options
 
 
@@ -54,38 +65,33 @@ def metadata_command(
 def _render_served(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     for instant in data["forgotten"]:
         did = "would forget" if data["dry_run"] else "forgot"
-        yield Text(f"{did} instant {instant} of the metadata table, which a dead process left unfinished")
+        yield f"{did} instant {instant} of the metadata table, which a dead process left unfinished"
     for one in data["cleans"]:
         did = "would remove" if data["dry_run"] else "removed"
         of = "" if one["finished"] else f", {human_bytes(one['bytes'])}"
         earlier = " of a clean of an earlier run" if one["finished"] else ""
-        yield Text(f"{did} {plural(one['files'], 'file')}{of}{earlier}: {data['why_clean']}")
+        yield f"{did} {plural(one['files'], 'file')}{of}{earlier}: {data['why_clean']}"
     did = data["cleans"] or data["compactions"] or data["archived"]["instants"]
     if not did and data["why"] == data["why_clean"] == data["archived"]["why"]:
-        yield Text(f"nothing to do: {data['why']}")
+        yield f"nothing to do: {data['why']}"
         return
     if not data["cleans"]:
-        yield Text(f"nothing to clean: {data['why_clean']}")
+        yield f"nothing to clean: {data['why_clean']}"
     archived = data["archived"]
     if number := len(archived["instants"]):
         did = "would archive" if data["dry_run"] else "archived"
-        yield Text(f"{did} {plural(number, 'instant')}, then stopped: {archived['why']}")
+        yield f"{did} {plural(number, 'instant')}, then stopped: {archived['why']}"
     else:
-        yield Text(f"nothing to archive: {archived['why']}")
+        yield f"nothing to archive: {archived['why']}"
     if not data["compactions"]:
-        yield Text(f"nothing to compact: {data['why']}")
+        yield f"nothing to compact: {data['why']}"
         return
-    columns = (
-        Column(title="instant", cell=plain("instant")),
-        Column(title="base files", cell=count("files"), right=True),
-        Column(title="log files", cell=count("log_files"), right=True),
-        Column(title="of", cell=size("log_bytes"), right=True),
-        Column(title="written", cell=size("bytes_written"), right=True),
-        Column(title="", cell=lambda r: "left by an earlier run" if r["finished"] else ""),
-    )
+    files = (numbers("base files", "files"), numbers("log files"), sizes("of", "log_bytes"))
+    earlier_run = Column("", lambda r: "left by an earlier run" if r["finished"] else "")
+    columns = ("instant", *files, sizes("written", "bytes_written"), earlier_run)
     title = "compactions of the metadata table that are due" if data["dry_run"] else "compacted the metadata table"
-    yield RowsTable(title=title, columns=columns, rows=data["compactions"])
-    yield Text(data["why"])
+    yield RowsTable(title, columns, data["compactions"])
+    yield data["why"]
 
 
 _OF_CLUSTERING = (*names_of(ClusterOptions), *names_of(OutputOptions), "threads", "conf", "props")
@@ -146,12 +152,12 @@ def cluster_command(
 
 def _render_cancelled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if not data["cancelled"]:
-        yield Text("nothing to cancel: no clustering of phantombase is pending")
+        yield "nothing to cancel: no clustering of phantombase is pending"
     for instant in data["cancelled"]:
-        yield Text(f"cancelled: {instant}")
+        yield f"cancelled: {instant}"
 
 
-_COPIED = Column(title="copied", cell=count("copied"), right=True)
+_COPIED = numbers("copied")
 
 
 def _tried(row: Mapping[str, Any]) -> bool:
@@ -161,44 +167,40 @@ def _tried(row: Mapping[str, Any]) -> bool:
 def _render_clustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     for instant in data["cancelled"]:
         taken = "would be cancelled" if data["dry_run"] else "cancelled"
-        yield Text(f"{taken}: {instant}, of an earlier run, since its files had changed")
+        yield f"{taken}: {instant}, of an earlier run, since its files had changed"
     earlier = "of an earlier run" if data["dry_run"] else "finished an earlier run"
     rows = [*({**one, "what": earlier} for one in data["finished"])]
     if data["done"] is not None:
         rows.append({**data["done"], "what": ""})
     if rows:
         yield RowsTable(
-            title="would be clustered" if data["dry_run"] else "clustered",
-            columns=(
-                Column(title="instant", cell=lambda r: r["instant"] or "(none yet)"),
-                Column(title="files", cell=count("files"), right=True),
-                Column(title="of", cell=size("bytes"), right=True),
-                Column(title="become", cell=count("made"), right=True),
-                Column(title="of", cell=lambda r: human_bytes(r["bytes_made"]) if r["bytes_made"] else "", right=True),
-                Column(title="rows", cell=lambda r: f"{r['rows']:,}" if r["bytes_made"] else "", right=True),
+            "would be clustered" if data["dry_run"] else "clustered",
+            (
+                Column("instant", lambda r: r["instant"] or "(none yet)"),
+                numbers("files"),
+                sizes("of", "bytes"),
+                numbers("become", "made"),
+                Column("of", lambda r: human_bytes(r["bytes_made"]) if r["bytes_made"] else "", right=True),
+                Column("rows", lambda r: f"{r['rows']:,}" if r["bytes_made"] else "", right=True),
                 *([_COPIED] if any(map(_tried, rows)) else []),
-                Column(title="", cell=plain("what")),
+                Column("", lambda r: r["what"]),
             ),
-            rows=rows,
+            rows,
         )
     for why, number in sorted(sum((Counter(r["encoded"]) for r in rows), Counter[str]()).items()):
-        yield Text(f"{plural(number, 'new file')} not copied as bytes: {why}")
+        yield f"{plural(number, 'new file')} not copied as bytes: {why}"
     if repeated := sum(r["repeated_keys"] for r in rows):
-        yield Text(
+        yield (
             f"{plural(repeated, 'row')} with the record key of another row of the same new file: on versions 8 and 9 "
             "a later upsert or delete of such a key changes only the first"
         )
     if data["why"]:
         small = f"; {plural(data['small'], 'small file')}" if data["small"] else ""
-        yield Text(f"nothing to cluster: {data['why']}{small}")
+        yield f"nothing to cluster: {data['why']}{small}"
     for why, number in sorted(data["kept"].items()):
-        yield Text(f"{plural(number, 'file group')} cannot be clustered now: {why}")
+        yield f"{plural(number, 'file group')} cannot be clustered now: {why}"
     if data["left"]:
-        yield Text(f"{plural(data['left'], 'new file')} more: left to the next run by --max-bytes")
-
-
-_SHOWN = 40
-"""The most rows shown; JSON has all."""
+        yield f"{plural(data['left'], 'new file')} more: left to the next run by --max-bytes"
 
 
 @offers
@@ -228,29 +230,20 @@ def clean_command(
 def _render_cleaned(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     for one in data["finished"]:
         did = "would finish" if data["dry_run"] else "finished"
-        yield Text(f"{did} clean {one['instant']} of an earlier run: {plural(one['files'], 'file')}")
+        yield f"{did} clean {one['instant']} of an earlier run: {plural(one['files'], 'file')}"
     if not data["gone"]:
-        yield Text(f"nothing to clean: {data['why']}")
+        yield f"nothing to clean: {data['why']}"
     else:
         rows = _by_partition(data["gone"])
-        shown = f", {_SHOWN} of {len(rows)} partitions shown (--json has all)" if len(rows) > _SHOWN else ""
-        yield RowsTable(
-            title=("would be removed" if data["dry_run"] else "removed") + shown,
-            columns=(
-                Column(title="partition", cell=lambda r: r["partition"] or "(none)"),
-                Column(title="old slices", cell=count("old"), right=True),
-                Column(title="of replaced groups", cell=count("replaced"), right=True),
-                Column(title="files", cell=count("files"), right=True),
-                Column(title="bytes", cell=size("bytes"), right=True),
-            ),
-            rows=rows[:_SHOWN],
-        )
+        old, replaced = numbers("old slices", "old"), numbers("of replaced groups", "replaced")
+        columns = ("partition", old, replaced, numbers("files"), sizes("bytes"))
+        yield first_rows("would be removed" if data["dry_run"] else "removed", columns, rows)
         since = f"states from {data['retained']} on stay: {data['why']}" if data["retained"] else data["why"]
-        yield Text(f"{plural(data['files'], 'file')}, {human_bytes(data['bytes'])}; {since}")
+        yield f"{plural(data['files'], 'file')}, {human_bytes(data['bytes'])}; {since}"
     for why, number in sorted(data["kept"].items()):
-        yield Text(f"{plural(number, 'old slice')} stay: {why}")
+        yield f"{plural(number, 'old slice')} stay: {why}"
     if data["left"]:
-        yield Text(f"{plural(data['left'], 'file')} more: left to the next clean by --max-files or --max-partitions")
+        yield f"{plural(data['left'], 'file')} more: left to the next clean by --max-files or --max-partitions"
 
 
 def _by_partition(gone: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -260,7 +253,7 @@ def _by_partition(gone: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         row[one["why"]] += 1
         row["files"] += len(one["files"])
         row["bytes"] += one["bytes"]
-    return [{"partition": partition, **row} for partition, row in sorted(found.items())]
+    return [{"partition": partition or "(none)", **row} for partition, row in sorted(found.items())]
 
 
 @offers
@@ -297,39 +290,66 @@ def _render_archived(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if data["finished"]:
         instants = plural(len(data["finished"]), "archived instant")
         did = "an earlier run would be finished" if data["dry_run"] else "finished an earlier run"
-        yield Text(f"{did}: {instants} removed")
+        yield f"{did}: {instants} removed"
     if not data["archived"]:
-        yield Text(f"nothing to archive: {data['why']}")
+        yield f"nothing to archive: {data['why']}"
     else:
-        verb = "would be archived" if data["dry_run"] else "archived"
-        yield RowsTable(
-            title=_archive_title(verb, data["archived"]),
-            columns=(
-                Column(title="instant", cell=plain("instant")),
-                Column(title="action", cell=plain("action")),
-                Column(title="files", cell=plain("files"), right=True),
-                Column(title="bytes", cell=size("bytes"), right=True),
-            ),
-            rows=data["archived"][:_SHOWN],
-        )
+        title = f"{'would be archived' if data['dry_run'] else 'archived'}: {plural(data['instants'], 'instant')}"
+        yield first_rows(title, ("instant", "action", numbers("files"), sizes("bytes")), data["archived"])
     others = [one for one in data["kept"] if one["why"] != data["why"]]
     if data["dry_run"] and data["kept"] and (data["archived"] or others):
-        yield RowsTable(
-            title=_archive_title("would stay", data["kept"]),
-            columns=(
-                Column(title="instant", cell=plain("instant")),
-                Column(title="action", cell=plain("action")),
-                Column(title="why", cell=plain("why")),
-            ),
-            rows=data["kept"][:_SHOWN],
-        )
+        title = f"would stay: {plural(len(data['kept']), 'instant')}"
+        yield first_rows(title, ("instant", "action", "why"), data["kept"])
     if data["archived"]:
-        yield Text(
+        yield (
             f"{plural(data['instants'], 'instant')}, {plural(data['files'], 'file')} of the active timeline, "
             f"{human_bytes(data['bytes'])}"
         )
 
 
-def _archive_title(what: str, rows: list[Any]) -> str:
-    more = f", {_SHOWN} of them shown (--json has all)" if len(rows) > _SHOWN else ""
-    return f"{what}: {plural(len(rows), 'instant')}{more}"
+@offers
+def orphans_command(
+    at: Annotated[TableChange, Tries("change nothing, also with --remove")],
+    options: OrphanOptions,
+    remove: Annotated[bool, typer.Option("--remove", help="remove the files that are shown otherwise")] = False,
+) -> CommandResult:
+    """Show the files that no record of a table names, and remove them with --remove.
+
+    Such files are left by writers that were killed, and by tasks that outlived the rollback of their write. No reader
+    sees them, but archiving stops before their instant. A file stays while an instant on the timeline or in the
+    archive, a plan, a savepoint, a pin, a heartbeat, a marker, the metadata table or a record of an attempt names it,
+    and while it is younger than `--older-than`. Files with names of neither Hudi nor phantombase are only counted.
+
+    Without `--remove` nothing changes, and no lock is taken: what is removed cannot be brought back, and only this
+    service removes what no plan names. With `--remove` one of these is needed: `--lock`, if all writers share that
+    lock, or `--sole-writer`. If a run is killed, the next one removes the rest.
+
+    Examples: `compactor-daemon orphans /data/orders`,
+    `compactor-daemon orphans /data/orders --older-than 7d --remove --lock LOCK`
+    """
+    at = replace(at, dry_run=at.dry_run or not remove)
+    table, lock = at.open(
+        "orphans --remove needs to know which other processes write to the table",
+        "A process that undoes or completes a write meanwhile must share the lock. Without --remove neither is needed.",
+    )
+    return CommandResult(at.row(remove_orphans(table, options, lock, dry_run=at.dry_run)), _render_orphans)
+
+
+def _render_orphans(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    rows = data["orphans"]
+    if not rows:
+        yield "no orphan files"
+    else:
+        age = Column("age", duration("age_s"), right=True)
+        columns = ("path", Column("", plain("kind")), "why", sizes("bytes"), age)
+        yield first_rows("orphan files" if data["dry_run"] else "removed", columns, rows)
+        todo = "; --remove removes them" if data["dry_run"] else ""
+        yield f"{plural(data['files'], 'file')}, {human_bytes(data['bytes'])}{todo}"
+    if data["uploads"]:
+        did = "would be aborted" if data["dry_run"] else "aborted"
+        yield f"{plural(data['uploads'], 'unfinished upload')} {did}"
+    for why, count in sorted(data["reasons"].items()):
+        yield f"{plural(count, 'item')} kept: {why}"
+    if foreign := data["foreign"]:
+        kept = f"{plural(len(foreign), 'file')} with names of neither Hudi nor phantombase kept"
+        yield f"{kept}, as {foreign[0]}"

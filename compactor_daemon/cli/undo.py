@@ -9,13 +9,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
-from rich.text import Text
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Tries
-from phantombase.timeline.terminal.text_table import Column, RowsTable, count, plain, plural
+from phantombase.timeline.terminal.text_table import Column, RowsTable, first_rows, numbers, plain, plural
 
 from ..attempt.compact_or_resume import pending_instants
 from ..attempt.failures import release_failures
@@ -108,31 +107,24 @@ def _savepoint_row(kept: KeptSavepoint) -> dict[str, Any]:
 def _render_created(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     where = f"{plural(data['files'], 'file')} in {plural(data['partitions'], 'partition')}"
     verb = "would be" if data["dry_run"] else "are"
-    yield Text(f"savepoint {data['instant']}: {where} {verb} kept until it is deleted")
+    yield f"savepoint {data['instant']}: {where} {verb} kept until it is deleted"
 
 
 def _render_deleted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     verb = "would be" if data["dry_run"] else "is"
-    yield Text(f"savepoint {data['deleted']} {verb} deleted: the next clean may remove its files")
+    yield f"savepoint {data['deleted']} {verb} deleted: the next clean may remove its files"
 
 
 def _render_savepoints(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if not data["savepoints"]:
-        yield Text("no savepoints")
+        yield "no savepoints"
         return
-    columns = (
-        Column(title="savepoint", cell=plain("instant")),
-        Column(title="by", cell=plain("user")),
-        Column(title="files", cell=count("files"), right=True),
-        Column(title="comment", cell=plain("comment")),
-    )
-    yield RowsTable(title="savepoints", columns=columns, rows=data["savepoints"])
+    columns = (Column("savepoint", plain("instant")), Column("by", plain("user")), numbers("files"), "comment")
+    yield RowsTable("savepoints", columns, data["savepoints"])
 
 
 _WHAT = "needs to know which other processes write to the table"
 _TODO = "What another process writes concurrently without the same lock may be lost. Stop all writers and compactors."
-_SHOWN = 40
-"""The most instants shown; JSON has all."""
 
 
 @offers
@@ -203,7 +195,7 @@ _BE = {True: "would be", False: "is"}
 
 
 def _render_repaired(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    yield Text(
+    yield (
         f"{data['path']} {_BE[data['dry_run']]} rewritten: {plural(data['file_groups'], 'file group')}, "
         f"{plural(data['rows'], 'row')}, the same as their inputs give"
     )
@@ -213,39 +205,33 @@ def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     rows = data["undone"]
     if data["dead"]:
         verb = "would be rolled back first" if data["dry_run"] else "rolled back first"
-        yield Text(f"{verb}: {plural(len(data['dead']), 'pending write')} of dead writers: {', '.join(data['dead'])}")
+        yield f"{verb}: {plural(len(data['dead']), 'pending write')} of dead writers: {', '.join(data['dead'])}"
     if not rows:
-        yield Text(f"nothing to undo: {data['target']} is the newest write")
+        yield f"nothing to undo: {data['target']} is the newest write"
         return
-    shown = f", {_SHOWN} of {len(rows)} shown (--json has all)" if len(rows) > _SHOWN else ""
-    columns = (Column(title="instant", cell=plain("instant")), Column(title="action", cell=plain("action")))
-    title = "would be undone" if data["dry_run"] else "undone"
-    yield RowsTable(title=f"{title}{shown}", columns=columns, rows=rows[:_SHOWN])
+    yield first_rows("would be undone" if data["dry_run"] else "undone", ("instant", "action"), rows)
     if data["finished"]:
-        yield Text("this restore is in progress" if data["dry_run"] else "finished a restore that was in progress")
-    yield Text(
-        f"the state at {data['target']} {_BE[data['dry_run']]} restored: {plural(data['files'], 'file')} removed"
-    )
+        yield "this restore is in progress" if data["dry_run"] else "finished a restore that was in progress"
+    yield f"the state at {data['target']} {_BE[data['dry_run']]} restored: {plural(data['files'], 'file')} removed"
+    yield from _dropped(data)
+
+
+def _dropped(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if data["metadata_dropped"]:
-        yield Text(f"the metadata table {_BE[data['dry_run']]} dropped: the next Hudi writer builds it again")
+        yield f"the metadata table {_BE[data['dry_run']]} dropped: the next Hudi writer builds it again"
 
 
 def _render_unclustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     files = f": {plural(data['files'], 'file')} that it joined are visible again" if data["files"] else ""
-    yield Text(f"clustering {data['instant']} {_BE[data['dry_run']]} rolled back{files}")
-    if data["metadata_dropped"]:
-        yield Text(f"the metadata table {_BE[data['dry_run']]} dropped: the next Hudi writer builds it again")
+    yield f"clustering {data['instant']} {_BE[data['dry_run']]} rolled back{files}"
+    yield from _dropped(data)
 
 
 def _render_rolled_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    if data["dry_run"] and not data["rollback"]:
-        yield Text(f"{data['instant']} would be rolled back")
-        if data["metadata_dropped"]:
-            yield Text("the metadata table would be dropped: it was compacted since")
-        return
-    yield Text(f"{data['instant']} is rolled back by rollback {data['rollback']}")
-    if data["metadata_dropped"]:
-        yield Text("the metadata table is dropped: the next Hudi writer builds it again")
+    would = data["dry_run"] and not data["rollback"]
+    done = "would be rolled back" if would else f"is rolled back by rollback {data['rollback']}"
+    yield f"{data['instant']} {done}"
+    yield from _dropped({**data, "dry_run": would})
 
 
 @offers

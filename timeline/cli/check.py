@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -20,9 +21,9 @@ from ..table.table import Table, from_one_snapshot
 from ..terminal.command import CommandResult
 from ..terminal.console import progress
 from ..view.grouping import counted_by_name
+from ..view.view import is_replaced
 from . import render
 from .parameters import CLOCK, StorageOption, TablePath, Timezone, reports
-from .report import audit_report, repair_report, validation_report
 
 
 @reports
@@ -61,8 +62,21 @@ def audit(
         for one in instants:
             found.append((audit_clustering if one in clustered else audit_instant)(table, one))
             bar.advance(1)
-    data = audit_report(found, table.storage.base_path)
-    return CommandResult(data, render.audit, failed=not all(f.good for f in found))
+    good = all(a.good for a in found)
+    rows = [
+        {
+            "instant": a.instant,
+            "good": a.good,
+            "file_groups": len(a.groups),
+            "rows": sum(g.rows for g in a.groups),
+            "verdicts": dict(Counter(g.verdict.value for g in a.groups)),
+            "problems": [*a.problems, *(f"{g.file_id}: {p}" for g in a.groups for p in g.problems)],
+            "leftovers": list(a.leftovers),
+        }
+        for a in found
+    ]
+    data = {"table": table.storage.base_path, "good": good, "instants": rows}
+    return CommandResult(data, render.audit, failed=not good)
 
 
 @reports
@@ -97,10 +111,34 @@ def validate(
     else:
         found, commits = Validation(partitions=0, files=0, differences=()), None
     view, witnessed = from_one_snapshot(lambda: (table.reload().load_view(), table.reload().load_view(archive=True)))
-    report = validation_report(
-        found, commits, wrong, witnessed, table.views.strays(view), counted_by_name(view, witnessed), table
-    )
-    return CommandResult(report, render.validate, failed=not report["good"])
+    unnamed = counted_by_name(view, witnessed)
+    flaws = [f for g in witnessed.groups if not is_replaced(g, witnessed.facts) for f in g.flaws]
+    good = not found.differences and not wrong and not flaws and not unnamed
+    data = {
+        "table": table.storage.base_path,
+        "good": good,
+        "partitions": found.partitions,
+        "files": found.files,
+        "metadata_commits_since_compaction": commits,
+        "differences": [
+            {
+                "partition": d.partition,
+                "file": d.name,
+                "what": d.what,
+                "storage_bytes": None if d.name is None else d.storage_bytes,
+                "metadata_bytes": None if d.name is None else d.metadata_bytes,
+            }
+            for d in found.differences
+        ],
+        "mistimed": [{"instant": m.instant, "file": m.path, "modified": m.modified, "why": m.why} for m in wrong],
+        "lost": [
+            {"file": f.path, "instant": f.instant, "expected_bytes": f.expected, "found_bytes": f.found} for f in flaws
+        ],
+        "unreadable_commits": sorted(witnessed.facts.witness.unread),
+        "strays": table.views.strays(view),
+        "unnamed": unnamed,
+    }
+    return CommandResult(data, render.validate, failed=not good)
 
 
 @reports
@@ -131,4 +169,5 @@ def repair_times(
         chosen = tuple(Retimed(path=m.path, time=m.instant) for m in wrong)
     if not dry_run:
         set_times(table, chosen)
-    return CommandResult(repair_report(chosen, table.storage.base_path, dry_run=dry_run), render.repaired)
+    files = [{"file": one.path, "time": one.time} for one in chosen]
+    return CommandResult({"table": table.storage.base_path, "dry_run": dry_run, "files": files}, render.repaired)

@@ -6,33 +6,33 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import pyarrow as pa
 import typer
 
 from ..errors import UsageError
-from ..read.changes import ChangeScan, plan
+from ..read.changes import plan
 from ..read.export import check_output, export_file, export_stream
 from ..read.held_pins import pinned
 from ..read.pins import PIN_FOR, PinOptions, all_pins
 from ..read.pins import release as release_pins
-from ..read.table_read import SHOWN_ROWS, ReadOptions, Scan
+from ..read.table_read import SHOWN_ROWS, ReadOptions
 from ..read.windows import Window
 from ..storage.server_clock import storage_ms
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
 from ..terminal.boundary import local_path
-from ..terminal.command import CommandResult, command
-from ..terminal.console import configure_logging, emit, reporting
+from ..terminal.command import CommandResult
+from ..terminal.console import reporting
 from ..terminal.text_table import Row
 from . import render
-from .parameters import CLOCK, Json, ListedBy, Listing, StorageOption, TablePath, Timezone, reports
-from .rows import plain_rows, shown_columns
+from .parameters import CLOCK, ListedBy, Listing, StorageOption, TablePath, Timezone, reports
+from .rows import plain_rows
 
 
 @reports
@@ -83,45 +83,24 @@ def _report(table: Table, released: int | None, dry_run: bool) -> Row:
 STDOUT = Path("-")
 
 
-def read_to(
-    open_table: Callable[[], Table],
-    options: ReadOptions,
-    output: Path | None,
-    *,
-    pin: PinOptions | None,
-    overwrite: bool,
-    json: bool,
-) -> None:
-    """`output`: a file, STDOUT, or None for the terminal. `pin`: held while rows are read."""
-    with pinned(open_table, options, pin):
-        if output is None:
-            _show(open_table(), options, json)
-        elif output == STDOUT:
-            _stream(open_table, options, json)
-        else:
-            _export(open_table, options, output, overwrite, json)
-
-
-def _show(table: Table, options: ReadOptions, json: bool) -> None:
+def _shown(table: Table, options: ReadOptions) -> CommandResult:
     limit = SHOWN_ROWS if options.limit is None else options.limit
     # One row more tells whether there are more.
-    asked = limit if options.limit is not None else limit + 1
-    scan, found = from_one_snapshot(lambda: _read(table.reload(), replace(options, limit=asked)))
-    rows = found.slice(0, limit)
-    chosen = rows if options.columns is not None or json else rows.select(shown_columns(rows.schema.names))
+    asked = replace(options, limit=limit if options.limit is not None else limit + 1)
+
+    def load() -> tuple[Window | None, pa.Table]:
+        scan = plan(table.reload(), asked)
+        return scan.window, scan.to_table()
+
+    window, found = from_one_snapshot(load)
     data: Row = {
         "table": table.storage.base_path,
-        "window": _window(scan.window),
-        "columns": chosen.schema.names,
+        "window": _window(window),
+        "columns": found.schema.names,
         "more": found.num_rows > limit,
-        "rows": plain_rows(chosen),
+        "rows": plain_rows(found.slice(0, limit)),
     }
-    emit(data, json, render.rows)
-
-
-def _read(table: Table, options: ReadOptions) -> tuple[Scan | ChangeScan, pa.Table]:
-    scan = plan(table, options)
-    return scan, scan.to_table()
+    return CommandResult(data, partial(render.rows, every_column=options.columns is not None))
 
 
 def _window(window: Window | None) -> Row | None:
@@ -137,7 +116,7 @@ def _stream(open_table: Callable[[], Table], options: ReadOptions, json: bool) -
     export_stream(from_one_snapshot(lambda: plan(open_table(), options)), sys.stdout.buffer)
 
 
-def _export(open_table: Callable[[], Table], options: ReadOptions, output: Path, overwrite: bool, json: bool) -> None:
+def _exported(open_table: Callable[[], Table], options: ReadOptions, output: Path, overwrite: bool) -> CommandResult:
     table = open_table()
     check_output(table, output, overwrite)
     started = time.monotonic()
@@ -147,7 +126,7 @@ def _export(open_table: Callable[[], Table], options: ReadOptions, output: Path,
             report("reading slices", slices, total, rows=rows)
 
         done = from_one_snapshot(lambda: export_file(open_table(), options, output, show))
-    data: dict[str, Any] = {
+    data = {
         "table": table.storage.base_path,
         "query": options.query.value,
         "as_of": done.as_of,
@@ -162,11 +141,12 @@ def _export(open_table: Callable[[], Table], options: ReadOptions, output: Path,
         "bytes": done.bytes,
         "seconds": round(time.monotonic() - started, 3),
     }
-    emit(data, json, render.read)
+    return CommandResult(data, render.read)
 
 
-@command
+@reports
 def read(
+    ctx: typer.Context,
     path: TablePath,
     *,
     output: Annotated[
@@ -194,8 +174,7 @@ def read(
     timezone: Timezone = CLOCK.timezone,
     storage_option: StorageOption = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
-    json: Json = False,
-) -> None:
+) -> Iterator[CommandResult]:
     """Read a table: rows to the terminal, or all of them into one file.
 
     [b]snapshot[/b]: everything committed so far; base files merged with their logs, also while compactions are
@@ -215,10 +194,14 @@ def read(
       timeline read /data/trips --as-of '2026-11-21 09:00:00' --output then.parquet
       timeline read /data/trips --query incremental --begin 20261121090000000
     """
-    configure_logging(json)
     held = PinOptions.asked(pin, pin_for)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     options = replace(chosen, columns=names, filter=where)
-    storage_options = parse_pairs(storage_option)
-    opened = partial(listing.open, path, timezone, storage_options)
-    read_to(opened, options, output, pin=held, overwrite=overwrite, json=json)
+    opened = partial(listing.open, path, timezone, parse_pairs(storage_option))
+    with pinned(opened, options, held):
+        if output is None:
+            yield _shown(opened(), options)
+        elif output == STDOUT:
+            _stream(opened, options, ctx.params["json"])
+        else:
+            yield _exported(opened, options, output, overwrite)

@@ -1,4 +1,4 @@
-"""Draws for a terminal what `timeline.cli.report` computed (pure: plain dicts in, rich renderables out)."""
+"""Draws for a terminal what the commands computed (pure: plain dicts in, rich renderables out)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..terminal.text_table import (
     Row,
     RowsTable,
     age,
-    count,
     facts_grid,
     human_bytes,
     human_duration,
     labelled,
+    numbers,
     plain,
     plural,
     readable,
-    size,
+    sizes,
 )
 from .rows import ShownRows
 
@@ -29,24 +29,37 @@ _STATE_STYLES = {"requested": "yellow", "inflight": "cyan", "completed": "green"
 _HEARTBEAT_STYLES = {"fresh": "green", "stale": "red", "none": "dim"}
 
 
-def _partition(row: Mapping[str, Any]) -> str | None:
-    return row["partition"] or None
-
-
-# --- show --------------------------------------------------------------------------------------------------------
-
-
 def show(data: Row) -> Iterator[RenderableType]:
     """Header, all instants unless only pending ones are wanted, and the pending instants."""
     yield _header(data["table"])
     yield ""
     if not data["pending_only"]:
-        yield RowsTable(title=plural(len(data["instants"]), "instant"), columns=_INSTANT_COLUMNS, rows=data["instants"])
+        yield RowsTable(
+            plural(len(data["instants"]), "instant"),
+            (
+                "instant",
+                Column("requested", lambda row: readable(row["instant"])),
+                "action",
+                Column("state", _state),
+                Column("completed", _completed),
+            ),
+            data["instants"],
+        )
         yield ""
     if data["pending"]:
-        yield RowsTable(title=f"{len(data['pending']):,} pending", columns=_PENDING_COLUMNS, rows=data["pending"])
+        yield RowsTable(
+            f"{len(data['pending']):,} pending",
+            (
+                "instant",
+                Column("pending", lambda row: f"{row['action']} {row['state']}"),
+                Column("for", age),
+                Column("plan", _plan),
+                Column("heartbeat", _heartbeat),
+            ),
+            data["pending"],
+        )
     else:
-        yield Text("Nothing is pending.")
+        yield "Nothing is pending."
     for row in data["pending"]:
         if row["problem"]:
             yield labelled("problem", "bold red", f"{row['instant']}: {row['problem']}")
@@ -111,31 +124,24 @@ def _heartbeat(row: Mapping[str, Any]) -> Text:
     return Text(text, _HEARTBEAT_STYLES[row["heartbeat"]])
 
 
-_INSTANT_COLUMNS = (
-    Column(title="instant", cell=plain("instant")),
-    Column(title="requested", cell=lambda row: readable(row["instant"])),
-    Column(title="action", cell=plain("action")),
-    Column(title="state", cell=_state),
-    Column(title="completed", cell=_completed),
-)
-_PENDING_COLUMNS = (
-    Column(title="instant", cell=plain("instant")),
-    Column(title="pending", cell=lambda row: f"{row['action']} {row['state']}"),
-    Column(title="for", cell=age),
-    Column(title="plan", cell=_plan),
-    Column(title="heartbeat", cell=_heartbeat),
-)
-
-
-# --- slices ------------------------------------------------------------------------------------------------------
-
-
 def slices(data: Row) -> Iterator[RenderableType]:
     """One line for each file slice, then totals."""
     totals = data["totals"]
-    yield RowsTable(title=plural(totals["slices"], "file slice"), columns=_SLICE_COLUMNS, rows=data["slices"])
+    yield RowsTable(
+        plural(totals["slices"], "file slice"),
+        (
+            "partition",
+            Column("file id", plain("file_id"), shorten=True),
+            "base instant",
+            Column("base", _base, right=True),
+            Column("logs", plain("log_files"), right=True),
+            sizes("log size", "log_bytes"),
+            Column("outcome", _outcome),
+        ),
+        data["slices"],
+    )
     yield ""
-    yield Text(
+    yield (
         f"{plural(totals['file_groups'], 'file group')}: {human_bytes(totals['base_bytes'])} in base files, "
         f"{human_bytes(totals['log_bytes'])} in {plural(totals['log_files'], 'log file')}, "
         f"{plural(totals['phantom_slices'], 'phantom slice')}"
@@ -154,25 +160,23 @@ def _outcome(row: Mapping[str, Any]) -> Text | None:
     return Text(f"in plan {row['pending_plan']}", "yellow") if row["pending_plan"] else None
 
 
-_SLICE_COLUMNS = (
-    Column(title="partition", cell=_partition),
-    Column(title="file id", cell=plain("file_id"), shorten=True),
-    Column(title="base instant", cell=plain("base_instant")),
-    Column(title="base", cell=_base, right=True),
-    Column(title="logs", cell=plain("log_files"), right=True),
-    Column(title="log size", cell=size("log_bytes"), right=True),
-    Column(title="outcome", cell=_outcome),
-)
-
-
-# --- plan --------------------------------------------------------------------------------------------------------
-
-
 def plan(data: Row) -> Iterator[RenderableType]:
     """One line for each operation, then totals and the recommendation."""
     totals, executors = data["totals"], data["recommended_executors"]
     title = f"compaction {data['instant']}, {data['state']}: {plural(totals['operations'], 'operation')}"
-    yield RowsTable(title=title, columns=_OPERATION_COLUMNS, rows=data["operations"])
+    yield RowsTable(
+        title,
+        (
+            "partition",
+            Column("file id", plain("file_id"), shorten=True),
+            "base instant",
+            sizes("base", "base_bytes"),
+            Column("logs", lambda row: str(len(row["logs"])), right=True),
+            sizes("log size", "log_bytes"),
+            sizes("total", "bytes"),
+        ),
+        data["operations"],
+    )
     yield ""
     yield facts_grid(
         {
@@ -183,51 +187,42 @@ def plan(data: Row) -> Iterator[RenderableType]:
     )
 
 
-_OPERATION_COLUMNS = (
-    Column(title="partition", cell=_partition),
-    Column(title="file id", cell=plain("file_id"), shorten=True),
-    Column(title="base instant", cell=plain("base_instant")),
-    Column(title="base", cell=size("base_bytes"), right=True),
-    Column(title="logs", cell=lambda row: str(len(row["logs"])), right=True),
-    Column(title="log size", cell=size("log_bytes"), right=True),
-    Column(title="total", cell=size("bytes"), right=True),
-)
-
-
-# --- read --------------------------------------------------------------------------------------------------------
-
-
 def read(data: Row) -> Iterator[RenderableType]:
     """What was written, in one line."""
-    yield Text(
+    yield (
         f"{plural(data['rows'], 'row')} of {plural(data['slices'], 'file slice')} in {data['seconds']:.2f} s "
         f"-> {data['output']} ({human_bytes(data['bytes'])})"
     )
     yield from _window(data["window"])
 
 
-def rows(data: Row) -> Iterator[RenderableType]:
+def rows(data: Row, *, every_column: bool) -> Iterator[RenderableType]:
     """The rows that were read."""
-    yield ShownRows(data)
+    yield ShownRows(data, every_column=every_column)
     yield from _window(data["window"])
 
 
 def _window(window: Row | None) -> Iterator[RenderableType]:
     if window is not None:
-        yield Text(
-            f"writes after {window['begin'] or 'the beginning'}, up to {window['end']}; next: --begin {window['end']}"
-        )
-
-
-# --- audit -------------------------------------------------------------------------------------------------------
+        yield f"writes after {window['begin'] or 'the beginning'}, up to {window['end']}; next: --begin {window['end']}"
 
 
 def audit(data: Row) -> Iterator[RenderableType]:
     """One line for each instant, then every problem in full."""
     if not data["instants"]:
-        yield Text("No compaction by phantombase has left a ledger here.")
+        yield "No compaction by phantombase has left a ledger here."
         return
-    yield RowsTable(title=plural(len(data["instants"]), "instant"), columns=_AUDIT_COLUMNS, rows=data["instants"])
+    yield RowsTable(
+        plural(len(data["instants"]), "instant"),
+        (
+            "instant",
+            numbers("file groups"),
+            numbers("rows"),
+            Column("found", lambda r: ", ".join(f"{n:,} {verdict}" for verdict, n in r["verdicts"].items())),
+            Column("", lambda r: Text("good", "green") if r["good"] else Text("WRONG", "bold red")),
+        ),
+        data["instants"],
+    )
     for row in data["instants"]:
         for problem in row["problems"]:
             yield labelled("wrong", "bold red", f"{row['instant']}: {problem}")
@@ -235,45 +230,41 @@ def audit(data: Row) -> Iterator[RenderableType]:
             yield labelled("left over", "yellow", f"{leftover}: the next compactor run removes it")
 
 
-_AUDIT_COLUMNS = (
-    Column(title="instant", cell=plain("instant")),
-    Column(title="file groups", cell=count("file_groups"), right=True),
-    Column(title="rows", cell=count("rows"), right=True),
-    Column(title="found", cell=lambda r: ", ".join(f"{n:,} {verdict}" for verdict, n in r["verdicts"].items())),
-    Column(title="", cell=lambda r: Text("good", "green") if r["good"] else Text("WRONG", "bold red")),
-)
-
-
-# --- pins --------------------------------------------------------------------------------------------------------
-
-
 def pins(data: Row) -> Iterator[RenderableType]:
     """One line for each pin."""
     if data["released"] is not None:
         verb = "would be released" if data["dry_run"] else "released"
-        yield Text(f"{plural(data['released'], 'pin')} {verb}.")
+        yield f"{plural(data['released'], 'pin')} {verb}."
     if data["pins"]:
-        yield RowsTable(title=plural(len(data["pins"]), "pin"), columns=_PIN_COLUMNS, rows=data["pins"])
+        yield RowsTable(
+            plural(len(data["pins"]), "pin"),
+            (
+                "name",
+                Column("holds the table from", plain("holds")),
+                "holder",
+                Column("ends", lambda r: f"in {r['expires_in_s']:,.0f} s" if r["live"] else Text("expired", "yellow")),
+            ),
+            data["pins"],
+        )
     else:
-        yield Text("No pins: no reader holds an old state.")
-
-
-_PIN_COLUMNS = (
-    Column(title="name", cell=plain("name")),
-    Column(title="holds the table from", cell=plain("holds")),
-    Column(title="holder", cell=plain("holder")),
-    Column(title="ends", cell=lambda r: f"in {r['expires_in_s']:,.0f} s" if r["live"] else Text("expired", "yellow")),
-)
-
-
-# --- validate ----------------------------------------------------------------------------------------------------
+        yield "No pins: no reader holds an old state."
 
 
 def validate(data: Row) -> Iterator[RenderableType]:
     """Every difference, then what was compared."""
     rows = data["differences"]
     if rows:
-        yield RowsTable(title=plural(len(rows), "difference"), columns=_DIFFERENCE_COLUMNS, rows=rows)
+        yield RowsTable(
+            plural(len(rows), "difference"),
+            (
+                "partition",
+                "file",
+                Column("found", plain("what")),
+                sizes("on storage", "storage_bytes"),
+                sizes("in the metadata table", "metadata_bytes"),
+            ),
+            rows,
+        )
         yield ""
     for row in data["mistimed"]:
         when = f"{row['file']} was modified at {row['modified']}, {row['why']}"
@@ -283,19 +274,19 @@ def validate(data: Row) -> Iterator[RenderableType]:
         named = f"the completed write {row['instant']} names it with {row['expected_bytes']} bytes"
         yield labelled("lost", "bold red", f"{row['file']} {found}; {named}")
     for time in data["unreadable_commits"]:
-        yield Text(f"torn: the completed file of {time} cannot be read: which files it wrote is not known")
+        yield f"torn: the completed file of {time} cannot be read: which files it wrote is not known"
     for path in data["unnamed"]:
         why = "is of no write that is known, and its rows count, for Hudi too: find out what made it"
         yield labelled("unnamed", "bold red", f"{path} {why}")
     for path in data["strays"]:
-        yield Text(f"passed over: {path} is no file of the table")
+        yield f"passed over: {path} is no file of the table"
     verdict = Text("good", "green") if data["good"] else Text("WRONG", "bold red")
     compared = f"{plural(data['partitions'], 'partition')}, {plural(data['files'], 'file')}"
     commits = data["metadata_commits_since_compaction"]
     compared = "no metadata table" if commits is None else f"{compared}; the metadata table has {_to_compact(commits)}"
     yield Text.assemble(verdict, f": {compared}")
     if data["mistimed"]:
-        yield Text(
+        yield (
             "Hudi 1.x then reads other rows than 0.15: timeline repair-times (see its help) sets the times back, "
             "where files keep the times that they are given"
         )
@@ -304,14 +295,5 @@ def validate(data: Row) -> Iterator[RenderableType]:
 def repaired(data: Row) -> Iterator[RenderableType]:
     """Each file, and the number of files."""
     for row in data["files"]:
-        yield Text(f"{row['file']}: {row['time']}")
-    yield Text(f"{plural(len(data['files']), 'time')} {'to set' if data['dry_run'] else 'set'}")
-
-
-_DIFFERENCE_COLUMNS = (
-    Column(title="partition", cell=_partition),
-    Column(title="file", cell=plain("file")),
-    Column(title="found", cell=plain("what")),
-    Column(title="on storage", cell=size("storage_bytes"), right=True),
-    Column(title="in the metadata table", cell=size("metadata_bytes"), right=True),
-)
+        yield f"{row['file']}: {row['time']}"
+    yield f"{plural(len(data['files']), 'time')} {'to set' if data['dry_run'] else 'set'}"

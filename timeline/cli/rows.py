@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from datetime import date, datetime, time
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -49,16 +49,13 @@ def plain_value(value: Any) -> Any:
     return str(value)
 
 
-def shown_columns(names: Sequence[str]) -> list[str]:
-    """The columns that a reader of a terminal wants: without Hudi's own, unless there are no others."""
-    return [name for name in names if name not in META_COLUMNS] or list(names)
-
-
 class ShownRows:
-    """A rich renderable of rows as `plain_value` makes them."""
+    """A rich renderable of rows as `plain_value` makes them. Without `every_column` Hudi's own columns are left out."""
 
-    def __init__(self, data: Row) -> None:
+    def __init__(self, data: Row, *, every_column: bool) -> None:
         self._names: list[str] = data["columns"]
+        if not every_column:
+            self._names = [name for name in self._names if name not in META_COLUMNS] or self._names
         self._rows = [{name: _cell(value) for name, value in row.items()} for row in data["rows"]]
         self._numbers = {name for row in data["rows"] for name, value in row.items() if _is_number(value)}
         self._more: bool = data["more"]
@@ -66,29 +63,19 @@ class ShownRows:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         fitting = self._fitting(options.max_width)
         more = " and more; --limit shows them" if self._more else ""
-        yield RowsTable(
-            title=f"{plural(len(self._rows), 'row')}{more}",
-            columns=[self._column(name) for name in self._names[:fitting]],
-            rows=self._rows,
-        )
-        left = self._names[fitting:]
-        if left:
+        columns = [Column(n, itemgetter(n), right=n in self._numbers) for n in self._names[:fitting]]
+        yield RowsTable(f"{plural(len(self._rows), 'row')}{more}", columns, self._rows)
+        if left := self._names[fitting:]:
             yield Text(f"{plural(len(left), 'column')} more; --columns chooses: {', '.join(left)}", "dim")
 
     def _fitting(self, width: int) -> int:
         """How many columns fit next to each other, at least one."""
         used = 0
         for number, name in enumerate(self._names):
-            used += self._width(name) + _SPACE
+            used += max([cell_len(name), *(cell_len(row[name] or "") for row in self._rows)]) + _SPACE
             if used > width and number:
                 return number
         return len(self._names)
-
-    def _width(self, name: str) -> int:
-        return max([cell_len(name), *(cell_len(row[name] or "") for row in self._rows)])
-
-    def _column(self, name: str) -> Column:
-        return Column(title=name, cell=lambda row: row[name], right=name in self._numbers)
 
 
 def _cell(value: Any) -> str | None:

@@ -1,27 +1,30 @@
 """The commands that show a table. They change nothing.
 
-Each command computes plain data (`timeline.cli.report`), then renders it (`timeline.cli.render`). If a writer moves a
-file between two calls, the command reads everything again, table settings included."""
+Each command computes plain data, then renders it (`timeline.cli.render`). Sizes are bytes, instants are digit strings
+as on disk; None means unknown or not applicable. If a writer moves a file between two calls, the command reads
+everything again, table settings included."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 
 from ..errors import MissingFileError, UsageError
-from ..format.compaction_plan import planned_paths
+from ..format.compaction_plan import CompactionOperation, planned_paths
 from ..format.instant import MERGES
 from ..instants.timeline import Timeline
 from ..report.overview import overview
 from ..report.values import as_json
+from ..storage.folders import join
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
 from ..terminal.command import CommandResult
 from ..terminal.text_table import Row
+from ..view.view import FileGroup, FileSlice, TableView, slice_before
 from . import render
 from .parameters import CLOCK, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone, reports
-from .report import plan_report, slices_report
 
 
 @reports
@@ -75,7 +78,36 @@ def slices(
 
 
 def _slices(table: Table, partition: str | None) -> Row:
-    return slices_report(table.load_view(partition), table.storage.base_path)
+    """Every visible file slice, replaced ones included, with totals."""
+    view = table.load_view(partition)
+    rows = [_slice_row(s, g, view) for g in view.groups for s in g.slices]
+    totals = {
+        "file_groups": len(view.groups),
+        "slices": len(rows),
+        "phantom_slices": sum(row["base"] == "phantom" for row in rows),
+        "base_bytes": sum(row["base_bytes"] or 0 for row in rows),
+        "log_files": sum(row["log_files"] for row in rows),
+        "log_bytes": sum(row["log_bytes"] for row in rows),
+    }
+    return {"table": table.storage.base_path, "slices": rows, "totals": totals}
+
+
+def _slice_row(slice_: FileSlice, group: FileGroup, view: TableView) -> Row:
+    pending = group.pending_compaction
+    planned = slice_before(group, pending) if pending else None
+    phantom = slice_.base is None and slice_.base_instant == pending
+    return {
+        "partition": slice_.partition,
+        "file_id": slice_.file_id,
+        "base_instant": slice_.base_instant,
+        "base": "file" if slice_.base else "phantom" if phantom else "none",
+        "base_file": str(slice_.base.name) if slice_.base else None,
+        "base_bytes": slice_.base.size if slice_.base else None,
+        "log_files": len(slice_.logs),
+        "log_bytes": slice_.log_bytes,
+        "pending_plan": pending if slice_ == planned else None,
+        "replaced_by": view.facts.replaced.get(slice_.key),
+    }
 
 
 @reports
@@ -113,9 +145,65 @@ def _plan(table: Table, time: str) -> Row:
         if instant.action in MERGES and not instant.completed:
             raise
         raise _no_compaction(timeline, time, f"a {instant.action} without a plan") from None
-    found = {path: table.storage.find(path) for path in planned_paths(compaction)}
-    sizes = {path: None if entry is None else entry.size for path, entry in found.items()}
-    return plan_report(compaction, instant, sizes, table.storage.base_path)
+    sizes: dict[str, int] = {}
+    for path in planned_paths(compaction):
+        if (entry := table.storage.find(path)) is None:
+            raise MissingFileError(
+                "a planned file is missing",
+                path=path,
+                instant=time,
+                found=f"the compaction is {instant.state.name.lower()}",
+                todo="A cleaner may have removed it after the compaction."
+                if instant.completed
+                else "Restore the file: the plan cannot be executed without it.",
+            )
+        sizes[path] = entry.size
+    rows = [_operation_row(operation, sizes) for operation in compaction.operations]
+    return {
+        "table": table.storage.base_path,
+        "instant": time,
+        "state": instant.state.name.lower(),
+        "operations": rows,
+        "totals": {
+            "operations": len(rows),
+            "base_bytes": sum(row["base_bytes"] or 0 for row in rows),
+            "log_files": sum(len(row["logs"]) for row in rows),
+            "log_bytes": sum(row["log_bytes"] for row in rows),
+            "bytes": sum(row["bytes"] for row in rows),
+        },
+        "recommended_executors": recommended_executors([row["bytes"] for row in rows]),
+    }
+
+
+def _operation_row(operation: CompactionOperation, sizes: Mapping[str, int]) -> Row:
+    base = operation.data_file_path
+    logs: list[Row] = [
+        {"name": n, "bytes": sizes[join(operation.partition_path, n)]} for n in operation.delta_file_paths
+    ]
+    base_bytes = sizes[join(operation.partition_path, base)] if base else None
+    log_bytes = sum(log["bytes"] for log in logs)
+    return {
+        "partition": operation.partition_path,
+        "file_id": operation.file_id,
+        "base_instant": operation.base_instant_time,
+        "base_file": base,
+        "base_bytes": base_bytes,
+        "logs": logs,
+        "log_bytes": log_bytes,
+        "bytes": (base_bytes or 0) + log_bytes,
+    }
+
+
+def recommended_executors(slice_bytes: Sequence[int]) -> int:
+    """How many executors finish a plan soonest: ceil(total bytes / largest slice's bytes).
+
+    One file slice is one task and cannot be divided, so a plan takes at least as long as its largest slice. This many
+    executors are all busy for as long as the largest slice takes; more of them would only wait. The result is at most
+    the number of slices, and 0 for an empty plan."""
+    largest = max(slice_bytes, default=0)
+    if largest == 0:
+        return min(1, len(slice_bytes))
+    return min(-(-sum(slice_bytes) // largest), len(slice_bytes))
 
 
 def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:

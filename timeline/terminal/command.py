@@ -21,7 +21,7 @@ import typer
 from rich.console import RenderableType
 
 from .boundary import EXIT_FAILED
-from .console import configure_logging, emit
+from .console import clear_screen, configure_logging, emit
 from .option_group import OptionGroup, Prefix, group_of, marked, shown, title_of, type_of, value_of
 
 JSON = Annotated[bool, typer.Option("--json", help="print one JSON document")]
@@ -77,7 +77,7 @@ def command(
     """Gives a command an option for each field of the option dataclasses among its parameters.
 
     Their values are the defaults; a parameter without one has that of the dataclass. A command that returns a
-    `CommandResult` has `--json`, and its result is shown.
+    `CommandResult` has `--json`, and its result is shown. Of several, each takes the place of the one before.
 
     `json`: its annotation; `names`: other names of the options; `quiet`: see `configure_logging`. UsageError: an option
     is given twice with different values."""
@@ -109,13 +109,18 @@ def command(
             given[name] = {one: given.pop(one) for one in one_each.kinds}
         for name, kind in shared.items():
             given[name] = kind(**{one.name: given.pop(one.name) for one in fields(kind)})
-        done = function(**given)
-        if not isinstance(done, CommandResult):
-            return done
-        emit(done.data, as_json, done.render)
-        if done.error and not as_json:
-            typer.echo(f"error: {done.error}", err=True)
-        if done.failed:
+        found = function(**given)
+        if not shows:
+            return found
+        failed = False
+        for number, done in enumerate([found] if isinstance(found, CommandResult) else found):
+            if number:
+                clear_screen()
+            emit(done.data, as_json, done.render)
+            if done.error and not as_json:
+                typer.echo(f"error: {done.error}", err=True)
+            failed = done.failed
+        if failed:
             raise typer.Exit(EXIT_FAILED)
         return None
 
@@ -129,7 +134,7 @@ def _declared(
 ) -> tuple[dict[str, inspect.Parameter], dict[str, Any], dict[str, Each], bool]:
     """The parameters of a command, its SharedOptions and its Each by name, and whether its result is shown."""
     hints = get_type_hints(function, include_extras=True)
-    shows = hints.pop("return", None) is CommandResult
+    shows = hints.pop("return", None) in (CommandResult, Iterator[CommandResult])
     own: dict[str, inspect.Parameter] = {}
     last: dict[str, inspect.Parameter] = {}
     shared: dict[str, Any] = {}

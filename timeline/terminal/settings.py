@@ -40,8 +40,8 @@ FILE = f"{PREFIX}CONFIG"
 
 _PLAIN = frozenset(
     {
-        "lock", "sole-writer", "storage-option", "json", "log-level", "slo", "services", "metrics-port", "on-term",
-        "retries", "backoff", "foreign-grace", "brief", "listing", "timezone",
+        "lock", "sole-writer", "storage-option", "json", "log-level", "slo", "services", "metrics-port", "on-term", "brief",
+        "listing", "timezone",
     }
 )  # fmt: skip
 """Settings among a command's own options; all options of option dataclasses are settings."""

@@ -42,6 +42,16 @@ def human_duration(seconds: float) -> str:
     return " ".join(parts[:2])
 
 
+SHOWN = 40
+"""The most rows that a command shows of a long table; JSON has all."""
+
+
+def first_rows(title: str, columns: Columns, rows: Sequence[Mapping[str, Any]]) -> RowsTable:
+    """A table of the first rows; the title says so."""
+    more = f", {SHOWN} of {len(rows)} shown (--json has all)" if len(rows) > SHOWN else ""
+    return RowsTable(f"{title}{more}", columns, rows[:SHOWN])
+
+
 def plural(count: int, noun: str) -> str:
     """(2, 'file group') -> '2 file groups'."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -70,7 +80,7 @@ _WORD_COLUMNS = 17
 _NONE = "–"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table of rows. `shorten`: shorten its cells, with an ellipsis, if the terminal is too narrow."""
 
@@ -85,17 +95,38 @@ class Column:
         return Text(_NONE, "dim") if cell is None else Text(cell) if isinstance(cell, str) else cell
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def numbers(title: str, key: str = "") -> Column:
+    """A column of numbers, their digits in groups of three; the key of the values is the title if none is given."""
+    key = key or _key(title)
+    return Column(title, lambda row: None if row[key] is None else f"{row[key]:,}", right=True)
+
+
+def sizes(title: str, key: str = "") -> Column:
+    """A column of numbers of bytes; `key`: see `numbers`."""
+    key = key or _key(title)
+    return Column(title, lambda row: human_bytes(row[key]), right=True)
+
+
+def _key(title: str) -> str:
+    return title.replace(" ", "_")
+
+
+Columns: TypeAlias = Sequence[Column | str]
+"""A title alone: a column of the values of that key, as they are."""
+
+
+@dataclass(frozen=True, slots=True)
 class RowsTable:
     """A rich renderable. If the terminal is too narrow, these steps apply in order until the table fits: shorten the
     columns that allow it, omit columns without any value, wrap cells between words, wrap words, wrap instants."""
 
     title: str
-    columns: Sequence[Column]
+    columns: Columns
     rows: Sequence[Mapping[str, Any]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        shown = [_Shown(column, [column.text(row) for row in self.rows]) for column in self.columns]
+        columns = (Column(one, plain(_key(one))) if isinstance(one, str) else one for one in self.columns)
+        shown = [_Shown(column, [column.text(row) for row in self.rows]) for column in columns]
         if not _fits(shown, [one.least for one in shown], options.max_width):
             shown = [one for one in shown if not one.is_empty]
         widths = _widths(shown, options.max_width)
@@ -182,18 +213,8 @@ Cell = Callable[[Mapping[str, Any]], str | None]
 
 
 def plain(key: str) -> Cell:
-    """A value as it is."""
-    return lambda row: None if row[key] is None else str(row[key])
-
-
-def count(key: str) -> Cell:
-    """A number, its digits in groups of three."""
-    return lambda row: None if row[key] is None else f"{row[key]:,}"
-
-
-def size(key: str) -> Cell:
-    """A number of bytes."""
-    return lambda row: human_bytes(row[key])
+    """A value as it is; an empty text is none."""
+    return lambda row: None if row[key] in (None, "") else str(row[key])
 
 
 def duration(key: str) -> Cell:

@@ -26,8 +26,8 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from phantombase.timeline.cli.main import app
-from phantombase.timeline.cli.report import recommended_executors
 from phantombase.timeline.cli.rows import ShownRows
+from phantombase.timeline.cli.show import recommended_executors
 from phantombase.timeline.errors import MissingFileError, NotATableError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.read import export
@@ -586,7 +586,7 @@ def test_read_shows_rows_that_match(tmp_path: Path) -> None:
     assert len(call_json("read", table)["rows"]) == 20
     data = {"columns": ["a", "b", "c"], "more": True, "rows": [{"a": "x" * 30, "b": None, "c": 1}]}
     narrow = io.StringIO()
-    Console(width=36, file=narrow).print(ShownRows(data))
+    Console(width=36, file=narrow).print(ShownRows(data, every_column=True))
     assert "1 row and more; --limit shows them" in narrow.getvalue()
     assert "1 column more; --columns chooses: c" in narrow.getvalue()
 
