@@ -148,7 +148,6 @@ def _pending(table: Table, instant: str | None) -> list[dict[str, Any]]:
 
 
 def render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    """A table of completed compactions."""
     yield from _render_scheduled(data)
     if not data["compacted"]:
         yield _nothing(data)
@@ -242,7 +241,6 @@ def demo(
 
 
 def _both_reads(path: str) -> tuple[pa.Table, pa.Table]:
-    """The snapshot and the read-optimized rows of a table."""
     table = Table.open(path)
     return read_table(table), read_table(table, ReadOptions(query=Query.READ_OPTIMIZED))
 

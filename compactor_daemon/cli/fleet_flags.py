@@ -40,8 +40,6 @@ METASTORE = "hive"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogFlags:
-    """Which tables are found, and served."""
-
     root: str | None = option(
         None, "all tables below this folder, also those that come later; instead of TABLE", metavar="FOLDER"
     )

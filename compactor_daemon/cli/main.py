@@ -52,7 +52,6 @@ app = lazy_app(
 
 
 def main() -> None:
-    """Console script."""
     without_pandas()
     run(app)
 

@@ -78,7 +78,6 @@ class TableChange(SharedOptions):
         return opened, self.lock_of(opened)
 
     def opened(self) -> Table:
-        """The table alone."""
         return Table.open(self.table, parse_pairs(self.storage_option)).with_clock(self.clock)
 
     def lock_of(self, opened: Table) -> TableLock:

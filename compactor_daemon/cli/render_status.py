@@ -147,7 +147,6 @@ def _writers(writes: list[Row]) -> Iterator[RenderableType]:
 
 
 def claims(data: Row) -> Iterator[RenderableType]:
-    """Which process works on which compaction."""
     if not data["claims"]:
         yield "No process works on a compaction."
         return
@@ -155,7 +154,6 @@ def claims(data: Row) -> Iterator[RenderableType]:
 
 
 def released(data: Row) -> Iterator[RenderableType]:
-    """What `release` did."""
     if data["attempt"] is not None:
         files = plural(len(data["files"]), "file")
         verb = "would revert" if data["dry_run"] else "reverted"

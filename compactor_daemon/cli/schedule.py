@@ -73,7 +73,6 @@ def unmergeable(done: Scheduled | None) -> list[dict[str, Any]]:
 
 
 def left_out_line(left: Sequence[Mapping[str, Any]]) -> Text:
-    """For people."""
     return Text(f"left out: {plural(len(left), 'file group')} that cannot be merged, such as {_where(left[0])}")
 
 

@@ -71,7 +71,6 @@ def catalog_report(
 
 
 def render_catalog(data: Row) -> Iterator[RenderableType]:
-    """For a terminal."""
     rows = data["tables"]
     pending = sum(row["pending"] or 0 for row in rows)
     late, bad = sum(row["late"] for row in rows), [row for row in rows if row["problem"]]

@@ -75,8 +75,6 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRow:
-    """The work on one compaction of a table."""
-
     table: str
     instant: str
     work: Work = field(metadata=FLAT)
@@ -106,8 +104,6 @@ class ForeignWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCompaction:
-    """A pending compaction or log compaction."""
-
     action: str
     instant: str
     age_s: float | None
@@ -130,7 +126,6 @@ _PUBLISHED_NEXT = "its decision is valid: the next run publishes it"
 
 
 def of_decision(assessment: Assessment | PhantombaseError, *, is_worked_on: bool) -> tuple[str, str | None]:
-    """State and reason of a decided instant."""
     if isinstance(assessment, PhantombaseError):
         return "unknown", "whether its decision is valid is unknown"
     if assessment.validity is Validity.VALID:
@@ -251,7 +246,6 @@ def _words(failure: Failure) -> str:
 
 
 def of_claim(claim: Claim, clock: Clock) -> Work:
-    """The work of the process that holds a claim."""
     return Work(
         source="zookeeper",
         holder=claim.holder,

@@ -64,8 +64,6 @@ class Cleanable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """What is due on a table."""
-
     backlog: Known[Backlog]
     next_plan: Known[NextPlan]
     cleanable: Known[Cleanable]
@@ -129,8 +127,6 @@ class InProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRun:
-    """The last run of a service by a daemon."""
-
     service: Service
     ago_s: float | None
     by: str
@@ -140,8 +136,6 @@ class ServiceRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentCompaction:
-    """A completed compaction, see `CompletedCompaction`."""
-
     instant: str
     completion_time: str | None
     by: str | None
@@ -300,8 +294,6 @@ class PendingCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogRow:
-    """One table of a catalog."""
-
     name: str
     table: str
     pool: str

@@ -71,8 +71,6 @@ _LOOKS_MAX = 5
 
 
 class Verdict(Enum):
-    """The result of an audit of one file group."""
-
     PROVED = "proved"
     OUTPUT_PROVED = "output proved, inputs cleaned"
     CLEANED = "cleaned"
@@ -102,7 +100,6 @@ class InstantAudit:
 
     @property
     def good(self) -> bool:
-        """Whether the audit found no problem."""
         return not self.problems and all(g.verdict is not Verdict.WRONG for g in self.groups)
 
 
@@ -328,7 +325,6 @@ def _is_superseded(now: _Now, view: TableView, recorded: GroupLedger, instant: s
 
 
 def _inputs(now: _Now, recorded: GroupLedger) -> FileSlice:
-    """The file slice that was merged."""
     base, logs = None, []
     for text in recorded.inputs:
         name, size = parse_data_file(text), now.size(recorded, text) or 0

@@ -95,7 +95,6 @@ def _of_inputs(now: _Now, recorded: GroupLedger) -> Iterator[str]:
 
 
 def _files(now: _Now, recorded: GroupLedger) -> Verdict:
-    """Checks what the existing files allow; raises an error of the tree if something disagrees."""
     output = str(recorded.output)
     path, size = recorded.path(output), now.size(recorded, output)
     if size is None:

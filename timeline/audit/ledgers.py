@@ -34,7 +34,6 @@ def audit_path(instant: str, execution: int = 1) -> str:
 
 
 def logged_instants(storage: Storage) -> tuple[str, ...]:
-    """Instants in the audit log, ascending."""
     if storage.find(AUDIT_LOG) is None:
         return ()
     names = (e.name for e in storage.list(AUDIT_LOG))
@@ -94,7 +93,6 @@ class KeptLedgers:
 
 
 def commits_with_ledgers(table: Table, only: str | None = None) -> list[Instant]:
-    """Completed commits with a ledger, of one instant or of all."""
     return [i for i in table.files.completed_commits(only) if LEDGER in table.commit_metadata(i).extra_metadata]
 
 

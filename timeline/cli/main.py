@@ -45,7 +45,6 @@ Until it is completed, the slice that it will make is a [b]phantom[/b]: it may h
 
 
 def main() -> None:
-    """The console script."""
     without_pandas()
     run(app)
 

@@ -197,7 +197,6 @@ def read(data: Row) -> Iterator[RenderableType]:
 
 
 def rows(data: Row, *, every_column: bool) -> Iterator[RenderableType]:
-    """The rows that were read."""
     yield ShownRows(data, every_column=every_column)
     yield from _window(data["window"])
 
@@ -293,7 +292,6 @@ def validate(data: Row) -> Iterator[RenderableType]:
 
 
 def repaired(data: Row) -> Iterator[RenderableType]:
-    """Each file, and the number of files."""
     for row in data["files"]:
         yield f"{row['file']}: {row['time']}"
     yield f"{plural(len(data['files']), 'time')} {'to set' if data['dry_run'] else 'set'}"

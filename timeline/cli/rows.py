@@ -23,7 +23,6 @@ _SPACE = 2
 
 
 def plain_rows(rows: pa.Table) -> list[Row]:
-    """The rows as JSON values."""
     import pyarrow as pa  # late: `show` does not need it to start
 
     # Arrow prints every moment; Python has none after the year 9999.

@@ -63,7 +63,6 @@ class Ordered:
     output: str = ""
 
     def row(self) -> Row:
-        """The order as a row, for pages and JSON."""
         return {
             "action": self.order.name.value,
             "instant": self.order.instant,
@@ -123,7 +122,6 @@ class OrderRunner:
                       exit_code=one.exit_code, took_s=one.took_s, output=one.output)  # fmt: skip
 
     async def _process(self, words: Sequence[str]) -> tuple[int, str]:
-        """Exit code and output of a command."""
         process = await asyncio.create_subprocess_exec(
             *self._command,
             *words,
@@ -184,7 +182,6 @@ class ActionApp:
         self._access, self._runner, self._settings = access, runner, settings
 
     def of(self, table: ServedTable) -> list[Row]:
-        """The last orders on a table."""
         return self._runner.of(table.path)
 
     def proof(self, scope: Scope) -> str:

@@ -37,7 +37,6 @@ class CommandSettings:
             raise UsageError("--lock and --sole-writer are both given", expected="one of them")
 
     def lock_of(self, table_name: str) -> str | None:
-        """The lock of one table."""
         return None if self.lock is None else self.lock.replace("{name}", table_name)
 
 

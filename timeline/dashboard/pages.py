@@ -62,8 +62,6 @@ def _one(why: str, command: str, does: str, order: Row | None = None) -> Row:
 
 
 class _Orders:
-    """Makes the commands of orders on one table."""
-
     def __init__(self, row: Row, settings: CommandSettings) -> None:
         self._path, self._settings = row["path"], settings
         self._name = (row.get("table") or {}).get("name") or row.get("name") or row.get("served_as", "")
@@ -195,8 +193,6 @@ def bars(instants: Sequence[Row], now: datetime) -> list[Bar]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarRow:
-    """All bars of one kind of instant."""
-
     kind: str
     bars: tuple[Bar, ...]
 
@@ -312,7 +308,6 @@ def fleet_page(fleet: Row, *, again: bool = True) -> str:
 
 
 def error_page(status: int, reason: str) -> str:
-    """The page of an error: its status and reason."""
     return _render("error.html", status=status, reason=reason)
 
 
@@ -354,5 +349,4 @@ def _environment() -> Environment:
 
 @cache
 def style() -> bytes:
-    """The style sheet."""
     return (_FOLDER / "page.css").read_bytes()

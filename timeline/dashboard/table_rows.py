@@ -194,7 +194,6 @@ class Trends:
             samples.append({"at_s": round(at_s, 3), **{name: getattr(debt, name) for name in _NAMES}})
 
     def of(self, path: str) -> list[Row]:
-        """The samples, oldest first."""
         return list(self._samples[path])
 
 

@@ -138,7 +138,6 @@ def archived_logs(storage: Storage, config: TableConfig) -> list[str]:
 
 
 def _current_files(storage: Storage, folder: str, names: list[str]) -> list[str]:
-    """The Parquet files of the current snapshot."""
     version = _current_version(storage, folder, names)
     if version is None:
         return []
@@ -304,7 +303,6 @@ def _of_log(storage: Storage, path: str, fields: Sequence[str]) -> Iterator[tupl
 
 
 def _completed(storage: Storage, config: TableConfig) -> Iterator[tuple[str, Any]]:
-    """The completed writes in the archive of version 6."""
     for time, record in _all_records(storage, config, _COMMIT, _REPLACE):
         if record.get("actionState") in (None, State.COMPLETED.name):
             yield time, record

@@ -121,7 +121,6 @@ def zone_at(stamp: Stamp, local: Callable[[int], datetime]) -> timedelta:
 
 
 def human_offset(offset: timedelta) -> str:
-    """The offset as hours and minutes."""
     minutes = round(offset.total_seconds() / 60)
     hours, days = minutes // 60, minutes // 1440
     return f"{hours} h {minutes % 60:02d} min" if hours < _DAYS_FROM_H else f"{days:,} days"

@@ -67,8 +67,6 @@ class ClockEvidence:
 
 
 class Zone(Enum):
-    """What is known about the writers' zone."""
-
     AGREES = "the writers are in this process's zone"
     BEHIND = "the writers' instants are earlier than this process's clock"
     AHEAD = "the writers' instants are ahead of this process's clock"

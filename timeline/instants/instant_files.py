@@ -36,7 +36,6 @@ class StateFiles:
     of: Mapping[tuple[str, str], Sequence[StateFile]]
 
     def files(self, instant: Instant) -> Sequence[StateFile]:
-        """The files of an instant."""
         return self.of.get(instant.identity, ())
 
     def written(self, instants: Iterable[Instant], moment: Callable[[int], str]) -> dict[str, str]:
@@ -61,7 +60,6 @@ class StateFiles:
 
 
 def load_state_files(storage: Storage, config: TableConfig) -> StateFiles:
-    """Lists the timeline's folder."""
     found: defaultdict[tuple[str, str], list[StateFile]] = defaultdict(list)
     for entry in list_of_table(storage, config.timeline_folder):
         instant = None if entry.is_folder else config.layout.parse(entry.name)
@@ -78,7 +76,6 @@ def load_state_files(storage: Storage, config: TableConfig) -> StateFiles:
 
 
 def of_instants(files: StateFiles, instants: Iterable[Instant]) -> list[StateFile]:
-    """The state files of these instants, in the order of the instants."""
     return [one for instant in instants for one in files.files(instant)]
 
 
@@ -88,8 +85,6 @@ _TORN_PAUSES_S = (0.02, 0.1, 0.5)
 
 @dataclass(frozen=True, slots=True)
 class InstantFiles:
-    """Reads the files of a table's instants."""
-
     storage: Storage
     config: TableConfig
 

@@ -37,7 +37,6 @@ def attempt_folder(instant: str, attempt: int) -> str:
 
 
 def outcome_path(instant: str, attempt: int) -> str:
-    """Path of an attempt's outcome."""
     return f"{attempt_folder(instant, attempt)}/{OUTCOME}"
 
 

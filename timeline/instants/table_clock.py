@@ -55,7 +55,6 @@ class TableClock:
         return self.options.zone(utc_timezone=self.config.utc_timezone)
 
     def now(self) -> datetime:
-        """The current time of day."""
         return datetime.now(self._zone).replace(tzinfo=None)
 
     def local(self, milliseconds: int) -> datetime:
@@ -180,7 +179,6 @@ class TableClock:
         return {target for target in targets if target is not None}.union(*times)
 
     def reserved(self, timeline: Timeline) -> Iterator[str]:
-        """See `reserved_times`."""
         return reserved_times(self.storage, timeline, recorded_instants(self.storage), self.moment)
 
     def _used(self, timeline: Timeline, undone: Collection[str] = ()) -> list[_Used]:

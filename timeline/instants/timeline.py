@@ -97,7 +97,6 @@ class Timeline:
         return tuple(i for i in self.at(time) if i.is_write and not i.completed)
 
     def at(self, time: str) -> tuple[Instant, ...]:
-        """The active instants of one requested time."""
         return self._by_time.get(time, ())
 
     @cached_property
@@ -257,7 +256,6 @@ class Timeline:
         return (self.counts_from(instant) if instant.completed else instant.requested_time) <= time
 
     def find(self, time: str, family: str) -> Instant | None:
-        """The active instant of a time and family, or None."""
         return next((i for i in self.at(time) if i.family == family), None)
 
     @property

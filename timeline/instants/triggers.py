@@ -145,7 +145,6 @@ class UrgencyOptions:
             yield pattern, Urgency(level)
 
     def of(self, partition: str) -> Urgency:
-        """The urgency of one partition."""
         return next((u for pattern, u in self._patterns() if fnmatchcase(partition, pattern)), self.urgency)
 
     def is_due(self, partition: str, waiting_s: float | None) -> bool:

@@ -53,7 +53,6 @@ class Process:
 
     @staticmethod
     def current() -> Process:
-        """This process."""
         return Process(host=socket.gethostname(), boot=_boot(), pid=os.getpid(), started=_start(os.getpid()) or 0)
 
     def is_gone(self) -> bool:
@@ -170,7 +169,6 @@ class Heartbeats:
         self._longest_s = 0.0
 
     def felt(self) -> None:
-        """Records that a beat was stored."""
         self._longest_s, self._last = max(self._longest_s, self._last.seconds()), Stopwatch()
 
     def lapsed(self, expiry_s: float = EXPIRY_S) -> bool:

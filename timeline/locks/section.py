@@ -22,8 +22,6 @@ _LOCAL_LOCKS = Path("/proc/locks")
 
 
 class LockState(Enum):
-    """Whether a process holds a lock."""
-
     HELD = "held"
     FREE = "free"
     UNKNOWN = "unknown"

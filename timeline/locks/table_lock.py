@@ -77,7 +77,6 @@ class ProcessLock:
 
     @contextmanager
     def hold(self, purpose: str) -> Iterator[Section]:
-        """See `TableLock.hold`."""
         lock = _process_locks[self.name]
         if not lock.acquire(timeout=self.timeout_s):
             raise _busy(self.name, self.timeout_s, purpose)
@@ -96,7 +95,6 @@ class FileLock:
 
     @contextmanager
     def hold(self, purpose: str) -> Iterator[Section]:
-        """See `TableLock.hold`."""
         if not os.path.isdir(folder := os.path.dirname(os.path.abspath(self.path))):
             raise LockError(
                 f"the lock file cannot be used to {purpose}: its folder does not exist",
@@ -109,7 +107,6 @@ class FileLock:
             yield Section(purpose=purpose, lock=self.path, is_held=is_held)
 
     def seen(self) -> LockSeen:
-        """The holder, as this machine's kernel shows it."""
         return in_kernel(self.path)
 
 
@@ -123,7 +120,6 @@ class StorageLock:
 
     @contextmanager
     def hold(self, purpose: str) -> Iterator[Section]:
-        """See `TableLock.hold`."""
         shown = f"{self.storage.base_path}/{self.path}"
         busy = _busy(shown, self.timeout_s, purpose)
         with (

@@ -40,11 +40,9 @@ class Wanted:
 
     @property
     def length_ms(self) -> int:
-        """How long writers wait at most."""
         return self.until - self.since
 
     def holds(self, now_ms: int) -> bool:
-        """Whether writers must wait now."""
         return self.since <= now_ms < self.until
 
     def is_over(self, now_ms: int) -> bool:
@@ -52,7 +50,6 @@ class Wanted:
         return now_ms >= self.until + self.length_ms or now_ms < self.since - round(GATE_S_MAX * 1000)
 
     def to_json(self) -> bytes:
-        """As stored."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @staticmethod

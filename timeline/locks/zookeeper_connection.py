@@ -72,7 +72,6 @@ class ZooKeeperAccess:
 
     @property
     def is_given(self) -> bool:
-        """Whether any credential is given."""
         return self != ZooKeeperAccess()
 
     @property

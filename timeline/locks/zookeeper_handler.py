@@ -25,8 +25,6 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._on_end = on_end
 
     def spawn(self, func: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
-        """See kazoo."""
-
         def run() -> None:
             try:
                 func(*args, **kwargs)

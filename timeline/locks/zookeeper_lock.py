@@ -81,12 +81,10 @@ class ZooKeeperLock:
 
     @property
     def servers(self) -> str:
-        """The servers without the chroot."""
         return self.hosts.partition("/")[0]
 
     @property
     def shown(self) -> str:
-        """The lock, for messages."""
         return f"zookeeper:{self.servers}{self.folder}"
 
     def unreachable(self) -> str | None:
@@ -187,7 +185,6 @@ class _Contender:
         return False
 
     def _nodes(self) -> list[str]:
-        """Names of all contenders, in order of arrival."""
         from kazoo.exceptions import NoNodeError
 
         try:
@@ -260,7 +257,6 @@ class _Contender:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """The nodes of contenders in order of arrival."""
     found = [(int(match["sequence"]), name) for name in names if (match := _CONTENDER.fullmatch(name))]
     return [name for _, name in sorted(found)]
 

@@ -28,7 +28,6 @@ NEW_FILE_BYTES = 120 * MB
 
 
 def read_bytes(slice_: FileSlice) -> int:
-    """Bytes of the base file and of all log files."""
     return slice_.base_bytes + slice_.log_bytes
 
 
@@ -76,7 +75,6 @@ class BoundOptions:
 
     @property
     def limited(self) -> bool:
-        """Whether a plan may close before it contains everything."""
         return any(limit is not None for limit, _ in self._limits(Cost()))
 
     def exceeded(self, cost: Cost) -> str | None:

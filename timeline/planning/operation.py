@@ -47,7 +47,6 @@ class SliceStats:
 
     @property
     def rows(self) -> int:
-        """The sum of the requested row counts."""
         return (self.base_rows or 0) + (self.log_rows or 0)
 
 
@@ -120,7 +119,6 @@ def _age_s(time: str, now: datetime) -> float | None:
 
 
 def operation(slice_: FileSlice) -> CompactionOperation:
-    """One operation, which makes a new base file."""
     base = slice_.base
     return CompactionOperation(
         base_instant_time=base.name.instant if base else slice_.logs[0].name.instant,
@@ -179,7 +177,6 @@ class PackedSlices:
         return [self._io_bytes[n] for n in numbers]
 
     def plan(self, numbers: Sequence[int]) -> PackedPlan:
-        """A plan of these slices."""
         names = (self._partitions[p] for p in dict.fromkeys(self._partition[n] for n in numbers))
         return PackedPlan(
             operations=EncodedArray([self._operations[n] for n in numbers], decode_operation),

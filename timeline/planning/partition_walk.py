@@ -33,8 +33,6 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkedPartition:
-    """A partition found by the walk, and the entries of its folder."""
-
     waiting: Waiting
     entries: list[Entry]
 
@@ -50,7 +48,6 @@ class PartitionWalk:
 
     @property
     def rest(self) -> tuple[Waiting, ...]:
-        """Folders not visited yet."""
         return tuple(self._todo)
 
     def __iter__(self) -> Iterator[WalkedPartition]:
@@ -88,8 +85,6 @@ NOTES = "phantombase.plan"
 
 
 class Rule(Enum):
-    """The rule by which a file group was left out."""
-
     NO_LOGS = "no log files"
     BUSY = "in a pending table service"
     EXCLUDED = "excluded"
@@ -107,8 +102,6 @@ class Rule(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A file group that was examined and not planned."""
-
     partition: str
     file_id: str
     rule: Rule
@@ -116,7 +109,6 @@ class LeftOut:
 
     @property
     def path(self) -> str:
-        """The file group's path in messages."""
         return f"{self.partition}/{self.file_id}" if self.partition else self.file_id
 
 

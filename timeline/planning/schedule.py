@@ -111,8 +111,6 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested:
-    """A plan that was made visible."""
-
     instant: str
     plan: CompactionPlan
 
@@ -128,12 +126,10 @@ class Scheduled:
 
     @property
     def instant(self) -> str | None:
-        """The first instant requested."""
         return self.requested[0].instant if self.requested else None
 
     @property
     def plan(self) -> CompactionPlan | None:
-        """The first plan requested."""
         return self.requested[0].plan if self.requested else None
 
 

@@ -229,7 +229,6 @@ def _sifted(given: Sequence[T], why: Callable[[T], str | None]) -> StrategySelec
 
 
 def _outside(strategy: Strategy, partition: str, options: StrategyOptions, today: date) -> str | None:
-    """Why a partition-aware strategy leaves this partition out."""
     age, limit = (today - _day(partition)).days, options.target_partitions
     bounded = strategy is Strategy.BOUNDED_PARTITION_AWARE
     if (age <= limit) is bounded:

@@ -238,7 +238,6 @@ def _waiting_in(plan: Plan, *, last: bool) -> Iterable[str]:
 
 
 def _depth(folder: str) -> int:
-    """Number of folder levels below the table's base folder."""
     return folder.count("/") + 1 if folder else 0
 
 

@@ -27,8 +27,6 @@ class Picking(Enum):
 
 
 class MergeKind(Enum):
-    """What to do with a file slice."""
-
     NONE = "none"
     MINOR = "minor"
     MAJOR = "major"
@@ -80,7 +78,6 @@ class PickOptions:
         return [n for n in rules if getattr(self, n) != PickOptions.__dataclass_fields__[n].default]
 
     def ratio_at(self, now: datetime) -> int:
-        """The size ratio at the hour of `now`."""
         if self.off_peak_hours is None:
             return self.size_ratio
         begin, end = _hours(self.off_peak_hours)

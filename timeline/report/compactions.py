@@ -28,7 +28,6 @@ class Backlog:
 
 
 def backlog(debts: Iterable[GroupDebt]) -> Backlog:
-    """The backlog among the debts of file groups."""
     waiting = [d for d in debts if d.log_files and d.pending_compaction is None]
     return Backlog(
         file_groups=len(waiting),
@@ -92,8 +91,6 @@ def amplification(base_bytes: int, log_bytes: int) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowestGroup:
-    """The file group that took longest."""
-
     partition: str
     file_id: str
     seconds: float

@@ -62,7 +62,6 @@ class Clock:
 
     @staticmethod
     def of(table: Table) -> Clock:
-        """The current moment."""
         return Clock(clock_ms(), table.now().replace(tzinfo=None))
 
     def since(self, ms: int | None) -> float | None:

@@ -72,7 +72,6 @@ class Access:
         return _LOCAL_NAMES | {name.lower() for name in self.names}
 
     def is_hudi_client(self, client: str | None) -> bool:
-        """Whether Hudi's routes answer this address."""
         return client is not None and self._is_known_address(client)
 
     @cached_property
@@ -142,7 +141,6 @@ class Access:
 
 
 def _bearer(headers: Mapping[bytes, bytes]) -> str | None:
-    """The token that a program sends."""
     kind, _, given = headers.get(b"authorization", b"").partition(b" ")
     return given.strip().decode("latin-1") if kind.lower() == b"bearer" else None
 

@@ -125,7 +125,6 @@ class HudiApp:
 
 
 def _printed(answer: Answer, given: Mapping[str, str]) -> Answer:
-    """The answer, in the form for people if the request asks for that."""
     if "pretty" not in given:
         return answer
     return Answer(json.dumps(json.loads(answer.plain()), ensure_ascii=False, indent=2).encode(), compressed=False)

@@ -36,12 +36,10 @@ class Answer:
     compressed: bool
 
     def plain(self) -> bytes:
-        """The JSON text."""
         return gzip.decompress(self.body) if self.compressed else self.body
 
 
 def encoded(value: object) -> Answer:
-    """A JSON value as an answer."""
     try:
         body = orjson.dumps(value)
     except TypeError:  # a path that is not UTF-8
@@ -61,14 +59,12 @@ class AnswerCache:
         self._lock = Lock()
 
     def find(self, key: Hashable) -> Answer | None:
-        """The answer, if it is cached."""
         with self._lock:
             if key in self._answers:
                 self._answers.move_to_end(key)
             return self._answers.get(key)
 
     def keep(self, key: Hashable, answer: Answer) -> None:
-        """Caches an answer."""
         with self._lock:
             if key not in self._answers:
                 self._answers[key] = answer
@@ -178,7 +174,6 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
 async def send_bytes(
     send: Send, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]] = (), *, status: int = 200
 ) -> None:
-    """Answers with a body of a content type."""
     await _send(send, status, body, kind, headers)
 
 
@@ -191,7 +186,6 @@ async def send_error(scope: Scope, send: Send, error: Exception) -> None:
 
 
 def status_of(error: Exception) -> tuple[int, str]:
-    """The HTTP status of an error, and the reason."""
     match error:
         case Refused():
             return error.status, str(error)
@@ -208,12 +202,10 @@ def status_of(error: Exception) -> tuple[int, str]:
 
 
 async def send_text(send: Send, status: int, text: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-    """Answers with plain text."""
     await _send(send, status, text.encode("utf-8", "replace"), PLAIN, headers)
 
 
 async def send_answer(scope: Scope, send: Send, answer: Answer, kind: bytes = PLAIN) -> None:
-    """Answers with JSON."""
     body, headers = coded(headers_of(scope), answer)
     await _send(send, 200, body, kind, headers)
 

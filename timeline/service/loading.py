@@ -87,7 +87,6 @@ class _Passed:
 
 
 def above(partition: str, others: Iterable[str]) -> bool:
-    """Whether one of the other folders contains a folder."""
     return any(p != partition and (not p or partition.startswith(f"{p}/")) for p in others)
 
 

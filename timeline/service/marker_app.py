@@ -49,13 +49,11 @@ def check_contained(storage: Storage, instant: str) -> None:
 
 
 def marker_names(storage: Storage, instant: str) -> list[str]:
-    """The names of all markers of an instant; empty if there are none."""
     check_contained(storage, instant)
     return [marker.text for marker in list_markers(storage, instant)]
 
 
 def exists(storage: Storage, instant: str) -> bool:
-    """Whether there is a marker folder."""
     check_contained(storage, instant)
     return storage.find(f"{marker_folder(instant)}/{TYPE_FILE}") is not None or bool(marker_names(storage, instant))
 
@@ -102,7 +100,6 @@ class MarkerFolder:
 
     @property
     def idle(self) -> bool:
-        """Whether no request waits for this folder."""
         return not self._taken and not self._alone.locked()
 
     async def create(self, name: str) -> bool:
@@ -124,7 +121,6 @@ class MarkerFolder:
             return await asyncio.to_thread(remove, self._storage, self._instant)
 
     async def _write_all(self) -> None:
-        """Writes all waiting names."""
         names, self._next = self._next, []
         taken = [self._taken[name] for name in names]
         try:
@@ -167,8 +163,6 @@ _METHODS = {
 
 
 class MarkerApp:
-    """Answers the requests below `/v1/hoodie/marker/`."""
-
     def __init__(self, tables: ServedTables) -> None:
         self._tables = tables
         self._folders: dict[tuple[str, str], MarkerFolder] = {}

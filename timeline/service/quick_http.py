@@ -112,8 +112,6 @@ class Repeating(Protocol):
 
 
 class QuickHttp(BoundedHttp):
-    """One connection to an application that is `Repeating`."""
-
     _answered = False
 
     def __init__(self, *args: Any, **given: Any) -> None:

@@ -51,7 +51,6 @@ TORN = Recorded(partitions=None, named=None)
 
 
 def of_commit(metadata: CommitMetadata, family: str) -> Recorded:
-    """A completed write of an action's family."""
     written = metadata.partition_to_write_stats
     named = family == "commit" or (family == "replacecommit" and metadata.operation_type == CLUSTER)
     replaced = _by_partition(metadata.replaced_groups) if family == "replacecommit" else {}
@@ -70,13 +69,11 @@ def of_commit(metadata: CommitMetadata, family: str) -> Recorded:
 
 
 def of_plan(plan: CompactionPlan) -> Recorded:
-    """A pending compaction or log compaction."""
     groups = _by_partition(plan.groups)
     return Recorded(partitions=frozenset(groups), planned={} if plan.merges_logs else groups, plan=plan)
 
 
 def of_clustering(groups: Collection[GroupKey]) -> Recorded:
-    """A pending replace commit, and the file groups that its plan will replace."""
     return Recorded(clustered=frozenset(groups))
 
 
@@ -115,7 +112,6 @@ class FactsByPartition:
         self._known = frozenset(time for time, _ in writes) - self._unread
 
     def of(self, partition: str) -> ViewFacts:
-        """The facts of the file groups of one partition, see `ViewFacts`."""
         plans: dict[GroupKey, str] = {}
         replaced: dict[GroupKey, str] = {}
         compacted: dict[GroupKey, dict[str, str]] = {}
@@ -146,7 +142,6 @@ _NONE: Mapping[str, Any] = {}
 
 
 def planned_twice(records: Records) -> bool:
-    """Whether a file group is in two pending compactions."""
     plans = [(partition, ids) for _, r in records for partition, ids in r.planned.items()]
     seen: dict[str, set[str]] = {}
     for partition, ids in plans:

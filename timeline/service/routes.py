@@ -47,16 +47,13 @@ class Question:
         return found
 
     def all_files(self) -> Iterator[tuple[str, PartitionFiles]]:
-        """The files of every partition, by name of the partition."""
         return ((name, self.files(name)) for name in self.state.partitions)
 
     @property
     def with_pending(self) -> PendingFiles:
-        """The requested partition with the files of pending writes."""
         return self.of_pending(self.given.get("partition", ""))
 
     def of_pending(self, partition: str) -> PendingFiles:
-        """A partition with the files of pending writes."""
         files = self.files(partition)
         return self.pending.get(partition) or PendingFiles(with_logs=files.groups, with_all=files.groups)
 
@@ -66,19 +63,15 @@ class Question:
         return live(self.partition, () if found is None else (found,), as_of)
 
     def slices(self, found: Iterable[FileSlice | None]) -> Json:
-        """A list of slices."""
         return [self.printer.file_slice(s) for s in found if s is not None]
 
     def bases(self, found: Iterable[BaseFile | None]) -> Json:
-        """A list of base files."""
         return [self.printer.base_file(b) for b in found if b is not None]
 
     def groups(self, found: Iterable[FileGroup]) -> Json:
-        """A list of file groups."""
         return self.printer.file_groups(list(found), self.state.timeline)
 
     def instants(self) -> frozenset[str]:
-        """The parameter `instants`."""
         return frozenset(self.need("instants").split(","))
 
 

@@ -79,8 +79,6 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """How the service listens, and what it may use."""
-
     port: int = option(DEFAULT_PORT, "The port; 0: any free one.", least=0)
     host: str = option(
         "127.0.0.1", "The address to listen on; one beyond this machine needs --token-file.", metavar="ADDRESS"
@@ -184,7 +182,6 @@ def _address(host: str, listener: socket.socket) -> str:
 
 
 async def _serve_alone(server: uvicorn.Server, tables: ServedTables, listener: socket.socket) -> None:
-    """Serves in a process of its own."""
     collections = asyncio.create_task(collect_from_time_to_time(lambda: tables.whole_loads))
     try:
         await _serve(server, tables, listener)

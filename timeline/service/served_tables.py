@@ -123,7 +123,6 @@ class ServedTable:
 
     @property
     def bytes(self) -> int:
-        """The approximate memory of its states."""
         return self._held[-1].state.bytes if self._held else 0
 
     def forget(self) -> None:
@@ -146,7 +145,6 @@ class ServedTable:
 
 
 def _find(known: Sequence[Held], client: ClientState) -> Held | None:
-    """The newest state from which a client may be answered."""
     for held in reversed(known):
         if held.state.agrees(client):
             newest = known[-1].state.timeline
@@ -158,7 +156,6 @@ _WILD = frozenset("*?[")
 
 
 def is_pattern(path: str) -> bool:
-    """Whether a path is a pattern of many tables."""
     return not _WILD.isdisjoint(path)
 
 
@@ -179,7 +176,6 @@ class TablePattern:
 
 
 def _matching(storage: Storage, folder: str, parts: list[str]) -> Iterator[str]:
-    """Paths of tables below a folder of the storage."""
     for entry in listed_if_there(storage, folder) or ():
         if not entry.is_folder or entry.name == HOODIE or not fnmatchcase(entry.name, parts[0]):
             continue
@@ -232,7 +228,6 @@ class ServedTables:
 
     @property
     def whole_loads(self) -> int:
-        """The number of full loads of tables."""
         return sum(table.whole_loads for table in self.by_name.values())
 
     def snapshot(self) -> list[list[str]]:

@@ -117,17 +117,14 @@ class PartitionFiles:
 
     @cached_property
     def by_file_id(self) -> Mapping[str, FileGroup]:
-        """The file groups by their ids."""
         return {g.file_id: g for g in self.groups}
 
     @cached_property
     def bytes(self) -> int:
-        """Its approximate memory."""
         return _PARTITION_BYTES + _GROUP_BYTES * len(self.groups) + _FILE_BYTES * len(self.modified)
 
     @cached_property
     def live(self) -> tuple[FileGroup, ...]:
-        """The file groups that are not replaced."""
         return tuple(g for g in self.groups if not is_replaced(g, self.facts))
 
     @cached_property
@@ -155,7 +152,6 @@ class ServedState:
 
     @cached_property
     def digests(self) -> frozenset[str]:
-        """See the function `digests`."""
         return digests(self.timeline)
 
     @cached_property
@@ -173,7 +169,6 @@ class ServedState:
         return sum(files.bytes for files in self.partitions.values())
 
     def agrees(self, client: ClientState) -> bool:
-        """Whether a client may be answered from this state."""
         return agree(self._times, self.digests, client)
 
     @cached_property
@@ -193,12 +188,10 @@ class ServedState:
 
     @cached_property
     def plans(self) -> Mapping[str, CompactionPlan]:
-        """Plans of pending compactions by instant."""
         return self._plans("compaction")
 
     @cached_property
     def log_plans(self) -> Mapping[str, CompactionPlan]:
-        """Plans of pending log compactions by instant."""
         return self._plans("logcompaction")
 
     def _plans(self, action: str) -> dict[str, CompactionPlan]:
@@ -214,7 +207,6 @@ class ServedState:
 def partition_files(
     partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts, storage: Storage
 ) -> PartitionFiles:
-    """A partition's files."""
     entries = tuple(entries)
     groups = believed(storage, file_groups(partition, entries, timeline, facts))
     flaws = (flaw for g in groups for flaw in g.flaws)

@@ -134,7 +134,6 @@ class PendingRestore:
     plan: RestorePlan
 
     def at(self, state: State) -> Instant:
-        """The restore's own instant in a state."""
         return Instant(requested_time=self.instant, action="restore", state=state)
 
 
@@ -166,7 +165,6 @@ class PendingRollback:
 
     @property
     def target(self) -> str:
-        """The instant that the rollback undoes."""
         return self.plan.target
 
     def at(self, state: State) -> Instant:

@@ -42,14 +42,12 @@ class TableSchema:
 
     @cached_property
     def arrow(self) -> pa.Schema:
-        """The data files' schema."""
         from ..codec.arrow_schema import arrow_schema  # late: `show` does not need it to start
 
         return arrow_schema(self.file_text)
 
     @cached_property
     def defaults(self) -> Mapping[tuple[str, ...], Any]:
-        """The defaults of columns, see `avro.schema.defaults_of`."""
         return defaults_of(self.file_text)
 
     @property
@@ -103,7 +101,6 @@ def _schema_then(files: InstantFiles, timeline: Timeline, was_visible: WasVisibl
 
 
 def _first(timeline: Timeline) -> Timeline:
-    """The timeline up to its first completed write."""
     first = min(timeline.completed_writes, default="")
     return replace(timeline, instants=tuple(i for i in timeline.instants if i.requested_time <= first))
 

@@ -103,29 +103,24 @@ class Table:
 
     @property
     def layout(self) -> Layout:
-        """The differences between table versions."""
         return self.config.layout
 
     # --- its units ---------------------------------------------------------------------------------------------
 
     @property
     def files(self) -> InstantFiles:
-        """The files of its instants."""
         return InstantFiles(self.storage, self.config)
 
     @property
     def timelines(self) -> TimelineLoader:
-        """Loads its timeline."""
         return TimelineLoader(self.storage, self.config, self.times)
 
     @property
     def facts(self) -> FactLoader:
-        """Loads what instants record about file groups."""
         return FactLoader(self.files)
 
     @property
     def views(self) -> ViewLoader:
-        """Its views."""
         return ViewLoader(
             storage=self.storage,
             config=self.config,
@@ -137,7 +132,6 @@ class Table:
 
     @property
     def times(self) -> TableClock:
-        """Converts and chooses times, by this process's clock."""
         return TableClock(storage=self.storage, config=self.config, options=self.clock)
 
     def now(self) -> datetime:
@@ -174,11 +168,9 @@ class Table:
     # --- timeline ----------------------------------------------------------------------------------------------
 
     def load_timeline(self, *, archived: bool = False) -> Timeline:
-        """See `TimelineLoader.load`."""
         return self.timelines.load(archived=archived)
 
     def with_archive(self, timeline: Timeline) -> Timeline:
-        """The timeline with its archived instants loaded."""
         return self.timelines.with_archive(timeline)
 
     def instant_path(self, instant: Instant) -> str:
@@ -186,23 +178,19 @@ class Table:
         return self.files.path(instant)
 
     def commit_metadata(self, instant: Instant) -> CommitMetadata:
-        """See `InstantFiles.commit_metadata`."""
         return self.files.commit_metadata(instant)
 
     def archived_commits(self, writes: Collection[Instant]) -> dict[Instant, CommitMetadata]:
-        """See `archived_timeline.archived_commits`."""
         from ..instants.archived_timeline import archived_commits  # late: few commands need it
 
         return archived_commits(self.storage, self.config, writes)
 
     def archived_records(self, instants: Collection[Instant]) -> dict[Instant, bytes]:
-        """See `archived_timeline.archived_records`."""
         from ..instants.archived_timeline import archived_records  # late: few commands need it
 
         return archived_records(self.storage, self.config, instants)
 
     def compaction_plan(self, instant: str) -> CompactionPlan:
-        """See `InstantFiles.compaction_plan`."""
         return self.files.compaction_plan(instant)
 
     # --- view --------------------------------------------------------------------------------------------------
@@ -224,7 +212,6 @@ class Table:
         archive: bool = False,
         named: Named | None = None,
     ) -> TableView:
-        """See `ViewLoader.load`."""
         return self.views.load(
             partition,
             exactly=exactly,
@@ -244,7 +231,6 @@ class Table:
         return self.load_view(exactly=self.views.planned_partitions(plans), pending=pending, prevails=prevails)
 
     def load_facts(self, timeline: Timeline, prevails: str | None = None) -> ViewFacts:
-        """See `FactLoader.load`."""
         return self.facts.load(timeline, prevails)
 
     # --- schema ------------------------------------------------------------------------------------------------

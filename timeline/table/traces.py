@@ -35,8 +35,6 @@ _LISTS = re.compile(r"MARKERS\d+")
 
 
 class MarkerKind(Enum):
-    """What the write does with the file."""
-
     CREATE = "CREATE"
     MERGE = "MERGE"
     APPEND = "APPEND"
@@ -52,7 +50,6 @@ class Marker:
 
     @property
     def path(self) -> str:
-        """The marked file, relative to the table base."""
         return f"{self.partition}/{self.file}" if self.partition else self.file
 
     @property
@@ -76,7 +73,6 @@ class Marker:
 
 
 def log_marker_kind(layout: Layout) -> MarkerKind:
-    """The kind of a log file's marker."""
     return MarkerKind.APPEND if layout.slicing is Slicing.BY_BASE_INSTANT else MarkerKind.CREATE
 
 
@@ -108,7 +104,6 @@ def _markers(storage: Storage, folder: str) -> Iterator[Marker]:
 
 
 def delete_markers(storage: Storage, instant: str) -> None:
-    """Removes the markers of an instant, if there are any."""
     storage.delete_folder(marker_folder(instant))
 
 
@@ -149,7 +144,6 @@ def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, 
 
 
 def revokes(table: Table, path: str, target: str) -> bool:
-    """Whether a log file has a command block that revokes the blocks of `target`."""
     blocks = scan_blocks(table.storage.open_input(path), path)
     return any(b.kind is BlockKind.COMMAND and b.headers.get(HeaderKey.TARGET_INSTANT_TIME) == target for b in blocks)
 
@@ -203,7 +197,6 @@ def _planned_groups(table: Table, time: str) -> frozenset[tuple[str, str]]:
 
 
 def _groups_of(paths: Iterable[str]) -> frozenset[tuple[str, str]]:
-    """The file groups of data files."""
     split = (path.rpartition("/") for path in paths)
     return frozenset(
         (partition, name.file_id) for partition, _, text in split if (name := parse_data_file(text)) is not None

@@ -46,11 +46,9 @@ class _Refuses(MetaPathFinder, Loader):
     """Gives a specification and fails at the import: libraries that import pandas late (polars) ask for one first."""
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        """See `MetaPathFinder`."""
         return ModuleSpec(fullname, self) if fullname == _NAME else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Raises ModuleNotFoundError."""
         raise ModuleNotFoundError("pandas is not loaded in a command of phantombase", name=_NAME)
 
 

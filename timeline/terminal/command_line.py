@@ -80,7 +80,6 @@ class _LazyGroup(TyperGroup):
         self.commands: Any = _Loaded(self.lazy)
 
     def pages(self) -> dict[str, HelpPage]:
-        """The kept pages; none before they were made."""
         return read_pages(self.help_file.read_text()) if self.help_file.exists() else {}
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -110,13 +109,10 @@ class _LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names, in their order."""
         return list(self.lazy)
 
 
 class _Loaded(Mapping[str, Any]):
-    """The commands by name, each loaded at its first use."""
-
     def __init__(self, lazy: Mapping[str, LazyCommand]) -> None:
         self._lazy = lazy
 

@@ -36,7 +36,6 @@ class HelpPage:
     sections: Mapping[str, Sequence[tuple[str, str]]]
 
     def shown(self, path: str, width: int) -> str:
-        """The page for a terminal of this width. `path`: program and command."""
         return page(f"{path} {self.usage}", self.text, self.sections, width)
 
 

@@ -69,7 +69,6 @@ class OptionGroup:
 
     @property
     def kind(self) -> type:
-        """The dataclass."""
         return type(self.default)
 
     def built(self, values: Mapping[str, Any], typed: Mapping[str, Any], words: Mapping[str, str]) -> Any:
@@ -95,7 +94,6 @@ def group_of(hint: Any, default: Any = Parameter.empty) -> OptionGroup | None:
 
 
 def groups_of(hints: Mapping[str, Any]) -> dict[str, OptionGroup]:
-    """The options of each of these dataclasses."""
     return {name: group for name, hint in hints.items() if (group := group_of(hint)) is not None}
 
 
@@ -111,7 +109,6 @@ def title_of(kind: type, field: Field[Any]) -> str | None:
 
 
 def names_of(kind: type) -> tuple[str, ...]:
-    """The names of a dataclass's options, with underscores."""
     return tuple(_name(f) for f in _options(kind))
 
 

@@ -40,8 +40,8 @@ FILE = f"{PREFIX}CONFIG"
 
 _PLAIN = frozenset(
     {
-        "lock", "sole-writer", "storage-option", "json", "log-level", "slo", "services", "metrics-port", "on-term", "brief",
-        "listing", "timezone",
+        "lock", "sole-writer", "storage-option", "json", "log-level", "slo", "services", "metrics-port", "on-term",
+        "brief", "listing", "timezone",
     }
 )  # fmt: skip
 """Settings among a command's own options; all options of option dataclasses are settings."""
@@ -220,8 +220,6 @@ def names_in(pages: Mapping[str, HelpPage]) -> frozenset[str]:
 
 
 class LogLevel(Enum):
-    """The least important log lines that are written."""
-
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"
@@ -229,7 +227,6 @@ class LogLevel(Enum):
 
     @property
     def number(self) -> int:
-        """The level in the standard library."""
         return int(logging.getLevelNamesMapping()[self.name])
 
 

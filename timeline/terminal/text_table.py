@@ -147,8 +147,6 @@ class RowsTable:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A column with its cells."""
-
     column: Column
     cells: Sequence[Text]
 
@@ -178,12 +176,10 @@ class _Shown:
 
     @property
     def is_one_word(self) -> bool:
-        """Whether each cell is one word, no longer than an instant."""
         return not self.column.shorten and all(c.cell_len <= _WORD_COLUMNS and " " not in c.plain for c in self.cells)
 
     @property
     def is_empty(self) -> bool:
-        """Whether the column has no value."""
         return all(cell.plain == _NONE for cell in self.cells)
 
 
@@ -218,7 +214,6 @@ def plain(key: str) -> Cell:
 
 
 def duration(key: str) -> Cell:
-    """A number of seconds."""
     return lambda row: None if row[key] is None else human_duration(row[key])
 
 
@@ -234,7 +229,6 @@ def readable(time: str) -> str:
 
 
 def labelled(label: str, style: str, text: str) -> Text:
-    """A line after a label."""
     return Text.assemble((f"{label}:", style), f" {text}")
 
 

@@ -39,7 +39,6 @@ _PARTITION, _NODES = "clustering.group.partition", "clustering.group.child.node"
 
 
 def is_consistently_hashed(storage: Storage) -> bool:
-    """Whether the table has hashing metadata."""
     return listed_if_there(storage, HASHING_METADATA) is not None
 
 
@@ -77,8 +76,6 @@ _RECORDING = ("commit", "replacecommit")
 
 @dataclass(frozen=True, slots=True)
 class FactLoader:
-    """Loads the facts from the instants' files."""
-
     files: InstantFiles
 
     def load(self, timeline: Timeline, prevails: str | None = None, *, witness: bool = True) -> ViewFacts:

@@ -103,7 +103,6 @@ def counted_by_name(now: TableView, witnessed: TableView) -> list[str]:
 
 
 def _newest_files(view: TableView) -> dict[str, BaseFileName | LogFileName]:
-    """The files of the newest slices, by path."""
     slices = (latest_slice(group) for group in view.groups if not view.facts.is_replaced(group.key))
     return {file.path: file.name for s in slices if s is not None for file in (s.base, *s.logs) if file is not None}
 
@@ -243,7 +242,6 @@ def _is_stray(log: LogFile, timeline: Timeline, facts: ViewFacts) -> bool:
 
 
 def _marked(log: LogFile, timeline: Timeline, facts: ViewFacts) -> LogFile:
-    """The log file with its marks: what is known about its blocks."""
     witness = facts.witness
     if not witness.known:
         return log
@@ -265,7 +263,6 @@ def _flaws(
     bases: Iterable[BaseFile],
     others: Iterable[LogFile],
 ) -> list[Flaw]:
-    """The flaws of the files of one slice, missing files included."""
     found = list[Flaw]()
     files: list[BaseFile | LogFile] = [*([base] if base is not None else []), *logs]
     for file in files:

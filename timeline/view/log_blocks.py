@@ -102,7 +102,6 @@ def _damaged(log: LogFile, instant: str, found: str) -> MalformedError:
 
 
 def visibility_of(timeline: Timeline, *, as_of: str | None = None) -> Visibility:
-    """Which instants' log blocks one reader sees."""
     return Visibility(
         latest=as_of or UNKNOWN_COMPLETION,
         completed=frozenset(timeline.completed_writes)

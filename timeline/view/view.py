@@ -42,7 +42,6 @@ class DataFile(Generic[Name]):
 
     @property
     def path(self) -> str:
-        """The path relative to the table's base path."""
         return f"{self.partition}/{self.name}" if self.partition else str(self.name)
 
 
@@ -66,7 +65,6 @@ class FileSlice:
 
     @property
     def key(self) -> GroupKey:
-        """The file group the slice belongs to."""
         return self.partition, self.file_id
 
     @property
@@ -81,7 +79,6 @@ class FileSlice:
 
     @property
     def log_bytes(self) -> int:
-        """Bytes of all log files."""
         return sum(log.size for log in self.logs)
 
     @property
@@ -107,7 +104,6 @@ class FileGroup:
 
     @property
     def flaws(self) -> tuple[Flaw, ...]:
-        """The flaws of all slices."""
         return tuple(flaw for s in self.slices for flaw in s.flaws)
 
 
@@ -178,7 +174,6 @@ class TableView:
     groups: tuple[FileGroup, ...]
 
     def by_key(self) -> dict[GroupKey, FileGroup]:
-        """The file groups by their keys, replaced ones included."""
         return {g.key: g for g in self.groups}
 
 
@@ -257,7 +252,6 @@ class GroupDebt:
 
 
 def debt_of(group: FileGroup) -> GroupDebt:
-    """The debt of a group that has slices."""
     newest = group.slices[-1:] if group.pending_compaction is None else group.slices[-2:]
     return GroupDebt(
         partition=group.partition,

@@ -174,7 +174,6 @@ class ViewLoader:
         return self.existing(partition for plan in plans for partition, _ in plan.groups)
 
     def existing(self, partitions: Iterable[str]) -> set[str]:
-        """Those of these partitions whose folders exist."""
         named = set(partitions)
         list_ahead(self.storage, named)
         return {p for p in named if not p or listed_if_there(self.storage, p) is not None}

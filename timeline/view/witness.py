@@ -127,7 +127,6 @@ _kept = lru_cache(maxsize=_KEPT)(_decoded)
 
 
 def files_of(metadata: CommitMetadata) -> NamedFiles:
-    """The files in the write statistics of decoded metadata."""
     return NamedFiles(metadata.partition_to_write_stats, _of_metadata)
 
 
@@ -136,7 +135,6 @@ def _of_metadata(stat: WriteStat) -> Iterator[NamedFile]:
 
 
 def merged_by(plan: CompactionPlan) -> Mapping[str, list[NamedFile]]:
-    """The base files that a plan merges, by partition."""
     found: dict[str, list[NamedFile]] = {}
     for operation in plan.operations:
         if operation.data_file_path:
@@ -256,7 +254,6 @@ class Witness:
         return listed.union(partition for _, named in self.writes for partition in named)
 
     def names(self, key: GroupKey) -> Names:
-        """The files of one file group."""
         return self._of(key[0]).files.get(key[1], _NO_NAMES)
 
     def below_of(self, key: GroupKey) -> Names:
@@ -267,7 +264,6 @@ class Witness:
         return {text: of for text, of in found.items() if named_instant(text) not in self.known}
 
     def ids_in(self, partition: str) -> Set[str]:
-        """The file ids of one partition."""
         of = self._of(partition)
         return of.files.keys() | of.below.keys()
 
