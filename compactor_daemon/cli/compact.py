@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -27,6 +26,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
+from phantombase.timeline.report.values import as_json
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import EXIT_FAILED, local_path
@@ -40,7 +40,7 @@ from ..execution.run_compactions import run_compactions
 from ..execution.spark_session import check_spark
 from ..options import AttemptOptions, ExecuteOptions
 from .option_flags import ATTEMPT, OUTPUT, TableChange, check_reachable, offers
-from .schedule import left_out_line, unmergeable
+from .schedule import left_out_line, render_plans, scheduled_facts, unmergeable
 
 
 @offers
@@ -97,7 +97,11 @@ def compact(
         table = drop_metadata_table(table, lock) if drop_metadata_table_ else table
         requested = schedule_compaction(table, lock, dry_run=at.dry_run)
     left = unmergeable(requested)
-    data: dict[str, Any] = {"table": at.table, "scheduled": _scheduled(requested), "dry_run": at.dry_run}
+    data: dict[str, Any] = {
+        "table": at.table,
+        "scheduled": None if requested is None else scheduled_facts(requested),
+        "dry_run": at.dry_run,
+    }
     if at.dry_run:
         data |= {"compacted": [], "pending": _pending(at.opened(), instant)}
         return CommandResult(data, _render_dry_run, failed=bool(left))
@@ -116,20 +120,9 @@ def compact(
             storage_options=parse_pairs(at.storage_option),
             progress=progress,
         )
-    executors = [{**asdict(one), "executor": one.executor.value} for one in results.executors]
-    data |= {"compacted": [asdict(r) for r in results.done], "executors": executors}
-    error = left_out_line(left).plain if left else ""  # last: the table of what was compacted may be long
+    data |= {"compacted": as_json(results.done), "executors": as_json(results.executors)}
+    error = left_out_line(left) if left else ""  # last: the table of what was compacted may be long
     return CommandResult(data, render_compacted, failed=bool(left), error=error)
-
-
-def _scheduled(requested: Scheduled | None) -> dict[str, Any] | None:
-    if requested is None:
-        return None
-    plans = [
-        {"instant": one.instant, "action": one.plan.action, "file_groups": len(one.plan.operations)}
-        for one in requested.requested
-    ]
-    return {"plans": plans, "why": requested.why, "cannot_be_merged": unmergeable(requested)}
 
 
 def _pending(table: Table, instant: str | None) -> list[dict[str, Any]]:
@@ -176,14 +169,8 @@ def _nothing(data: Mapping[str, Any]) -> str:
 
 
 def _render_scheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    scheduled = data.get("scheduled")
-    for plan in scheduled["plans"] if scheduled else ():
-        what = "compaction" if plan["action"] == "compaction" else "log compaction"
-        verb = "would request" if data.get("dry_run") else "requested"
-        at = "" if data.get("dry_run") else f" {plan['instant']}"
-        yield f"{verb} {what}{at}: {plural(plan['file_groups'], 'file group')}"
-    if scheduled and scheduled["plans"] and scheduled["cannot_be_merged"]:
-        yield left_out_line(scheduled["cannot_be_merged"])
+    if data.get("scheduled"):
+        yield from render_plans(data["scheduled"], dry_run=data.get("dry_run", False))
 
 
 def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -229,7 +216,7 @@ def demo(
         data = {
             "table": path if keep else None,
             "pending": list(pending),
-            "compacted": [asdict(r) for r in results.done],
+            "compacted": as_json(results.done),
             "snapshot_rows": after.num_rows,
             "snapshot_unchanged": same_rows(before, after),
             "rows_current_in_base_files_before": current_rows(before_base, before),

@@ -50,8 +50,8 @@ SoleWriter = Annotated[
 
 
 def check_writers_known(lock: str | None, sole_writer: bool, what: str, todo: str) -> None:
-    """UsageError unless exactly one is given: a `lock` that all other writers share, or `sole_writer`. `what`: the
-    first line of the error, `todo`: its advice."""
+    """UsageError unless exactly one is given: a `lock` that all writers share, or `sole_writer`. `what`, `todo`: its
+    words."""
     if (lock is None) == (not sole_writer):
         raise UsageError(
             what, expected="one of --lock and --sole-writer", found="both" if sole_writer else "neither", todo=todo
@@ -107,8 +107,7 @@ def typed_options(ctx: typer.Context, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def merge_options(names: Mapping[str, str], *sources: Mapping[str, Any]) -> dict[str, Any]:
-    """Options from several sources in one. `names`: how errors name them. UsageError: two sources give an option
-    different values."""
+    """Options from several sources. `names`: how errors name them. UsageError: different values of an option."""
     found: dict[str, Any] = {}
     for one in sources:
         if differing := [name for name in one if name in found and found[name] != one[name]]:

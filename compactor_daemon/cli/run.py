@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +25,7 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.option import help_of, option
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.report.values import as_json
 from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.terminal.command import CommandResult, Each
@@ -290,11 +291,9 @@ def _signals(daemon: Daemon, on_term: Stop) -> Iterator[None]:
 
 def _data(summary: Summary) -> dict[str, Any]:
     return {
-        "compacted": [{"table": table, **asdict(done)} for table, done in summary.done],
+        "compacted": [{"table": table, **as_json(done)} for table, done in summary.done],
         "failed": [{"table": t, "instant": i, "error": e} for t, i, e in summary.failed],
-        "services": [
-            {"table": table, **asdict(done), "service": done.service.value} for table, done in summary.services
-        ],
+        "services": [{"table": table, **as_json(done)} for table, done in summary.services],
         "problems": summary.problems,
         "left": {table: list(instants) for table, instants in summary.left.items()},
     }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
-from rich.text import Text
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.metadata_table.create import drop_metadata_table
@@ -16,16 +15,15 @@ from phantombase.timeline.planning.operation import HAS_LOGS
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.partition_walk import reasons_of
 from phantombase.timeline.planning.schedule import Requested, Scheduled, schedule_compaction
+from phantombase.timeline.report.values import as_json
+from phantombase.timeline.storage.folders import join
 from phantombase.timeline.terminal.command import CommandResult, Tries
-from phantombase.timeline.terminal.text_table import Column, RowsTable, human_bytes, plural
+from phantombase.timeline.terminal.text_table import Column, first_rows, human_bytes, plain, plural
 
 from ..fleet.zookeeper_claims import ring
 from ..undo.unschedule import unschedule
 from .fleet_flags import Fleet
 from .option_flags import TableChange, offers
-
-_SHOWN = 40
-"""The most file groups shown of each kind; JSON has all."""
 
 
 @offers
@@ -72,28 +70,39 @@ def unmergeable(done: Scheduled | None) -> list[dict[str, Any]]:
     return [{"partition": o.partition, "file_id": o.file_id, "why": o.why} for o in left]
 
 
-def left_out_line(left: Sequence[Mapping[str, Any]]) -> Text:
-    return Text(f"left out: {plural(len(left), 'file group')} that cannot be merged, such as {_where(left[0])}")
+def left_out_line(left: Sequence[Mapping[str, Any]]) -> str:
+    """For people."""
+    first = left[0]
+    where = f"{join(first['partition'], first['file_id'])}: {first['why']}"
+    return f"left out: {plural(len(left), 'file group')} that cannot be merged, such as {where}"
+
+
+def scheduled_facts(done: Scheduled) -> dict[str, Any]:
+    """The requested plans, or why there are none, and the file groups that cannot be merged."""
+    plans = [
+        {"instant": one.instant, "action": one.plan.action, "file_groups": len(one.plan.operations)}
+        for one in done.requested
+    ]
+    return {"plans": plans, "why": done.why, "cannot_be_merged": unmergeable(done)}
+
+
+def render_plans(data: Mapping[str, Any], *, dry_run: bool) -> Iterator[RenderableType]:
+    """A line for each plan of `scheduled_facts`, and what was left out."""
+    for plan in data["plans"]:
+        what = "compaction" if plan["action"] == "compaction" else "log compaction"
+        verb, at = ("would request", "") if dry_run else ("requested", f" {plan['instant']}")
+        yield f"{verb} {what}{at}: {plural(plan['file_groups'], 'file group')}"
+    if data["plans"] and (left := data["cannot_be_merged"]):
+        yield left_out_line(left)
 
 
 def _data(table: str, done: Scheduled, dry_run: bool) -> dict[str, Any]:
     picked = [row for one in done.requested for row in _picked(one)]
-    data: dict[str, Any] = {
-        "table": table,
-        "instant": done.instant,
-        "file_groups": len(picked),
-        "why": done.why,
-        "plans": [
-            {"instant": r.instant, "action": r.plan.action, "file_groups": len(r.plan.operations)}
-            for r in done.requested
-        ],
-        "cannot_be_merged": unmergeable(done),
-    }
+    data = {"table": table, "instant": done.instant, "file_groups": len(picked), **scheduled_facts(done)}
     if dry_run:
-        data["instant"] = None
-        data["picked"] = picked
-        data["left_out"] = [{**asdict(o), "rule": o.rule.value} for o in done.notes.left] if done.notes else []
-        data["summary"] = done.notes.summary() if done.notes else None
+        left_out = as_json(done.notes.left) if done.notes else []
+        summary = done.notes.summary() if done.notes else None
+        data |= {"instant": None, "picked": picked, "left_out": left_out, "summary": summary}
     return data
 
 
@@ -119,26 +128,18 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     elif not data["plans"]:
         yield f"nothing to schedule: {data['why']}"
     else:
-        for plan in data["plans"]:
-            what = "compaction" if plan["action"] == "compaction" else "log compaction"
-            yield f"requested {what} {plan['instant']}: {plural(plan['file_groups'], 'file group')}"
-        if left := data["cannot_be_merged"]:
-            yield left_out_line(left)
+        yield from render_plans(data, dry_run=False)
 
 
 def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    if data["picked"]:
-        yield RowsTable(
-            _title("would be requested", data["picked"]),
-            (*_GROUP, _column("action"), _column("log_files", "logs", right=True), _column("why")),
-            data["picked"][:_SHOWN],
-        )
+    group, logs = Column("file group", plain("file_id"), shorten=True), Column("logs", plain("log_files"), right=True)
+    if picked := data["picked"]:
+        title = f"would be requested: {plural(len(picked), 'file group')}"
+        yield first_rows(title, ("partition", group, "action", logs, "why"), picked)
     else:
         yield f"nothing to schedule: {data['why']}"
-    if data["left_out"]:
-        yield RowsTable(
-            _title("left out", data["left_out"]), (*_GROUP, _column("rule"), _column("why")), data["left_out"][:_SHOWN]
-        )
+    if left := data["left_out"]:
+        yield first_rows(f"left out: {plural(len(left), 'file group')}", ("partition", group, "rule", "why"), left)
     if (summary := data["summary"]) is not None:
         yield (
             f"{plural(len(data['plans']), 'plan')}, {plural(data['file_groups'], 'file group')} of "
@@ -147,24 +148,6 @@ def _render_dry_run(data: Mapping[str, Any]) -> Iterable[RenderableType]:
             f"for a file group: {summary['read_amplification']:g} now, {summary['read_amplification_after']:g} then"
         )
         yield data["why"]
-
-
-def _where(row: Mapping[str, Any]) -> str:
-    return (
-        f"{row['partition']}/{row['file_id']}: {row['why']}" if row["partition"] else f"{row['file_id']}: {row['why']}"
-    )
-
-
-def _column(field: str, title: str = "", *, right: bool = False, shorten: bool = False) -> Column:
-    return Column(title or field, lambda row: str(row[field]), right=right, shorten=shorten)
-
-
-_GROUP = (_column("partition"), _column("file_id", "file group", shorten=True))
-
-
-def _title(what: str, rows: list[Any]) -> str:
-    more = f", {_SHOWN} of them shown (--json has all)" if len(rows) > _SHOWN else ""
-    return f"{what}: {plural(len(rows), 'file group')}{more}"
 
 
 @offers

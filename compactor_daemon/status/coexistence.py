@@ -166,8 +166,7 @@ def _completed_twice(seen: HudiSigns) -> Iterator[Finding]:
 
 def _other_zone(seen: HudiSigns) -> Iterator[Finding]:
     """Whether this process has another time zone than the writers. If its clock is behind theirs, it must not choose
-    instants. If it is ahead of theirs, its instants hide no rows, except for Hudi 1.x on version 6; but ages and time
-    triggers are wrong."""
+    instants. If it is ahead, they hide rows only for Hudi 1.x on version 6; ages and time triggers are wrong."""
     if seen.zone.zone is Zone.BEHIND or seen.zone.zone is Zone.AHEAD:
         refused = seen.zone.zone is Zone.BEHIND or seen.version == 6
         yield Finding(

@@ -45,8 +45,8 @@ Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatusOptions:
-    """`slo_s`: a compaction that is pending for longer is overdue. `attempt`, `retry`: those of the daemons. `recent`:
-    the most completed compactions to show."""
+    """`slo_s`: a compaction pending for longer is overdue. `attempt`, `retry`: of the daemons. `recent`: the most to
+    show."""
 
     slo_s: float | None = None
     attempt: AttemptOptions = AttemptOptions()

@@ -26,8 +26,7 @@ class InstantSnapshot:
 
     `input_bytes`: size of the planned files as they are now; an error if one is missing. `outcomes`: of its attempts by
     number, None while undecided; an error if they cannot be read. `assessment`: whether its decision is valid; without
-    a decision, whether one could be made now; an error if that is unknown. `revoked_why`: why the decision of the last
-    attempt was revoked."""
+    a decision, whether one could be made now; an error if that is unknown. `revoked_why`: of the last attempt."""
 
     file_groups: int
     input_bytes: int | PhantombaseError

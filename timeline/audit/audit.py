@@ -219,8 +219,7 @@ def audited_group(recorded: GroupLedger, problems: list[str], files: Callable[[]
 
 def _missed_logs(now: _Now, instant: str, recorded: GroupLedger) -> Iterator[str]:
     """Checks closure again: finds logs of the compacted slice, with or without a base file, that are not inputs. Skips
-    replaced file groups, since readers ignore their logs, and log compactions, since they merge only some logs of a
-    slice."""
+    replaced file groups, whose logs readers ignore, and log compactions, which merge only some."""
     group = now.group(recorded)
     merges_logs = recorded.output is not None and isinstance(parse_data_file(recorded.output), LogFileName)
     if group is None or now.view is None or is_replaced(group, now.view.facts) or merges_logs or not recorded.inputs:

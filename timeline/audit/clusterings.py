@@ -71,8 +71,7 @@ def _groups_now(table: Table, recorded: Sequence[GroupLedger]) -> Mapping[GroupK
 
 @dataclass(frozen=True, slots=True)
 class _Now:
-    """The table as it is now. `groups`: of the partitions concerned. `replaced_by`: the other commits that replaced
-    file groups."""
+    """The table as it is now. `groups`: of its partitions. `replaced_by`: other commits that replaced file groups."""
 
     table: Table
     groups: Mapping[GroupKey, FileGroup]

@@ -76,8 +76,7 @@ class Ordered:
 
 
 class OrderRunner:
-    """Runs commands of the program `command`. After a command died or was ended, the next one continues from what it
-    left: each command is built for that."""
+    """Runs commands of the program `command`. After one died, the next continues from what it left."""
 
     def __init__(
         self, command: Sequence[str], storage_options: Given = None, environment: Mapping[str, str] | None = None
@@ -191,8 +190,7 @@ class ActionApp:
     async def answer(
         self, scope: Scope, receive: Receive, send: Send, parts: Sequence[str], named: Callable[[str], ServedTable]
     ) -> None:
-        """Answers one request. `parts`: of its path. `named`: finds a table by name. Refused, UsageError,
-        PhantombaseError: nothing was ordered."""
+        """`parts`: of the path. `named`: finds a table. Refused, UsageError, PhantombaseError: nothing was ordered."""
         match parts:
             case ["t", name, "actions", order]:
                 own_parameters(scope["query_string"])

@@ -185,9 +185,9 @@ _NOT_FOUND = Refused(404, "Not found")
 
 
 class PeopleApp:
-    """Answers all requests except Hudi's. `slo_s`: see `health_of`. `fleet_info`: what the compactor's processes know.
-    `registry`: metrics of the daemon in this process. `settings`: those of the commands. `actions`: takes orders; None:
-    the pages show orders as commands to copy."""
+    """Answers all requests except Hudi's. `slo_s`: see `health_of`. `fleet_info`: of the compactor. `registry`: metrics
+    of the daemon in this process. `settings`: those of the commands. `actions`: takes orders; None: pages show commands
+    to copy."""
 
     def __init__(
         self,

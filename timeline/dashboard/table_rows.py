@@ -86,8 +86,8 @@ def _within_hour(ages_s: Sequence[float | None]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDetails:
-    """What only the page of a table shows. `now`: in its zone. `trend`: its debt over the last day. `fleet_info`: as in
-    the JSON of `compactor-daemon status`."""
+    """What only a table's page shows. `now`: in its zone. `trend`: its debt over a day. `fleet_info`: of `status
+    --json`."""
 
     overview: Overview = field(metadata=FLAT)
     timezone: str
@@ -126,8 +126,7 @@ def table_report(
     *,
     whole: bool,
 ) -> TableReport:
-    """The report of a table that can be read. `about`: what daemons know of it. `whole`: with `details`.
-    PhantombaseError: it cannot be read."""
+    """`about`: what daemons know of the table. `whole`: with `details`. PhantombaseError: it cannot be read."""
     kinds = state.kinds if whole else None
     shown = from_one_snapshot(lambda: overview(table.snapshot(), pending_only=not whole, kinds=kinds))
     clock = Clock.of(table)
@@ -171,8 +170,7 @@ class FleetInfo(Protocol):
 
     def fleet(self) -> Row:
         """`daemons`: who, host, pid, tables; `zookeeper`: connected, or None without it; `claims` of all tables. The
-        first daemon is that of this process; others are known by their claims. `problem`: why the others are unknown,
-        if they are."""
+        first daemon is that of this process; others are known by their claims. `problem`: why others are unknown."""
         ...
 
 
@@ -202,8 +200,7 @@ _FRESH_S = 5.0
 
 
 class TableRows:
-    """Makes the reports. `slo_s`: a compaction that is pending for longer is late, None: as in `FleetInfo`; `settings`:
-    with the lock whose holder is shown."""
+    """`slo_s`: a compaction pending for longer is late, None: as in `FleetInfo`; `settings`: with the lock to show."""
 
     def __init__(
         self, slo_s: float | None, fleet_info: FleetInfo | None = None, settings: CommandSettings = _SETTINGS

@@ -84,8 +84,8 @@ def whole(config: TableConfig, load: Callable[[], T]) -> T:
 def archived_commits(
     storage: Storage, config: TableConfig, wanted: Collection[Instant]
 ) -> dict[Instant, CommitMetadata]:
-    """The metadata of archived writes that the archive contains: on versions 8 and 9 for most writes, on 6 for none.
-    UnknownStateError: see `load_history`."""
+    """The metadata of archived writes: of most on versions 8 and 9, of none on 6. UnknownStateError: see
+    `load_history`."""
     where = config.history_folder
     records = archived_records(storage, config, wanted)
     return whole(config, lambda: {i: decode_commit(data, where) for i, data in records.items()})
@@ -222,8 +222,7 @@ _COMMIT, _REPLACE, _CLEAN = "hoodieCommitMetadata", "hoodieReplaceCommitMetadata
 
 
 def archived_extras(storage: Storage, config: TableConfig, archived: Sequence[Instant]) -> Iterator[Extras]:
-    """The writes among these archived instants that the archive contains, the newest first. UnknownStateError: the
-    archive cannot be read."""
+    """The writes among these archived instants, newest first. UnknownStateError: the archive cannot be read."""
     writes = sorted((i for i in archived if i.is_write), key=lambda i: i.requested_time, reverse=True)
     if config.layout.has_completion_times:
         for start in range(0, len(writes), _AT_ONCE):

@@ -45,8 +45,7 @@ class ClockOptions:
         self.zone(utc_timezone=False)
 
     def zone(self, *, utc_timezone: bool) -> tzinfo | None:
-        """The zone of a table's instants, None for this process's own; `utc_timezone`: the table's setting. UsageError:
-        this machine does not know the zone."""
+        """The zone of a table's instants, None for this process's; `utc_timezone`: the table's. UsageError: unknown."""
         if utc_timezone or self.timezone.upper() == "UTC":
             return UTC
         if self.timezone.upper() == LOCAL:
@@ -172,10 +171,8 @@ def in_the_future(
     base_path: str, above: Instant | None, time: str, chosen: str, ahead: timedelta | None, skew_s: float
 ) -> ClockError:
     """The error where a new instant, to exceed all others, would have a time that no right clock has shown yet.
-
-    `above`: the instant to exceed, None for a time that is only reserved. `time`: its requested or completion time.
-    `chosen`: the time of the new instant. `ahead`: how far that is ahead of this process's clock, None if it is not a
-    date."""
+    `above`: the instant to exceed, None for a reserved time. `time`: its requested or completion time. `chosen`: the
+    time of the new instant. `ahead`: how far that is ahead of this process's clock, None if it is not a date."""
     name = f"{above.action} {above.requested_time}" if above is not None else f"the reserved time {time}"
     if above is not None and time == above.completion_time:
         name += f", which completed at {time}"

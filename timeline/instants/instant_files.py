@@ -39,8 +39,7 @@ class StateFiles:
         return self.of.get(instant.identity, ())
 
     def written(self, instants: Iterable[Instant], moment: Callable[[int], str]) -> dict[str, str]:
-        """When the completed files of instants were written, by requested time. `moment`: converts a modification time
-        to an instant time."""
+        """When completed files were written, by requested time. `moment`: makes an instant of a modification time."""
         return {
             i.requested_time: moment(f.modified_ms)
             for i in instants
@@ -107,8 +106,7 @@ class InstantFiles:
 
     def commit_metadata(self, instant: Instant) -> CommitMetadata:
         """The metadata of a completed write. Hudi writes the file in place on local storage, so a reader may see it
-        empty or incomplete for a short time. Metadata that cannot be decoded is therefore read again a few times before
-        an error is raised."""
+        empty or incomplete for a short time. Metadata that cannot be decoded is read again a few times."""
         return self._decoded(instant, decode_commit)
 
     def _decoded(self, instant: Instant, decode: Callable[[bytes, str], CommitMetadata]) -> CommitMetadata:
@@ -271,8 +269,7 @@ _PLAN = root_record(
 
 def retained_by(files: InstantFiles, clean: Instant) -> str:
     """The earliest commit that a clean retained, by its requested time; the clean's own if it retained file versions.
-    "": the clean removed nothing. MalformedError: its record or plan cannot be read, or its plan is missing.
-    MissingFileError: its record is missing."""
+    "": the clean removed nothing. MalformedError, MissingFileError: its record or plan."""
     if clean.completed:
         path = files.path(clean)
         try:

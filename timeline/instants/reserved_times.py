@@ -92,8 +92,7 @@ def reserved_times(
     storage: Storage, timeline: Timeline, instants: Iterable[str], moment: Callable[[int], str]
 ) -> Iterator[str]:
     """Recorded instants, and completion times that were decided but may not be visible yet. `timeline`: loaded under
-    the lock. `instants`: recorded ones. `moment`: converts milliseconds since the epoch to an instant time of the
-    table."""
+    the lock. `instants`: recorded ones. `moment`: an instant time of ms since the epoch."""
     pending = {i.requested_time for i in timeline.pending_merges}
     active = {i.requested_time for i in timeline.instants}
     for instant in instants:
@@ -120,9 +119,8 @@ def _decided(storage: Storage, instant: str, moment: Callable[[int], str]) -> It
 
 
 def _by_outcome(storage: Storage, path: str, moment: Callable[[int], str]) -> Iterator[str]:
-    """The completion time that an attempt decided, if any, by its outcome; an upper bound if that is unreadable. The
-    upper bound is the time at which the storage received the record: the completion time was chosen before that, by the
-    clock, above all times in use."""
+    """The completion time that an attempt decided, if any, by its outcome; an upper bound if that is unreadable. That
+    is the time at which the storage received the record: the completion time was chosen before."""
     entry = storage.find(path)
     if entry is None:
         return

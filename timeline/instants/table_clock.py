@@ -97,8 +97,7 @@ class TableClock:
     def next_time(self, timeline: Timeline, also_above: Iterable[str] = (), undone: Collection[str] = ()) -> str:
         """A time greater than the clock and every used time: those of the timeline, reserved ones, and `also_above`.
         This is the only way to choose an instant or a completion time. `timeline`: loaded under the table lock.
-        `undone`: times of instants that are about to be undone. ClockError: see `clock_check`; also if the time would
-        be in the future, see `_chosen`."""
+        `undone`: times of instants that are about to be undone. ClockError: see `clock_check` and `_chosen`."""
         verdict = self.check_zone(timeline)
         check_clock(self.storage, timeline.written, clock_ms, self.options)
         used = [*self._used(timeline, undone), *(_Used(time, None, always=True) for time in also_above)]

@@ -59,11 +59,9 @@ class Timeline:
 
     @cached_property
     def _writes(self) -> dict[str, Instant]:
-        """Writes by requested time; if a writer and a table service have the same time, the writer's instant.
-
-        A writer that takes no lock may start in the same millisecond as a plan. Files and blocks contain only the time.
-        The plan and the commit name the files of the compaction (`ViewFacts`); all other files and blocks of that time
-        belong to the writer."""
+        """Writes by requested time; if a writer and a table service have the same time, the writer's instant. A writer
+        that takes no lock may start in the same millisecond as a plan. Files and blocks contain only the time. The plan
+        and the commit name the files of the compaction (`ViewFacts`); all others of that time are the writer's."""
         found: dict[str, Instant] = {}
         for instant in self.instants:
             other = found.get(instant.requested_time)
@@ -147,8 +145,7 @@ class Timeline:
 
     def completion_time(self, time: str) -> str | None:
         """When a write completed; None while it is pending, and for unknown instants. An instant older than the active
-        timeline that the archive lacks too counts as completed after all others: Hudi assigns its logs to the newest
-        slice."""
+        timeline that the archive lacks counts as the last: Hudi puts its logs on the newest slice."""
         instant = self.completed_writes.get(time) or self._archived_writes.get(time)
         if instant is not None:
             return self.completed_at(instant)
@@ -160,8 +157,7 @@ class Timeline:
         return instant.completion_time or self.legacy_completions.get(time) or time
 
     def moment_of(self, write: Instant) -> str:
-        """When a completed write became visible: its completion time; on version 6, which has none, its requested time.
-        Incremental reads are ordered by this time."""
+        """When a completed write became visible: its completion time, on version 6 its requested time."""
         return self.completed_at(write) if self.layout.has_completion_times else write.requested_time
 
     def counts_from(self, write: Instant) -> str:
@@ -184,8 +180,8 @@ class Timeline:
     @cached_property
     def may_be_archived_later(self) -> bool:
         """Whether archived instants may be later than the start. Archival continues beyond savepoints, whose own
-        instants stay. And a writer whose clock is slow may begin a write before instants that are archived already;
-        Hudi counts from the first completed write."""
+        instants stay. And a writer with a slow clock may begin a write before archived instants; Hudi counts from the
+        first completed."""
         return self.start in self.pending_writes or any(i.action == "savepoint" for i in self.instants)
 
     def may_be_cleaned_since(self, before: Timeline) -> bool:
@@ -221,8 +217,7 @@ class Timeline:
         return replace(self, archived=found)
 
     def used_times(self, without: Collection[str] = ()) -> Iterator[str]:
-        """Every requested and completion time; a new time must exceed all of them. `without`: requested times of the
-        instants to omit."""
+        """Every requested and completion time. `without`: requested times of the instants to omit."""
         for instant in (*self.instants, *self.archived):
             if instant.requested_time in without:
                 continue

@@ -35,8 +35,7 @@ class TriggerStrategy(Enum):
 @dataclass(frozen=True, kw_only=True)
 class TriggerOptions:
     """When to request a compaction (stages: trigger, gate). The default strategy is not Hudi's: NUM_COMMITS fires at
-    every commit while a plan is pending. ALWAYS ignores `gate_s`: a process that asks once does not come back to use
-    the gate."""
+    every commit while a plan is pending. ALWAYS ignores `gate_s`: who asks once does not come back."""
 
     strategy: TriggerStrategy = option(
         TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST,

@@ -160,8 +160,8 @@ def may_be_written(storage: Storage, path: str, instant: str, now_ms: int, expir
 
 class Heartbeats:
     """The lapses of a heartbeat. After one its process may have been declared dead, and must not complete the instant.
-    `keep_on_error`: after an error the file is kept, as by Hudi, for the process that rolls the instant back. Set it
-    once there is something to roll back."""
+    `keep_on_error`: after an error the file is kept, as by Hudi, for who rolls the instant back. Set it once there is
+    something to."""
 
     def __init__(self) -> None:
         self.keep_on_error = False

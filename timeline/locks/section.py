@@ -1,8 +1,8 @@
 """A section under a lock: the check that the lock is still held; and the holder of a lock, without taking it.
 
 A lock may be lost inside a section: it expires while the process stalls, or a renewal is refused. The safety of a
-compaction does not depend on the check, which is one more fence. The holder is read from the locks of this machine's
-kernel, or from Hudi's lock object."""
+compaction does not depend on the check, which is one more fence. The holder is read from this machine's kernel, or
+Hudi's lock object."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ the outcome record, not from the lock alone. No process holds it during long wor
 | `file:...`, `storage` on a local file system | the locks of this machine's kernel |
 | FileSystemBasedLockProvider | whether its file exists |
 
-hoodie.properties may have Hudi's names of the providers. Other locks (DynamoDB, Hive Metastore, in-process) are shown
-as unknown, never as free."""
+hoodie.properties may have Hudi's names of the providers. Others (DynamoDB, Hive Metastore) are shown as unknown."""
 
 from __future__ import annotations
 

@@ -152,8 +152,7 @@ def connection(
     most_delay_s: float = 1.0,
     on_end: Callable[[], None] = lambda: None,
 ) -> Any:
-    """A client of these servers, without a chroot, that is not started yet. `on_end`: called when the client ends
-    because a server refuses its user."""
+    """A client of these servers, not started yet. `on_end`: called when a server refuses its user."""
     from kazoo.client import KazooClient  # late: the import is slow, and few processes need it
 
     from .zookeeper_handler import Handler

@@ -6,8 +6,7 @@ Costs of a file slice: `source` is what is read, `io` adds what is written. Both
     read    base file and all log files (data and delete blocks)
     write   the base file again, or Hudi's target size of a new base file for a slice without one
 
-Megabytes are integers of 1 << 20 bytes; read and write are floored separately before they are added, so a small slice
-costs 0 MB."""
+Megabytes are integers of 1 << 20 bytes; read and write are floored before they are added: a small slice costs 0 MB."""
 
 from __future__ import annotations
 

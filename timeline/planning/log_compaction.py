@@ -6,8 +6,8 @@
 A piece is the set of blocks of one instant in the slice that readers still merge. Readers put a log compaction in the
 place of its newest original, so merging neighbours keeps the order of all other blocks. A pending write could still
 come between neighbours: from table version 8 on a log file sorts by its writer's instant, which is chosen when the
-write starts, whenever the write completes. So a run ends at such an instant and another begins. (Version 6 is planned
-only while no write is pending.)"""
+write starts, whenever the write completes. So a run ends at such an instant and another begins. (Version 6: no write is
+pending.)"""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRun:
-    """Pieces, oldest first, of which any neighbours may be merged. `bottom`: the slice's logs have no piece below the
-    first one, and cannot get one."""
+    """Pieces, oldest first, of which any neighbours may be merged. `bottom`: no piece of the slice is, or can come,
+    below."""
 
     pieces: tuple[LogPiece, ...]
     bottom: bool

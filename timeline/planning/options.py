@@ -18,10 +18,8 @@ from .universal import PickOptions
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptions, BoundOptions):
     """When to request a compaction (trigger, urgency), of what (strategy, picking), and how much of it (bounds).
-
-    `incremental`: skip partitions that were not written since the last plan and in which it left nothing out; without
-    it all partitions are examined. `exclude`: shell patterns of complete partition paths, or of `partition/file group
-    id`."""
+    `incremental`: skip partitions that were not written since the last plan and in which it left nothing out; else all
+    are examined. `exclude`: shell patterns of complete partition paths, or of `partition/file group id`."""
 
     incremental: bool = option(True, "look only at partitions written since the last plan, and at what it left out")
     exclude: tuple[str, ...] = option(
@@ -71,8 +69,8 @@ class Due:
 
 
 def due(timeline: Timeline, now: datetime, options: ScheduleOptions, *, left_out: bool = False) -> Due:
-    """Whether something may be due, by the timeline alone (pure). `now`: the table's clock; `left_out`: whether
-    the last request left something out."""
+    """Whether something is due, by the timeline alone. `now`: the table's clock; `left_out`: the last request left
+    something out."""
     trigger = triggered(timeline, now, options)
     urgent = not trigger.fired and not trigger.held and options.fires(*unplanned(timeline, now), left_out=left_out)
     return Due(

@@ -69,7 +69,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """The content of each plan, in order; if there is no plan, the reason is in `why`. `waits_for`: the pending write
+    """The plans, in order; `why`: the reason if there is none. `waits_for`: the pending write
     that prevents the plans. `again`: partitions in which something was left out. `closed_in`: where the last plan
     closed; later partitions were not examined."""
 

@@ -42,8 +42,8 @@ from .universal import MergeKind, Picking
 
 def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]) -> list[CompactionPlan]:
     """The plan of each request, in the order of their instants. The last plan records where the next planning must
-    look. Hudi 1.2 looks for logs only in partitions written since the last plan, and in those that the plan left out,
-    on version 6 too (0.15 ignores the field)."""
+    look. Hudi 1.2 looks for logs only in partitions written since the last plan, and in those it left out, on version 6
+    too (0.15 does not)."""
     found = [kind_of for plan in planned.plans for kind_of in _by_kind(plan)]
     last = len(found) - 1
     result: list[CompactionPlan] = []
@@ -220,9 +220,8 @@ def _make_visible(table: Table, one: Requested) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Busy:
-    """File groups in pending log compactions and clusterings, with the reason: not planned before these complete.
-    `unreadable`: pending log compactions with unreadable plans, whose file groups are unknown. `hashed`: see
-    `left_to_hudi.merges_no_logs`."""
+    """File groups in pending log compactions and clusterings, with the reason: they are not planned. `unreadable`:
+    pending log compactions with unreadable plans, whose file groups are unknown. `hashed`: `merges_no_logs`."""
 
     groups: Mapping[GroupKey, str]
     unreadable: tuple[str, ...] = ()

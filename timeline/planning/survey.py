@@ -157,8 +157,7 @@ class Survey:
 
     def refused(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, str | None]]:
         """Why a compactor would refuse each candidate, by `check_slice` and `check_base`; a few candidates ahead. An
-        unreadable file is also a reason, only for its own candidate. UnsupportedError, MalformedError: no slice of this
-        table can be merged."""
+        unreadable file is a reason, too. UnsupportedError, MalformedError: no slice of this table can be merged."""
         source = iter(candidates)
         first = next(source, None)
         if first is None:

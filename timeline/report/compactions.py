@@ -99,8 +99,7 @@ class SlowestGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletedCompaction:
     """A completed compaction. `took_s`: from its request to its end. `work_s`: summed over all file groups. `by`,
-    `balanced`, and what a ledger counts: None without a ledger, as after Hudi's. `problem`: its commit or ledger cannot
-    be read."""
+    `balanced`, and counts: None without a ledger, as after Hudi's. `problem`: its commit or ledger cannot be read."""
 
     instant: str
     completion_time: str | None

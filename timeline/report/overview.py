@@ -234,8 +234,7 @@ class Overview:
 def overview(
     table: Table, *, archived: bool = False, pending_only: bool = False, kinds: Kinds | None = None
 ) -> Overview:
-    """Settings, instants and pending instants. MissingFileError: a writer moved a file during the read, see
-    `from_one_snapshot`."""
+    """MissingFileError: a writer moved a file during the read, see `from_one_snapshot`."""
     timeline, clock = table.load_timeline(archived=archived), Clock.of(table)
     return Overview(
         table=_settings(table),

@@ -26,7 +26,6 @@ from .asgi import (
     Send,
     encoded,
     headers_of,
-    need,
     parameters,
     send_answer,
     send_error,
@@ -34,7 +33,7 @@ from .asgi import (
 )
 from .loading import load_partitions
 from .marker_app import MARKER_PREFIX, MarkerApp
-from .routes import EMPTY, PREFIX, ROUTES, Fresh, Question, Route
+from .routes import EMPTY, PREFIX, ROUTES, Fresh, Question, Route, need
 from .served_tables import Held, ServedTable, ServedTables, spelled
 from .table_state import NO_INSTANT, ClientState, ServedState
 from .view_json import Printer
@@ -182,8 +181,8 @@ _HEALTH = ("/healthz", "/readyz")
 
 
 class ServiceApp:
-    """An ASGI application. `markers`: whether it serves markers of writers. `pages`: answers all other requests;
-    `login`: answers people without the token."""
+    """`markers`: whether markers of writers are served. `pages` answers all other requests, `login` people without the
+    token."""
 
     def __init__(
         self,
@@ -222,7 +221,7 @@ class ServiceApp:
             return self._health
         if reason := self._access.refusal(given):
             raise Refused(403, reason)
-        of_hudi = self._of_hudi(path)
+        of_hudi = self._hudi if path.startswith(PREFIX) else self._markers if path.startswith(MARKER_PREFIX) else None
         if of_hudi is not None:
             client = scope["client"]
             if not self._access.is_hudi_client(client[0] if client else None):
@@ -235,11 +234,6 @@ class ServiceApp:
         if self._login is None:
             raise Refused(401, "this needs the token")
         return self._login
-
-    def _of_hudi(self, path: str) -> App | None:
-        if path.startswith(PREFIX):
-            return self._hudi
-        return self._markers if path.startswith(MARKER_PREFIX) else None
 
     async def _health(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`/readyz`: ready once each table was read or has an error."""

@@ -126,19 +126,10 @@ async def form_of(receive: Receive) -> bytes:
     return body
 
 
-def need(given: Mapping[str, str], name: str) -> str:
-    """A mandatory parameter; UsageError if it is missing."""
-    if name not in given:
-        raise UsageError(f"the parameter {name} is missing", expected=f"{name}=... in the query string")
-    return given[name]
-
-
 def parameters(query: bytes) -> dict[str, str]:
-    """The parameters of a request to Hudi's routes; of a repeated one the first counts, as on Hudi's server.
-
-    Any name is accepted: Hudi's server looks up the names that it knows, so a newer client may send further ones.
-    Refused, UsageError: too long, or not encoded as a form.
-    """
+    """The parameters of a request to Hudi's routes; of a repeated one the first counts, as on Hudi's server. Any name
+    is accepted: Hudi's server looks up the names that it knows, so a newer client may send further ones. Refused,
+    UsageError: too long, or not encoded as a form."""
     found: dict[str, str] = {}
     for name, value in _pairs(query):
         found.setdefault(name, value)
@@ -147,9 +138,7 @@ def parameters(query: bytes) -> dict[str, str]:
 
 def own_parameters(query: bytes, *names: str) -> dict[str, str]:
     """The parameters of a query string or form for pages, their JSON and metrics, which take these names alone.
-
-    Refused: as `parameters`. UsageError: as there; another name, or a name that is given twice.
-    """
+    Refused: as `parameters`. UsageError: as there; another name, or a name that is given twice."""
     found: dict[str, str] = {}
     for name, value in _pairs(query):
         if name not in names:

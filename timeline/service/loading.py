@@ -12,8 +12,8 @@ Which partitions are listed again when a timeline has changed:
 
 Archiving an instant changes no file, and its writes count as before. Its records about file groups are removed from the
 facts without a listing, see `forgotten`. After a restore, an upgrade, or a client's `refresh/` all is loaded again.
-From time to time a load also lists the partition that was listed longest ago: that finds changes that no instant names,
-such as a file that was removed by hand."""
+From time to time a load also lists the partition that was listed longest ago: that finds changes without an instant, as
+a file removed by hand."""
 
 from __future__ import annotations
 
@@ -80,10 +80,8 @@ class _Passed:
         self._first, self._last, self._timeline = first, last, timeline
 
     def has_any(self, files: PartitionFiles) -> bool:
-        return self._first != self._last and any(map(self._passed, files.times))
-
-    def _passed(self, time: str) -> bool:
-        return self._first <= time < self._last and time not in self._timeline.completed_writes
+        passed = (time for time in files.times if self._first <= time < self._last)
+        return self._first != self._last and any(time not in self._timeline.completed_writes for time in passed)
 
 
 def above(partition: str, others: Iterable[str]) -> bool:
@@ -94,9 +92,8 @@ _OLDEST_LISTED = 1
 
 
 def load_state(table: Table, before: ServedState | None = None, *, sweep: bool = True) -> ServedState:
-    """The current state of the table. `before`: an earlier state; None: everything is read. `sweep`: also list the
-    partition that was listed longest ago. PhantombaseError: the table cannot be read. A partition with a lost or
-    damaged file is in the state, and `refused`."""
+    """The current state of the table. `before`: an earlier state; None: everything is read. `sweep`: also list one more
+    partition. PhantombaseError: the table cannot be read. A partition with a lost or damaged file is `refused`."""
     return from_one_snapshot(lambda: _load(table.snapshot(records=False), before, sweep))
 
 

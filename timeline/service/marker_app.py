@@ -17,7 +17,8 @@ from ..storage.contract import Storage
 from ..storage.folders import HOODIE, marker_folder
 from ..storage.open_storage import open_storage
 from ..table.traces import TIMELINE_SERVER, TYPE_FILE, Marker, delete_markers, list_markers
-from .asgi import Receive, Refused, Scope, Send, encoded, need, parameters, send_answer, send_error
+from .asgi import Receive, Refused, Scope, Send, encoded, parameters, send_answer, send_error
+from .routes import need
 from .served_tables import ServedTable, ServedTables, spelled
 from .view_json import Json
 
@@ -155,10 +156,7 @@ _FOLDERS_MAX = 1000
 _METHODS = {
     "create": "POST",
     "dir/delete": "POST",
-    "dir/exists": "GET",
-    "all": "GET",
-    "create-and-merge": "GET",
-    "append": "GET",
+    **dict.fromkeys(("dir/exists", "all", "create-and-merge", "append"), "GET"),
 }
 
 

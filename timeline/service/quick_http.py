@@ -27,8 +27,7 @@ class _TooLongError(Exception):
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection. A request line that is too long gets 414, headers 431, a body 413; a request that does not arrive
-    in time is cut off."""
+    """One connection. A too long request line gets 414, headers 431, a body 413; a late request is cut off."""
 
     _refusal = (400, "")
     _header_bytes = _body_bytes = 0

@@ -5,8 +5,8 @@ partitions that it touches, not on the size of the table."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..errors import MalformedError, MissingFileError, UnsupportedError
@@ -20,8 +20,6 @@ from ..storage.contract import Entry, list_of_table
 from ..table.table import Table
 from ..view.view import GroupKey, ViewFacts
 from ..view.witness import Later, NamedFile, Witness, files_of, merged_by
-
-_NO_LATER: Mapping[str, Later] = {}
 
 FileIds: TypeAlias = frozenset[str]
 
@@ -54,32 +52,14 @@ def of_commit(metadata: CommitMetadata, family: str) -> Recorded:
     written = metadata.partition_to_write_stats
     named = family == "commit" or (family == "replacecommit" and metadata.operation_type == CLUSTER)
     replaced = _by_partition(metadata.replaced_groups) if family == "replacecommit" else {}
+    bases = {p: {s.file_id: s.path.rpartition("/")[2] for s in of if s.file_id and s.path} for p, of in written.items()}
     return Recorded(
         partitions=frozenset(written) | frozenset(metadata.partition_to_replace_file_ids or ()),
-        bases={
-            partition: {s.file_id: s.path.rpartition("/")[2] for s in stats if s.file_id and s.path}
-            for partition, stats in written.items()
-        }
-        if named
-        else {},
+        bases=bases if named else {},
         replaced=replaced,
         operation=metadata.operation_type,
         named=files_of(metadata),
     )
-
-
-def of_plan(plan: CompactionPlan) -> Recorded:
-    groups = _by_partition(plan.groups)
-    return Recorded(partitions=frozenset(groups), planned={} if plan.merges_logs else groups, plan=plan)
-
-
-def of_clustering(groups: Collection[GroupKey]) -> Recorded:
-    return Recorded(clustered=frozenset(groups))
-
-
-def of_removal(files: Iterable[tuple[str, str]]) -> Recorded:
-    """A clean or a rollback: (partition, anything) of what it removes or adds."""
-    return Recorded(partitions=frozenset(partition for partition, _ in files))
 
 
 Records: TypeAlias = Sequence[tuple[Instant, Recorded]]
@@ -105,11 +85,15 @@ class FactsByPartition:
     ) -> None:
         self._records = [(i, r) for i, r in records if r.bases or r.replaced or r.planned or r.named]
         merging = ((i.requested_time, r.plan) for i, r in records if r.plan is not None and not r.plan.merges_logs)
-        self._plans = tuple((time, merged_by(plan)) for time, plan in merging)
-        self._shared, self._uncompleted = shared, uncompleted
+        self._shared = shared
         writes = [(i.requested_time, r) for i, r in records if i.is_write and i.completed]
-        self._unread = frozenset(time for time, r in writes if r.named is None)
-        self._known = frozenset(time for time, _ in writes) - self._unread
+        unread = frozenset(time for time, r in writes if r.named is None)
+        self._witness = Witness(
+            known=frozenset(time for time, _ in writes) - unread,
+            unread=unread,
+            plans=tuple((time, merged_by(plan)) for time, plan in merging),
+            uncompleted=uncompleted,
+        )
 
     def of(self, partition: str) -> ViewFacts:
         plans: dict[GroupKey, str] = {}
@@ -126,13 +110,7 @@ class FactsByPartition:
                 plans[partition, file_id] = time
             if recorded.named and partition in recorded.named:
                 named.append((time, {partition: recorded.named[partition]}))
-        witness = Witness(
-            known=self._known,
-            writes=tuple(named),
-            unread=self._unread,
-            plans=self._plans,
-            uncompleted=self._uncompleted,
-        )
+        witness = replace(self._witness, writes=tuple(named))
         return ViewFacts(
             pending_plans=plans, replaced=replaced, compacted=compacted, shared=self._shared, witness=witness
         )
@@ -142,14 +120,8 @@ _NONE: Mapping[str, Any] = {}
 
 
 def planned_twice(records: Records) -> bool:
-    plans = [(partition, ids) for _, r in records for partition, ids in r.planned.items()]
-    seen: dict[str, set[str]] = {}
-    for partition, ids in plans:
-        before = seen.setdefault(partition, set())
-        if not before.isdisjoint(ids):
-            return True
-        before |= ids
-    return False
+    groups = [(partition, i) for _, r in records for partition, ids in r.planned.items() for i in ids]
+    return len(set(groups)) < len(groups)
 
 
 def _by_partition(groups: Iterable[GroupKey]) -> dict[str, FileIds]:
@@ -220,17 +192,20 @@ def _read(table: Table, instant: Instant) -> Recorded:
                 raise
             return TORN
     if instant.action in MERGES:
-        return of_plan(table.compaction_plan(instant.requested_time))
+        plan = table.compaction_plan(instant.requested_time)
+        groups = _by_partition(plan.groups)
+        return Recorded(partitions=frozenset(groups), planned={} if plan.merges_logs else groups, plan=plan)
     path = table.instant_path(_source(instant))
     if instant.is_write:
-        return of_clustering(pending_clustering_file_groups(table.storage.read(path), path))
+        return Recorded(clustered=frozenset(pending_clustering_file_groups(table.storage.read(path), path)))
     try:
         if instant.action == "clean":
             clean = decode_clean_plan(table.storage.read(path), path)
-            return of_removal([(p, "") for p in (*clean.files, *clean.partitions)])
+            return Recorded(partitions=frozenset((*clean.files, *clean.partitions)))
         if instant.action == "rollback":
             undone = decode_rollback_plan(table.storage.read(path), path)
-            return of_removal([*undone.doomed, *((s.partition, s.file_id) for s in undone.revoked)])
+            doomed = frozenset(partition for partition, _ in undone.doomed)
+            return Recorded(partitions=doomed.union(s.partition for s in undone.revoked))
     except (MalformedError, MissingFileError, UnsupportedError):
         pass  # what it removes is unknown
     return ANYTHING

@@ -8,14 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from operator import ge, le, lt
 
 from ..errors import UsageError
+from ..format.compaction_plan import CompactionPlan
 from ..format.layout import Slicing
 from ..view.view import BaseFile, FileGroup, FileSlice, ViewFacts, is_replaced, latest_base
 from .table_state import PartitionFiles, PendingFiles, ServedState, counted
 from .view_json import Json, Printer, clustering_operation, compaction_operation, instant
 
 PREFIX = "/v1/hoodie/view/"
+
+
+def need(given: Mapping[str, str], name: str) -> str:
+    """A mandatory parameter; UsageError if it is missing."""
+    if name not in given:
+        raise UsageError(f"the parameter {name} is missing", expected=f"{name}=... in the query string")
+    return given[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +38,7 @@ class Question:
     pending: Mapping[str, PendingFiles] = field(default_factory=dict)
 
     def need(self, name: str) -> str:
-        """A mandatory parameter; UsageError if it is missing."""
-        if name not in self.given:
-            raise UsageError(f"the parameter {name} is missing", expected=f"{name}=... in the query string")
-        return self.given[name]
+        return need(self.given, name)
 
     @property
     def partition(self) -> PartitionFiles:
@@ -107,9 +113,6 @@ class Route:
     looks: bool = False
 
 
-# --- slices --------------------------------------------------------------------------------------------------------
-
-
 def _newest(group: FileGroup) -> FileSlice | None:
     return group.slices[-1] if group.slices else None
 
@@ -127,10 +130,6 @@ def _committed(q: Question, group: FileGroup) -> FileGroup:
 
 def _latest_slices(q: Question) -> Json:
     return q.slices(map(_newest, q.partition.live))
-
-
-def _latest_slices_inflight(q: Question) -> Json:
-    return q.slices(map(_newest, q.with_pending.with_all))
 
 
 def _latest_slice(q: Question) -> Json:
@@ -223,17 +222,6 @@ def _merged_slices_inflight(q: Question) -> Json:
     return q.slices(_merged(g, bound) for g in live(q.partition, q.with_pending.with_logs, bound))
 
 
-# --- base files ----------------------------------------------------------------------------------------------------
-
-
-def _latest_bases(q: Question) -> Json:
-    return q.bases(map(latest_base, q.partition.live))
-
-
-def _latest_bases_of_table(q: Question) -> Json:
-    return q.bases(latest_base(g) for _, p in q.all_files() for g in p.live)
-
-
 def _latest_base(q: Question) -> Json:
     return q.bases(map(latest_base, q.group()))
 
@@ -263,47 +251,17 @@ def _bases_in_range(q: Question) -> Json:
     )
 
 
-def _all_bases(q: Question) -> Json:
-    return q.bases(s.base for g in q.partition.live for s in g.slices)
-
-
-# --- file groups, pending operations, instants ---------------------------------------------------------------------
-
-
 def _file_groups(q: Question) -> Json:
     return q.groups(live(q.partition, q.with_pending.with_all))
 
 
-def _replaced(q: Question, counts: Callable[[str], bool]) -> Json:
+def _replaced(q: Question, is_in: Callable[[str, str], bool], bound: str) -> Json:
     replaced = q.partition.facts.replaced
-    return q.groups(g for g in q.partition.groups if g.key in replaced and counts(replaced[g.key]))
+    return q.groups(g for g in q.partition.groups if g.key in replaced and is_in(replaced[g.key], bound))
 
 
-def _replaced_before(q: Question) -> Json:
-    bound = q.given.get("maxinstant", "")
-    return _replaced(q, lambda time: time < bound)
-
-
-def _replaced_before_or_on(q: Question) -> Json:
-    bound = q.given.get("maxinstant", "")
-    return _replaced(q, lambda time: time <= bound)
-
-
-def _replaced_after_or_on(q: Question) -> Json:
-    bound = q.need("mininstant")
-    return _replaced(q, lambda time: time >= bound)
-
-
-def _compactions(q: Question) -> Json:
-    return [compaction_operation(o, time) for time, plan in q.state.plans.items() for o in plan.operations]
-
-
-def _log_compactions(q: Question) -> Json:
-    return [compaction_operation(o, time) for time, plan in q.state.log_plans.items() for o in plan.operations]
-
-
-def _clusterings(q: Question) -> Json:
-    return [clustering_operation(key, i) for key, i in q.state.clusterings.items()]
+def _operations(plans: Mapping[str, CompactionPlan]) -> Json:
+    return [compaction_operation(o, time) for time, plan in plans.items() for o in plan.operations]
 
 
 def _last_instant(q: Question) -> Json:
@@ -321,7 +279,9 @@ def _done(q: Question) -> Json:
 ROUTES: Mapping[str, Route] = {
     "slices/partition/latest": Route(answer=_latest_slices, alone=True),
     "slices/partition/latest/stateless": Route(answer=_latest_slices, fresh=Fresh.ALWAYS),
-    "slices/partition/latest/inflight": Route(answer=_latest_slices_inflight, fresh=Fresh.ALWAYS),
+    "slices/partition/latest/inflight": Route(
+        answer=lambda q: q.slices(map(_newest, q.with_pending.with_all)), fresh=Fresh.ALWAYS
+    ),
     "slices/file/latest": Route(answer=_latest_slice, alone=True),
     "slices/uncompacted/partition/latest": Route(answer=_uncompacted, fresh=Fresh.PENDING),
     "slices/all": Route(answer=_all_slices, fresh=Fresh.PENDING),
@@ -333,23 +293,25 @@ ROUTES: Mapping[str, Route] = {
     "slices/merged/beforeoron/latest": Route(answer=_merged_slices, alone=True),
     "slices/merged/beforeoron/inflight/latest": Route(answer=_merged_slices_inflight, fresh=Fresh.ALWAYS),
     "slice/merged/beforeoron/latest": Route(answer=_merged_slice, alone=True),
-    "datafiles/latest/partition": Route(answer=_latest_bases, alone=True),
-    "datafiles/all/latest": Route(answer=_latest_bases_of_table),
+    "datafiles/latest/partition": Route(answer=lambda q: q.bases(map(latest_base, q.partition.live)), alone=True),
+    "datafiles/all/latest": Route(answer=lambda q: q.bases(latest_base(g) for _, p in q.all_files() for g in p.live)),
     "datafile/latest/partition": Route(answer=_latest_base, alone=True),
     "datafile/on/latest": Route(answer=_base_on, alone=True),
     "datafiles/beforeoron/latest": Route(answer=_bases_before_or_on, alone=True),
     "basefiles/all/beforeoron": Route(answer=_all_bases_before_or_on),
     "datafiles/range/latest": Route(answer=_bases_in_range),
-    "datafiles/all": Route(answer=_all_bases, alone=True),
+    "datafiles/all": Route(answer=lambda q: q.bases(s.base for g in q.partition.live for s in g.slices), alone=True),
     "filegroups/all/partition": Route(answer=_file_groups, fresh=Fresh.PENDING),
     "filegroups/all/partition/stateless": Route(answer=_file_groups, fresh=Fresh.ALWAYS),
-    "filegroups/replaced/partition": Route(answer=lambda q: _replaced(q, lambda _: True)),
-    "filegroups/replaced/before": Route(answer=_replaced_before),
-    "filegroups/replaced/beforeoron": Route(answer=_replaced_before_or_on),
-    "filegroups/replaced/afteroron": Route(answer=_replaced_after_or_on),
-    "compactions/pending": Route(answer=_compactions),
-    "logcompactions/pending": Route(answer=_log_compactions, looks=True),
-    "clustering/pending": Route(answer=_clusterings, looks=True),
+    "filegroups/replaced/partition": Route(answer=lambda q: _replaced(q, ge, "")),
+    "filegroups/replaced/before": Route(answer=lambda q: _replaced(q, lt, q.given.get("maxinstant", ""))),
+    "filegroups/replaced/beforeoron": Route(answer=lambda q: _replaced(q, le, q.given.get("maxinstant", ""))),
+    "filegroups/replaced/afteroron": Route(answer=lambda q: _replaced(q, ge, q.need("mininstant"))),
+    "compactions/pending": Route(answer=lambda q: _operations(q.state.plans)),
+    "logcompactions/pending": Route(answer=lambda q: _operations(q.state.log_plans), looks=True),
+    "clustering/pending": Route(
+        answer=lambda q: [clustering_operation(key, i) for key, i in q.state.clusterings.items()], looks=True
+    ),
     "timeline/instant/last": Route(answer=_last_instant, checked=False),
     "timeline/instants/all": Route(answer=_instants, checked=False),
     "refresh": Route(answer=_done, method="POST", checked=False),

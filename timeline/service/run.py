@@ -40,8 +40,7 @@ _NEVER = 1 << 30
 
 
 async def collect_from_time_to_time(loaded: Callable[[], int]) -> None:
-    """Runs until cancelled. `loaded`: the number of states loaded in full so far, which later collections do not
-    visit."""
+    """Runs until cancelled. `loaded`: the number of full loads so far; collections do not visit these states."""
     seen = loaded()
     young, middle, full = gc.get_threshold()
     gc.set_threshold(young, middle, _NEVER)

@@ -78,8 +78,7 @@ class ServedTable:
         return self.newest or await self.load()
 
     async def agreed(self, client: ClientState) -> Held:
-        """The state from which a client is answered. BehindError: no known state has the client's timeline.
-        PhantombaseError: the table cannot be read."""
+        """The state for a client. BehindError: none has its timeline. PhantombaseError: the table cannot be read."""
         self.used_s = time.monotonic()
         known = tuple(self._held)
         found = _find(known, client)
@@ -92,8 +91,7 @@ class ServedTable:
         return found
 
     async def load(self, *, whole: bool = False) -> Held:
-        """A state whose load began after this call; calls during a load share the next one. `whole`: everything is read
-        again."""
+        """A state whose load began after this call; calls during a load share the next. `whole`: all is read again."""
         self._whole = self._whole or whole
         running = self._flight
         if running is not None and not running.done():
@@ -199,9 +197,8 @@ def spelled(base_path: str) -> str:
 
 
 class ServedTables:
-    """See the module. `paths`: of tables, and patterns (`TablePattern`). `max_bytes`: of all states. `found`: returns
-    the paths of further tables, like a pattern. `clock`: the zone of their instants. UsageError: a path is given
-    twice."""
+    """See the module. `paths`: of tables, and patterns (`TablePattern`). `max_bytes`: of all states. `found`: the paths
+    of further tables. `clock`: the zone of their instants. UsageError: a path is given twice."""
 
     def __init__(
         self,

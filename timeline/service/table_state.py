@@ -14,7 +14,7 @@ from itertools import count
 from ..errors import PhantombaseError
 from ..format.compaction_plan import CompactionPlan
 from ..format.file_name import BaseFileName, parse_data_file
-from ..format.instant import Instant, State
+from ..format.instant import MERGES, Instant, State
 from ..format.table_config import TableConfig
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..storage.contract import Entry, Storage
@@ -50,14 +50,11 @@ def digests(timeline: Timeline) -> frozenset[str]:
     """The hashes that agree with a timeline. Hudi's server also counts pending log compactions, which its clients leave
     out; and it accepts a client that does not know a final `clean` yet."""
     known = counted(timeline)
-    with_log_compactions = tuple(i for i in timeline.instants if i.completed or i.action in _PENDING)
+    with_log_compactions = tuple(i for i in timeline.instants if i.completed or i.action in MERGES)
     forms = [known, with_log_compactions]
     if known and known[-1].action == "clean":
         forms.append(known[:-1])
     return frozenset(map(digest, forms))
-
-
-_PENDING = ("compaction", "logcompaction")
 
 
 def agree(times: Sequence[str], accepted: frozenset[str], client: ClientState) -> bool:

@@ -28,8 +28,8 @@ _NOT_IN_A_URI = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=@/\u0080-\U0010ffff]")
 
 @dataclass(frozen=True, slots=True)
 class Printer:
-    """Prints files below a base path in the client's spelling, without a trailing slash. `modified`: by partition, then
-    file name, in milliseconds since the epoch."""
+    """Prints files below a base path, as the client spells it. `modified`: ms since the epoch, by partition and
+    name."""
 
     base_path: str
     modified: Mapping[str, Mapping[str, int]]

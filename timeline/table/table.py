@@ -87,8 +87,7 @@ class Table:
 
     def snapshot(self, *, reload: bool = True, records: bool = True) -> Table:
         """A snapshot of the table, with the current settings: each request is made once (`SnapshotStorage`). For one
-        step: the next step needs a new snapshot. `reload`: False keeps the settings. `records`: whether the step also
-        reads the records of instants."""
+        step. `reload`: False keeps the settings. `records`: whether the step also reads the records of instants."""
         snapshot = SnapshotStorage(self.storage, {HOODIE, HEARTBEATS, self.config.timeline_folder}, self.kept)
         if reload:
             list_ahead(snapshot, [HOODIE, self.config.timeline_folder], records=records)
@@ -156,8 +155,7 @@ class Table:
             return None
 
     def point_in_time(self, text: str) -> str:
-        """A point in time from a user as an instant time: a time of the timeline, date or not, or see `parse_as_of`.
-        UsageError: neither."""
+        """A user's point in time as an instant time: one of the timeline, or see `parse_as_of`. UsageError: neither."""
         try:
             return parse_as_of(text, self.times.moment)
         except UsageError:
@@ -238,8 +236,7 @@ class Table:
     def newest_schema(
         self, timeline: Timeline, *, before: str | None = None, then: WasVisible | None = None
     ) -> TableSchema:
-        """The schema for reading and compacting, see `find_schema`. `before`: the instant of a compaction. `then`: the
-        past state to read."""
+        """See `find_schema`. `before`: the instant of a compaction. `then`: the past state to read."""
         return find_schema(self.files, timeline, before=before, then=then)
 
     def schema_to_cluster(self, timeline: Timeline) -> TableSchema:
@@ -301,8 +298,7 @@ def open_metadata_table(table: Table) -> Table:
 
     The checks of data tables do not apply: its base files are HFiles, and its records have their own merge rules.
     NotATableError: it does not exist. TableChangedError: it was removed since. MalformedError: its settings are
-    unusable.
-    """
+    unusable."""
     storage = PrefixStorage(without_snapshot(table.storage), METADATA_FOLDER)
     try:
         return Table(storage, load_table_config(storage), clock=table.clock)

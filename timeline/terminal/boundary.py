@@ -4,8 +4,7 @@ Every error is one line on stderr, or one JSON object with `--json`. Exit codes:
 usage, 70 a bug, 130 interrupted.
 
 Commands run without pandas, even if it is installed: pyarrow imports it when it first makes an array or a scalar of a
-Python value, to recognise values of pandas. A command has none, and the import takes 0.4 seconds of processor time: a
-tenth of a small compaction."""
+Python value, to recognise values of pandas. A command has none, and the import takes 0.4 s of processor time."""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ JSON = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command did: its data, and how people read it. `failed`: the exit code is 1 all the same. `error`: the
-    last line for people, on stderr."""
+    """Its data, and how people read it. `failed`: the exit code is 1. `error`: the last line for people, on stderr."""
 
     data: Mapping[str, Any]
     render: Callable[[Any], Iterable[RenderableType]]
@@ -79,8 +78,8 @@ def command(
     Their values are the defaults; a parameter without one has that of the dataclass. A command that returns a
     `CommandResult` has `--json`, and its result is shown. Of several, each takes the place of the one before.
 
-    `json`: its annotation; `names`: other names of the options; `quiet`: see `configure_logging`. UsageError: an option
-    is given twice with different values."""
+    `json`: its annotation; `names`: other names of the options; `quiet`: see `configure_logging`. UsageError: two
+    values of an option."""
     own, shared, each, shows = _declared(function, json)
     groups = {n: g for n, p in own.items() if (g := group_of(p.annotation, p.default)) is not None}
     flags = [flag for group in groups.values() for flag in group.fields]

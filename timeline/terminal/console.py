@@ -1,7 +1,6 @@
 """Terminal code that all commands share: output, progress, logging.
 
-The result is written to stdout (one JSON document with `--json`), all other output to stderr. This module is
-independent of tables."""
+The result is written to stdout (one JSON document with `--json`), all other output to stderr."""
 
 from __future__ import annotations
 

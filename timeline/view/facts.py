@@ -190,8 +190,7 @@ class FactLoader:
         return None if None in targets else {target for target in targets if target is not None}
 
     def read_ahead(self, timeline: Timeline, *, every: bool = False) -> None:
-        """Reads the files that `load` needs, and the newest write, which has the schema, concurrently. `every`: all
-        completed writes."""
+        """Reads the files for `load`, and the newest write, which has the schema, concurrently. `every`: all writes."""
         newest = [timeline.completed_writes[t] for t in sorted(timeline.completed_writes)[-1:]]
         plans = [i.at(State.REQUESTED) for i in timeline.pending_compactions]
         writes = timeline.completed if every else [i for i in timeline.completed if i.family in _RECORDING]
@@ -233,8 +232,7 @@ class FactLoader:
         )
 
     def left_out(self, timeline: Timeline) -> dict[str, dict[GroupKey, str]]:
-        """The planned file groups that each completed compaction left out, with the instants that had replaced them.
-        Errors: of `compaction_plan`."""
+        """The planned file groups that each completed compaction left out, with the instants that replaced them."""
         replaced, found = self.replaced_groups(timeline), dict[str, dict[GroupKey, str]]()
         for done in timeline.completed if replaced else ():
             if done.family == "commit" and (metadata := self.files.commit_metadata(done)).compacted:

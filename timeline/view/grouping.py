@@ -175,8 +175,7 @@ def _homeless(
     there: Iterable[LogFile], stacks: Mapping[str, list[LogFile]], newest: str, timeline: Timeline, as_of: str | None
 ) -> list[Flaw]:
     """Version 6: log files that completed writes name, in no slice: the plan that opened their slice no longer exists.
-    Each is a flaw of the slice below. A file group without such a slice is of a resize of buckets that was rolled
-    back."""
+    Each is a flaw of the slice below. A file group without it is of a resize that was rolled back."""
     if timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
         return []
     placed = {str(log.name) for logs in stacks.values() for log in logs}
@@ -229,9 +228,9 @@ def _gone_logs(key: GroupKey, there: Iterable[LogFile], names: Names, newest: st
 
 
 def _is_stray(log: LogFile, timeline: Timeline, facts: ViewFacts) -> bool:
-    """Versions 8 and 9: whether the delta commit in the name of a log file is known, and does not name it. On version 6
-    the name has another instant, also in tables upgraded from version 6. Log files of new consistent-hashing buckets
-    are named after the resize."""
+    """Versions 8 and 9: whether the delta commit in the name of a log file is known, and does not name it. The names of
+    version 6, also in upgraded tables, have another instant. Those of new hashing buckets are named after the
+    resize."""
     instant = log.name.instant
     if timeline.layout.slicing is Slicing.BY_BASE_INSTANT or instant not in facts.witness.known:
         return False

@@ -8,7 +8,8 @@ all its logs are on base files, and every size is known. Other groups are left t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import NamedTuple, TypeAlias
 
 from ..format.file_name import BASE_NAME, LOG_NAME
@@ -38,15 +39,12 @@ class PlainRules:
     timeline: Timeline
     facts: ViewFacts
     aside: Collection[GroupKey] = frozenset()
-    _completions: dict[str, str | None] = field(default_factory=dict)
-    _committed: dict[str, bool] = field(default_factory=dict)
 
     def split(
         self, partition: str, entries: Iterable[Entry], accept: Callable[[PlainSlice], bool]
     ) -> tuple[list[PlainSlice], list[Entry]]:
         """The newest slices of the plain groups of one partition, and the entries of all other groups. A folder may
-        have the name of a file, but never a size: `view` ignores it. A group whose slice is not accepted is not
-        plain."""
+        have the name of a file, but no size. A group whose slice is not accepted is not plain."""
         if self.facts.shared or self.facts.witness.uncompleted:
             return [], list(entries)
         bases: dict[str, list[tuple[str, Entry]]] = {}
@@ -137,16 +135,13 @@ class PlainRules:
                 found.append(log)
         return found
 
-    def _is_committed(self, instant: str) -> bool:
-        known = self._committed.get(instant)
-        if known is None:
-            known = self._committed[instant] = self.timeline.is_committed(instant)
-        return known
+    @cached_property
+    def _is_committed(self) -> Callable[[str], bool]:
+        return cache(self.timeline.is_committed)
 
-    def _completion_time(self, instant: str) -> str | None:
-        if instant not in self._completions:
-            self._completions[instant] = self.timeline.completion_time(instant)
-        return self._completions[instant]
+    @cached_property
+    def _completion_time(self) -> Callable[[str], str | None]:
+        return cache(self.timeline.completion_time)
 
 
 def _is_whole(writes: tuple[FileRecord, ...] | None, entry: Entry, *, exact: bool = False) -> bool:

@@ -5,8 +5,7 @@
     DC6                         -> logs on the phantom slice SC5, which has no base file yet
 
 **The pending-compaction rule** (`latest_slice`): while SC5 is pending, slice (SC1) and slice (SC5) are read as one:
-base SC1, logs of SC1, then logs of SC5. A base file of instant SC5 is ignored until SC5 is completed. All readers,
-schedulers and compactors use this file."""
+base SC1, logs of SC1, then logs of SC5. A base file of instant SC5 is ignored until SC5 is completed."""
 
 from __future__ import annotations
 
@@ -19,6 +18,7 @@ from typing import Generic, TypeAlias, TypeVar
 from ..format.file_name import BaseFileName, LogFileName
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
+from ..storage.folders import join
 from .witness import Flaw, Marks, Witness
 from .witness import GroupKey as GroupKey
 
@@ -42,7 +42,7 @@ class DataFile(Generic[Name]):
 
     @property
     def path(self) -> str:
-        return f"{self.partition}/{self.name}" if self.partition else str(self.name)
+        return join(self.partition, str(self.name))
 
 
 BaseFile: TypeAlias = DataFile[BaseFileName]
@@ -179,8 +179,7 @@ class TableView:
 
 def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None:
     """The slice that a snapshot reader merges: the newest, or during a pending compaction the two newest as one.
-    `as_of`: only slices with a base instant up to this instant, and logs of writes requested up to it (blocks are
-    filtered separately)."""
+    `as_of`: only slices with a base instant up to this instant, and logs of writes requested up to it."""
     slices = [s for s in group.slices if as_of is None or s.base_instant <= as_of]
     # Logs of writes requested before the base of their slice, and completed after it; version 6 has no such logs.
     later = group.slices[len(slices) :]

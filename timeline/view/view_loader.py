@@ -42,10 +42,8 @@ def _unlike(named: Sizes, listings: Iterable[Listed]) -> Sizes:
 
 def believed(storage: Storage, groups: Iterable[FileGroup]) -> tuple[FileGroup, ...]:
     """The groups without the flaws of base files that are complete, but have another size than their write recorded.
-
-    The footer at the end of a Parquet file shows that the file is complete, and its number of rows; a log file has no
-    footer. Another tool, such as a repair, has then rewritten the file under its name. If the number of rows differs
-    from the recorded one, the flaw is kept."""
+    The footer at the end of a Parquet file shows that the file is complete, and its number of rows; log files have
+    none. Another tool has then rewritten the file. If its number of rows is another, the flaw is kept."""
     return tuple(_believed(storage, group) if group.flaws else group for group in groups)
 
 
@@ -179,8 +177,7 @@ class ViewLoader:
         return {p for p in named if not p or listed_if_there(self.storage, p) is not None}
 
     def check_unchanged(self) -> None:
-        """TableChangedError if the settings have changed. An upgrade renames all files of the timeline, so a listing
-        may contain only some of them."""
+        """TableChangedError if the settings have changed. An upgrade renames the timeline's files."""
         if load_table_config(without_snapshot(self.storage)) != self.config:
             raise TableChangedError(
                 "the table's settings changed while it was read", path=self.storage.base_path, todo="Open it again."
@@ -201,8 +198,8 @@ class ViewLoader:
                 )
 
     def partition_groups(self, partition: str, timeline: Timeline, facts: ViewFacts) -> tuple[FileGroup, ...]:
-        """The file groups of one partition, with a timeline and facts loaded before. Without such a folder: the groups
-        that completed writes name, with flaws."""
+        """The file groups of one partition. Without such a folder: the groups that completed writes name, with
+        flaws."""
         entries = listed_if_there(self.storage, partition) or []
         if needs_archive(timeline, entries):
             timeline = self.timelines.with_its_archive(timeline)
@@ -259,8 +256,7 @@ def _retained_at_least(files: InstantFiles, clean: Instant) -> str:
 
 
 def needs_archive(timeline: Timeline, entries: Iterable[Entry]) -> bool:
-    """Whether only the archive shows which files of a listing count: also for base files, where archived instants may
-    be later than the start."""
+    """Whether only the archive shows which files of a listing count; see `Timeline.needs_archive`."""
     entries = list(entries)
     if any(timeline.needs_archive(t) for t in log_instants(entries)):
         return True

@@ -5,8 +5,7 @@ slice has a flaw: every user of the slice stops with the error of the flaw. A fi
 not name is of another attempt, and no file of the table. Files of archived writes count by their names.
 
 Every step reads all completed writes of the active timeline, so `named_files` costs a small part of
-`commit_metadata.decode`: only the needed fields are decoded, Avro's schema is parsed once for each writer, and each
-content once."""
+`commit_metadata.decode`: only needed fields are decoded, a writer's schema and a content once."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
 import fastavro
@@ -224,19 +223,15 @@ class Witness:
         plans: Iterable[tuple[str, Named]] = (),
         uncompleted: Mapping[str, Later] | None = None,
     ) -> Witness:
-        """From the requested times of writes and the files that each names (None: unknown). `plans`: of pending
-        compactions, with their instants."""
-        known, unread = list[tuple[str, Named]](), set[str]()
-        for instant, named in writes:
-            if named is None:
-                unread.add(instant)
-            else:
-                known.append((instant, named))
-        times = {instant for instant, _ in known}
+        """From writes and the files that each names (None: unknown). `plans`: of pending compactions. By requested
+        times."""
+        every = tuple(writes)
+        known = tuple((instant, named) for instant, named in every if named is not None)
+        unread = frozenset(instant for instant, named in every if named is None)
         return Witness(
-            known=frozenset(times - unread),
-            writes=tuple(known),
-            unread=frozenset(unread),
+            known=frozenset(instant for instant, _ in known) - unread,
+            writes=known,
+            unread=unread,
             plans=tuple(plans),
             uncompleted=uncompleted or {},
         )
@@ -324,8 +319,8 @@ def named_instant(text: str) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
     """What is known about the blocks of one log file. `writes`: the completed writes that name it. `known`,
-    `uncompleted`: of all writes, see `Witness`. `is_stray`: every completed write that could have written it is known,
-    and none names it."""
+    `uncompleted`: of all writes, see `Witness`. `is_stray`: all writes that could have written it are known; none names
+    it."""
 
     known: frozenset[str]
     writes: tuple[FileRecord, ...]
@@ -358,51 +353,37 @@ class Flaw:
         """MissingFileError: the file is missing. MalformedError: it has another size, or there are two of it."""
         path = f"{base_path}/{self.path}" if base_path else self.path
         kind = "base" if self.is_base else "log"
+        missing = partial(MissingFileError, path=path, instant=self.instant)
+        malformed = partial(MalformedError, path=path, instant=self.instant)
         if self.second is not None:
-            return MalformedError(
+            return malformed(
                 "two base files of one file group and instant",
-                path=path,
-                instant=self.instant,
                 expected=self.second,
                 found=self.path.rpartition("/")[2],
                 todo="Find out which attempt wrote each; the commit metadata of the instant names the valid one.",
             )
         if self.named_by is not None:
-            return MissingFileError(
+            return missing(
                 "the completed file of a write is lost",
-                path=path,
-                instant=self.instant,
                 expected=f"a completed write: {self.named_by} names a file of it",
                 found="a pending one on the timeline",
                 todo="Restore the completed file of this instant from a copy, or restore the table to an instant "
                 "before it: `compactor-daemon restore TABLE --to INSTANT`.",
             )
         if self.opener is not None:
-            return MissingFileError(
+            return missing(
                 "a log file of a completed write is in no file slice",
-                path=path,
                 instant=self.opener,
                 expected="a compaction of this instant",
                 found="no such instant",
                 todo="Restore the plan, the compaction.requested file of this instant, from a copy.",
             )
-        if self.found is not None:
-            return MalformedError(
-                f"a {kind} file is not as the completed write that made it names it",
-                path=path,
-                instant=self.instant,
-                expected=f"{self.expected} bytes",
-                found=f"{self.found} bytes",
-                todo=self._todo,
-            )
-        return MissingFileError(
-            f"a completed write names a {kind} file that does not exist",
-            path=path,
-            instant=self.instant,
-            expected=f"{self.expected} bytes" if self.expected else None,
-            found="no such file",
-            todo=self._todo,
-        )
+        expected = f"{self.expected} bytes" if self.expected or self.found is not None else None
+        if self.found is None:
+            what = f"a completed write names a {kind} file that does not exist"
+            return missing(what, expected=expected, found="no such file", todo=self._todo)
+        what = f"a {kind} file is not as the completed write that made it names it"
+        return malformed(what, expected=expected, found=f"{self.found} bytes", todo=self._todo)
 
     @property
     def named_instant(self) -> str:
