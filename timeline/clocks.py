@@ -1,4 +1,4 @@
-"""Time as a process measures it: the current time, elapsed time, and pauses between tries.
+"""Time as a process measures it: the current time, elapsed time, pauses between tries, and work in the background.
 
 Elapsed time includes time in which the process or its machine is suspended, or a clock is set.
 """
@@ -6,8 +6,10 @@ Elapsed time includes time in which the process or its machine is suspended, or 
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 def clock_ms() -> int:
@@ -21,6 +23,30 @@ def doubling_pauses(first_s: float, most_s: float) -> Iterator[float]:
     while True:
         yield pause_s * random.uniform(0.5, 1)
         pause_s = min(2 * pause_s, most_s)
+
+
+def tries(timeout_s: float, first_s: float, most_s: float) -> Iterator[None]:
+    """One item for each try, at least one, until the time is over; between two tries pauses as `doubling_pauses`."""
+    deadline, pauses = time.monotonic() + timeout_s, doubling_pauses(first_s, most_s)
+    while True:
+        yield
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            return
+        time.sleep(min(left_s, next(pauses)))
+
+
+@contextmanager
+def in_background(run: Callable[[threading.Event], None], name: str) -> Iterator[None]:
+    """Runs a function in a thread while the body runs. At its end sets the event, and waits for the function."""
+    ended = threading.Event()
+    thread = threading.Thread(target=run, args=(ended,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 _SET_S = 2.0

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ..codec.conform import Defaults
 from ..errors import MalformedError, UnsupportedError
-from ..format.merge_settings import DeleteMarker, MergeSettings
+from ..format.merge_settings import DeleteMarker, NotGiven
 from ..format.record_key import KeySource
 from ..format.table_config import PROPERTIES, MergeMode, TableConfig
 from ..instants.timeline import Timeline
@@ -37,22 +37,34 @@ def slice_rules(
     """The rules for merging this table's slices for one reader.
     `merging`: False if only base files are read, so that the merge rules of log files are irrelevant. UnsupportedError:
     log files would be merged wrongly."""
-    config = table.config
+    config, version = table.config, table.config.version
     _check_names(table, schema.arrow)
+    rules = SliceRules(
+        schema=schema.arrow,
+        keys=_key_source(config, schema.arrow),
+        ordering_fields=(),
+        merge=MergeRule(mode=MergeMode.COMMIT_TIME, ordering_types=()),
+        visibility=visibility_of(timeline, as_of=as_of),
+        # Hudi 0.15.0 converts floats in logs through text, too, if columns evolve on read.
+        float_text_in_logs=table.layout.float_text_in_logs or schema.evolved is not None,
+        batch_rows=batch_rows,
+        names=schema.names,
+        # Avro's rule holds on version 6: Hudi 0.15.0 follows it in logs and when it compacts, 1.2.0 fails.
+        defaults=Defaults(values=schema.defaults, filled=not table.layout.has_completion_times),
+    )
     if not merging:
-        return _base_files_only(table, timeline, schema, as_of, batch_rows)
+        return rules
     try:
         config.check_mergeable()
     except UnsupportedError as error:
         raise error.below(table.storage.base_path) from error
     fields = _ordering_fields(config.ordering_fields, schema.arrow)
-    keys = _key_source(config, schema.arrow)
-    if not keys.fields or not set(keys.fields) <= set(schema.arrow.names):
+    if not rules.keys.fields or not set(rules.keys.fields) <= set(schema.arrow.names):
         raise MalformedError(
             "the table's record key is not among its columns",
             path=PROPERTIES,
             expected=", ".join(schema.arrow.names),
-            found=f"hoodie.table.recordkey.fields={','.join(keys.fields)}",
+            found=f"hoodie.table.recordkey.fields={','.join(rules.keys.fields)}",
         )
     if IS_DELETED in schema.arrow.names and schema.arrow.field(IS_DELETED).type != pa.bool_():
         # Hudi 0.15 ignores such a column, 1.2 fails.
@@ -62,41 +74,19 @@ def slice_rules(
             found=str(schema.arrow.field(IS_DELETED).type),
         )
     settings = config.merge_settings
-    mode, unset = settings.mode, None
     if settings.not_given is not None:
-        unset = Unset(values=settings.not_given)
-        _check_not_given(settings, schema, config.version)
+        _check_not_given(settings.not_given, schema, version)
     _check_marker(settings.marker, schema.arrow)
-    return SliceRules(
-        schema=schema.arrow,
-        keys=keys,
-        ordering_fields=fields if mode is not MergeMode.COMMIT_TIME else (),
-        merge=MergeRule(
-            mode=mode,
-            ordering_types=tuple(schema.arrow.field(f).type for f in fields)
-            if mode is not MergeMode.COMMIT_TIME
-            else (),
-            every_duplicate=every_duplicate,
-            deletes_win=settings.deletes_win,
-            unset=unset,
-            marker=settings.marker if settings.marker is not None and settings.marker.in_logs else None,
-        ),
-        visibility=visibility_of(timeline, as_of=as_of),
-        float_text_in_logs=_float_text_in_logs(table, schema),
-        batch_rows=batch_rows,
-        names=schema.names,
-        defaults=_defaults(table, schema),
+    ordering = fields if settings.mode is not MergeMode.COMMIT_TIME else ()
+    rule = MergeRule(
+        mode=settings.mode,
+        ordering_types=tuple(schema.arrow.field(name).type for name in ordering),
+        every_duplicate=every_duplicate,
+        deletes_win=settings.deletes_win,
+        unset=None if settings.not_given is None else Unset(values=settings.not_given),
+        marker=settings.marker if settings.marker is not None and settings.marker.in_logs else None,
     )
-
-
-def _float_text_in_logs(table: Table, schema: TableSchema) -> bool:
-    """Whether floats in logs are converted through text; Hudi 0.15.0 also does so if columns evolve on read."""
-    return table.layout.float_text_in_logs or schema.evolved is not None
-
-
-def _defaults(table: Table, schema: TableSchema) -> Defaults:
-    """Avro's rule holds on version 6: Hudi 0.15.0 follows it in logs and when it compacts, 1.2.0 fails."""
-    return Defaults(values=schema.defaults, filled=not table.layout.has_completion_times)
+    return replace(rules, ordering_fields=ordering, merge=rule)
 
 
 def _named(name: str, schema: pa.Schema) -> str:
@@ -131,22 +121,6 @@ def _key_source(config: TableConfig, schema: pa.Schema) -> KeySource:
     return replace(keys, other_in_deletes=virtual and has_two_forms and config.layout.has_completion_times)
 
 
-def _base_files_only(
-    table: Table, timeline: Timeline, schema: TableSchema, as_of: str | None, batch_rows: int
-) -> SliceRules:
-    return SliceRules(
-        schema=schema.arrow,
-        keys=_key_source(table.config, schema.arrow),
-        ordering_fields=(),
-        merge=MergeRule(mode=MergeMode.COMMIT_TIME, ordering_types=()),
-        visibility=visibility_of(timeline, as_of=as_of),
-        float_text_in_logs=_float_text_in_logs(table, schema),
-        batch_rows=batch_rows,
-        names=schema.names,
-        defaults=_defaults(table, schema),
-    )
-
-
 def _ordering_fields(names: Sequence[str], schema: pa.Schema) -> tuple[str, ...]:
     """Ordering fields that are columns. A field without a column has no values: Hudi then merges by commit time."""
     names = [_named(name, schema) for name in names]
@@ -167,23 +141,22 @@ def _check_marker(marker: DeleteMarker | None, schema: pa.Schema) -> None:
         )
 
 
-def _check_not_given(settings: MergeSettings, schema: TableSchema, version: int) -> None:
+def _check_not_given(given: NotGiven, schema: TableSchema, version: int) -> None:
     """UnsupportedError: Hudi treats other values as "not given", or gives columns of rows that delete.
     Hudi treats a column's default as "not given", by identity of objects. Payload classes keep the columns of rows
     marked deleted for later rows. 1.2 looks for a text in columns of bytes only where it merges Avro records."""
-    assert settings.not_given is not None, "rows may lack columns"
-    if settings.not_given.text is not None:
+    if given.text is not None:
         bytes_ = next((f.name for f in schema.arrow if f.type == pa.binary()), None)
-        if bytes_ is not None and not settings.not_given.in_bytes:
+        if bytes_ is not None and not given.in_bytes:
             raise UnsupportedError(
                 f"partial updates of a table with columns of bytes are not supported: {bytes_}",
                 path=PROPERTIES,
                 expected="columns of other types",
-                found=f"values that are {settings.not_given.text}",
+                found=f"values that are {given.text}",
                 todo="Use Hudi for this table.",
             )
         return
-    if version < _DELETES_FORGET_SINCE and IS_DELETED in schema.arrow.names and settings.not_given.among_logs:
+    if version < _DELETES_FORGET_SINCE and IS_DELETED in schema.arrow.names and given.among_logs:
         raise UnsupportedError(
             f"partial updates of a table with the column {IS_DELETED} are not supported on this version",
             path=PROPERTIES,

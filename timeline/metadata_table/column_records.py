@@ -34,7 +34,7 @@ from ..storage.contract import Storage
 from ..storage.folders import join
 from ..table.table import Table
 from .column_range import ColumnRange, merged_ranges
-from .indexed_columns import IndexedColumn, IndexVersion, Kind, ValueType
+from .indexed_columns import IndexVersion, Kind, ValueType
 from .measure import Measure, Measured
 from .records.keys import MetadataRecord, Sizes, bloom_filter_key, column_stats_key, partition_stats_key
 from .records.partitions import BLOOM_FILTERS, COLUMN_STATS, PARTITION_STATS
@@ -44,9 +44,6 @@ KeyedRecord = tuple[str, MetadataRecord]
 
 _TYPE_COLUMN_STATS, _TYPE_BLOOM_FILTERS, _TYPE_PARTITION_STATS = 3, 4, 6
 """Field `type` of a record (Hudi MetadataPartitionType)."""
-
-_UNKNOWN = -1
-_NO_TYPE = ValueType(Kind.NULL)
 
 
 def column_stats_records(
@@ -59,29 +56,6 @@ def column_stats_records(
     if any(stats is None for _, stats in stored):
         return []
     return [(key, _record(key, _TYPE_COLUMN_STATS, stats)) for key, stats in stored]
-
-
-def deleted_column_stats_records(
-    partition: str, file_name: str, columns: Sequence[IndexedColumn], version: IndexVersion
-) -> Iterator[KeyedRecord]:
-    """One record for each column of a file that was deleted, as Hudi 0.15 writes them.
-    1.x deletes the keys from the metadata table instead, and ignores such records."""
-    for column in columns:
-        key = column_stats_key(column.name, partition, file_name)
-        stats = {
-            "fileName": file_name,
-            "columnName": column.name,
-            "minValue": None,
-            "maxValue": None,
-            "nullCount": _UNKNOWN,
-            "valueCount": _UNKNOWN,
-            "totalSize": _UNKNOWN,
-            "totalUncompressedSize": _UNKNOWN,
-            "isDeleted": True,
-            "isTightBound": False,
-            "valueType": _type_info(_NO_TYPE, version),
-        }
-        yield key, _record(key, _TYPE_COLUMN_STATS, stats)
 
 
 def partition_stats_records(
@@ -99,20 +73,9 @@ def partition_stats_records(
 
 def bloom_filter_record(partition: str, file_name: str, instant: str, bloom: BloomFilter) -> KeyedRecord:
     """The filter of a new base file that `instant` wrote."""
-    return _bloom_record(partition, file_name, instant, bloom.type_code, bloom.text.encode(), is_deleted=False)
-
-
-def deleted_bloom_filter_record(partition: str, file_name: str, instant: str) -> KeyedRecord:
-    """The record of a base file that `instant` deleted."""
-    return _bloom_record(partition, file_name, instant, "", b"", is_deleted=True)
-
-
-def _bloom_record(
-    partition: str, name: str, instant: str, type_code: str, text: bytes, *, is_deleted: bool
-) -> KeyedRecord:
-    key = bloom_filter_key(partition, name)
-    bloom = {"type": type_code, "timestamp": instant, "bloomFilter": text, "isDeleted": is_deleted}
-    return key, {"key": key, "type": _TYPE_BLOOM_FILTERS, "BloomFilterMetadata": bloom}
+    key, text = bloom_filter_key(partition, file_name), bloom.text.encode()
+    fields = {"type": bloom.type_code, "timestamp": instant, "bloomFilter": text, "isDeleted": False}
+    return key, {"key": key, "type": _TYPE_BLOOM_FILTERS, "BloomFilterMetadata": fields}
 
 
 def _record(key: str, kind: int, stats: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -136,12 +99,8 @@ def _stats(name: str, found: ColumnRange, version: IndexVersion) -> dict[str, An
         "totalUncompressedSize": found.uncompressed,
         "isDeleted": False,
         "isTightBound": False,
-        "valueType": _type_info(found.type, version),
+        "valueType": found.type.type_info() if version is IndexVersion.V2 else None,
     }
-
-
-def _type_info(kind: ValueType, version: IndexVersion) -> dict[str, Any] | None:
-    return kind.type_info() if version is IndexVersion.V2 else None
 
 
 _WRAPPERS = {

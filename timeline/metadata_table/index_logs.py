@@ -168,8 +168,7 @@ def stage_index_logs(table: Table, instant: str, keys: RecordedKeys, schema_text
     logs: list[IndexLog] = []
     for first in range(0, len(file_ids), bounds.files):
         some = range(first, min(first + bounds.files, len(file_ids)))
-        files = _Files(table, instant, schema_text)
-        with files:
+        with _Files(table, instant, schema_text) as files:
             for portion in _portions(storage, ordered, bounds, len(file_ids), some):
                 files.add(portion, values)
         logs += files.logs(file_ids)
@@ -204,21 +203,15 @@ def _portions(
         yield pa.concat_tables(held)
 
 
-class _Files:
+class _Files(ExitStack):
     """The log files of some file groups while they are written."""
 
     def __init__(self, table: Table, instant: str, schema_text: str) -> None:
+        super().__init__()
         self._storage, self._instant, self._schema = table.storage, instant, schema_text
         self._old = not table.layout.has_completion_times
         self._open: dict[int, tuple[str, IO[bytes]]] = {}
         self._entries: dict[int, int] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> None:
-        self._stack.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.__exit__(*error)  # type: ignore[arg-type]
 
     def add(self, portion: pa.Table, values: pa.Array) -> None:
         """Adds the blocks of a portion. Of several entries of one key the last one counts."""
@@ -248,7 +241,7 @@ class _Files:
     def _file(self, group: int) -> IO[bytes]:
         if group not in self._open:
             path = f"{staged_folder(self._instant)}/{uuid.uuid4().hex}.index"
-            self._open[group] = path, self._stack.enter_context(staged_output(self._storage, path))
+            self._open[group] = path, self.enter_context(staged_output(self._storage, path))
         return self._open[group][1]
 
     def logs(self, file_ids: Sequence[str]) -> Iterator[IndexLog]:

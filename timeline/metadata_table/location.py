@@ -10,7 +10,7 @@ from ..errors import MalformedError, MissingFileError
 from ..format.file_name import BaseFileName, LogFileName
 from ..format.layout import Slicing
 from ..instants.timeline import Timeline
-from ..storage.contract import Entry
+from ..storage.contract import Entry, listed_if_there
 from ..table.table import BUILD_AGAIN, Table
 
 
@@ -40,10 +40,7 @@ def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[Ope
     If a pending compaction contains the file group, new log files belong to the slice that this compaction opens
     (version 6). It contains the groups that had logs when it was planned. Other groups get no base file from it, so a
     new slice there would hide the older one."""
-    try:
-        names = list(_names(metadata.storage.list(partition)))
-    except MissingFileError:
-        names = []
+    names = list(_names(listed_if_there(metadata.storage, partition) or ()))
     with advising_rebuild(metadata):
         planned = metadata.facts.pending_plans(timeline)
     found = []

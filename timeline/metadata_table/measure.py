@@ -23,7 +23,6 @@ from ..codec.arrow_schema import project
 from ..codec.avro_schema import parse_avro
 from ..codec.calendar import old_calendar
 from ..codec.parquet_read import open_parquet, parquet_batches, readable
-from ..errors import MissingFileError
 from ..format.file_name import LogFileName, parse_data_file
 from ..format.log_block import BlockKind, HeaderKey, LogBlock, scan_blocks
 from ..format.log_decode import decode_rows, decoding
@@ -31,7 +30,7 @@ from ..storage.contract import Storage
 from ..table.table import Table, TableSchema
 from .column_range import ColumnRange, merged_ranges, no_values, range_between, ranges_of_rows
 from .indexed_columns import IndexedColumn, IndexVersion, Kind, Value, ValueType, columns_to_index, index_version
-from .record_index import INDEX_DEFINITIONS
+from .record_index import stored_definitions
 from .records.partitions import COLUMN_STATS, PARTITION_STATS
 
 _BATCH_ROWS = 65_536
@@ -177,11 +176,7 @@ class Measure:
         """The measure for a table whose newest rows have this schema; None if no index stores ranges."""
         if not {COLUMN_STATS, PARTITION_STATS} & set(table.config.metadata_partitions):
             return None
-        try:
-            definitions = table.storage.read(INDEX_DEFINITIONS)
-        except MissingFileError:
-            definitions = None
-        version = table.config.version
+        definitions, version = stored_definitions(table.storage), table.config.version
         return Measure(
             columns_to_index(schema.file_text, definitions, version),
             index_version(definitions, version),

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import MalformedError, MissingFileError
 from ..format.file_name import parse_data_file
-from ..storage.contract import Entry, Storage
+from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import METADATA_FOLDER, RECORDS
 from ..table.table import Table
 from .records.partitions import RECORD_INDEX
@@ -58,7 +58,7 @@ def keys_are_global(table: Table) -> bool:
         return storage.find(GLOBAL_KEYS_MARK) is not None
     if RECORD_INDEX not in config.metadata_partitions and not _files(storage):
         return False
-    return not record_index_is_partitioned(_definitions(storage))
+    return not record_index_is_partitioned(stored_definitions(storage))
 
 
 def has_one_record_index(table: Table) -> bool:
@@ -68,7 +68,7 @@ def has_one_record_index(table: Table) -> bool:
         return False
     groups = {name.file_id for e in _files(table.storage) if (name := parse_data_file(e.name)) is not None}
     of_all = bool(groups) and all(_OF_ALL.fullmatch(file_id) for file_id in groups)
-    return of_all and not record_index_is_partitioned(_definitions(table.storage))
+    return of_all and not record_index_is_partitioned(stored_definitions(table.storage))
 
 
 def mark_global_keys(table: Table) -> None:
@@ -78,13 +78,11 @@ def mark_global_keys(table: Table) -> None:
 
 
 def _files(storage: Storage) -> list[Entry]:
-    try:
-        return [e for e in storage.list(f"{METADATA_FOLDER}/{RECORD_INDEX}") if not e.is_folder]
-    except MissingFileError:
-        return []
+    return [e for e in listed_if_there(storage, f"{METADATA_FOLDER}/{RECORD_INDEX}") or () if not e.is_folder]
 
 
-def _definitions(storage: Storage) -> bytes | None:
+def stored_definitions(storage: Storage) -> bytes | None:
+    """The content of `INDEX_DEFINITIONS`; None: there is no such file."""
     try:
         return storage.read(INDEX_DEFINITIONS)
     except MissingFileError:

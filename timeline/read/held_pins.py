@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
-from ..clocks import Stopwatch
+from ..clocks import Stopwatch, in_background
 from ..errors import PhantombaseError
 from ..event_log import get_logger
 from ..instants.timeline import Timeline
@@ -86,9 +86,8 @@ def hold(storage: Storage, options: PinOptions, holds: str) -> Iterator[None]:
 @contextmanager
 def renewing(storage: Storage, options: PinOptions, renew: Callable[[], None]) -> Iterator[None]:
     """Calls `renew` in a thread while the body runs: at once, then at least `_RENEWALS` times in a pin's time."""
-    ended = threading.Event()
 
-    def run() -> None:
+    def run(ended: threading.Event) -> None:
         while True:
             try:
                 renew()
@@ -97,13 +96,8 @@ def renewing(storage: Storage, options: PinOptions, renew: Callable[[], None]) -
             if ended.wait(min(options.for_s / _RENEWALS, 60)):
                 return
 
-    thread = threading.Thread(target=run, name="phantombase-pin", daemon=True)
-    thread.start()
-    try:
+    with in_background(run, "phantombase-pin"):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 _RENEWED_AFTER = 0.5

@@ -213,11 +213,7 @@ def list_of_table(storage: Storage, folder: str) -> list[Entry]:
 
 def files_below(storage: Storage, folder: str, before: str = "") -> Iterator[tuple[str, Entry]]:
     """`Storage.list_below` of a storage that lists folder by folder."""
-    try:
-        entries = storage.list(folder)
-    except MissingFileError:
-        return
-    for entry in entries:
+    for entry in listed_if_there(storage, folder) or ():
         if before and entry.name >= before:
             continue
         if entry.is_folder:

@@ -21,19 +21,19 @@ import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from hdfs_native import Client, WriteOptions
 
-from ..clocks import Stopwatch, doubling_pauses
+from ..clocks import Stopwatch, in_background, tries
 from ..errors import LockError, MissingFileError, PhantombaseError, StorageError, UsageError
 from ..event_log import get_logger
 from ..ranges import one_by_one, open_ranges
+from .contract import Storage, listed_if_there
 
 _log = get_logger()
 
@@ -46,26 +46,9 @@ _AHEAD_S = 1.0
 """A lease counts as held while its validity lasts longer than this."""
 
 
-class Leased(Protocol):
-    """What a lease needs of its storage: see `Storage`."""
-
-    @property
-    def base_path(self) -> str: ...
-
-    def list(self, folder: str) -> Any: ...
-
-    def find(self, path: str) -> Any: ...
-
-    def put_if_absent(self, path: str, data: bytes) -> bool: ...
-
-    def overwrite(self, path: str, data: bytes) -> None: ...
-
-    def delete(self, path: str) -> None: ...
-
-
 @contextmanager
 def hold_lease(
-    storage: Leased, path: str, timeout_s: float, busy: LockError, clock_ms: Callable[[], int]
+    storage: Storage, path: str, timeout_s: float, busy: LockError, clock_ms: Callable[[], int]
 ) -> Iterator[Callable[[], bool]]:
     """See `Storage.hold`. `clock_ms`: the clock that gives the storage's files their times."""
     try:
@@ -73,14 +56,10 @@ def hold_lease(
     except StorageError as error:
         raise LockError("the lease cannot be used", path=f"{storage.base_path}/{path}", found=str(error)) from error
     kept = _Kept(storage, path, number, since)
-    ended = threading.Event()
-    keeper = threading.Thread(target=kept.keep, args=(ended,), name=f"lease-{path}", daemon=True)
-    keeper.start()
     try:
-        yield kept.is_held
+        with in_background(kept.keep, f"lease-{path}"):
+            yield kept.is_held
     finally:
-        ended.set()
-        keeper.join()
         try:
             storage.put_if_absent(f"{path}/{number}{_OVER}", b"")
         except PhantombaseError as error:  # the lease expires
@@ -88,10 +67,9 @@ def hold_lease(
 
 
 def _take(
-    storage: Leased, path: str, timeout_s: float, busy: LockError, clock_ms: Callable[[], int]
+    storage: Storage, path: str, timeout_s: float, busy: LockError, clock_ms: Callable[[], int]
 ) -> tuple[int, Stopwatch]:
-    deadline, pauses = time.monotonic() + timeout_s, doubling_pauses(*_POLL_S)
-    while True:
+    for _ in tries(timeout_s, *_POLL_S):
         numbers, over = _look(storage, path)
         since = Stopwatch()  # before the file gets its modification time
         last = max(numbers, default=0)
@@ -99,44 +77,32 @@ def _take(
             mine = last + 1
             # Another process may have taken and removed this number since: then a higher one exists.
             if storage.put_if_absent(f"{path}/{mine}", _holder()) and max(_look(storage, path)[0], default=0) == mine:
-                _remove_below(storage, path, numbers | over, mine)
+                for number in sorted(number for number in numbers | over if number < mine):
+                    storage.delete(f"{path}/{number}{_OVER}")
+                    storage.delete(f"{path}/{number}")
                 return mine, since
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            raise busy
-        time.sleep(min(left_s, next(pauses)))
+    raise busy
 
 
-def _look(storage: Leased, path: str) -> tuple[set[int], set[int]]:
+def _look(storage: Storage, path: str) -> tuple[set[int], set[int]]:
     """The numbers that were taken, and those that were released."""
-    try:
-        names = [entry.name for entry in storage.list(path)]
-    except MissingFileError:
-        return set(), set()
+    names = [entry.name for entry in listed_if_there(storage, path) or ()]
     taken = {int(name) for name in names if name.isdecimal()}
     return taken, {int(name.removesuffix(_OVER)) for name in names if name.endswith(_OVER)}
 
 
-def _age_s(storage: Leased, path: str, clock_ms: Callable[[], int]) -> float:
+def _age_s(storage: Storage, path: str, clock_ms: Callable[[], int]) -> float:
     """How long ago a holder last overwrote its file, by the clock of the storage."""
     entry = storage.find(path)
     if entry is None:  # removed since it was listed: there is a higher number
         return 0.0
-    modified_ms: int = entry.modified_ms
-    return (clock_ms() - modified_ms) / 1000
-
-
-def _remove_below(storage: Leased, path: str, numbers: set[int], mine: int) -> None:
-    for number in sorted(numbers):
-        if number < mine:
-            storage.delete(f"{path}/{number}{_OVER}")
-            storage.delete(f"{path}/{number}")
+    return (clock_ms() - entry.modified_ms) / 1000
 
 
 class _Kept:
     """A lease that was taken; `since`: not later than the modification time of its file."""
 
-    def __init__(self, storage: Leased, path: str, number: int, since: Stopwatch) -> None:
+    def __init__(self, storage: Storage, path: str, number: int, since: Stopwatch) -> None:
         self._storage, self._path, self._number = storage, path, number
         self._since, self._lost = since, False
 

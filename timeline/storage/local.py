@@ -127,11 +127,9 @@ class LocalStorage:
         return list(files_below(self, folder, before))
 
     def find(self, path: str) -> Entry | None:
-        try:
-            with _translated(self._full(path)):
-                return _entry(os.path.basename(path), os.stat(self._full(path)))
-        except MissingFileError:
-            return None
+        with suppress(MissingFileError), _translated(self._full(path)):
+            return _entry(os.path.basename(path), os.stat(self._full(path)))
+        return None
 
     def read(self, path: str) -> bytes:
         with _translated(self._full(path)), open(self._full(path), "rb") as file:

@@ -125,6 +125,10 @@ def open_object(store: Any, key: str, translated: Translated, *, whole: bool) ->
     """Random access to an object; `whole`: see `Storage.open_input`. `translated`: gives errors their place in the
     tree, also those of later requests: pyarrow raises them unchanged."""
     fetch = partial(_fetch, store, key, translated)
+
+    def again() -> Any:
+        return obstore.get(store, key).bytes()
+
     with translated():
         if whole:
             found = obstore.get(store, key)
@@ -132,17 +136,13 @@ def open_object(store: Any, key: str, translated: Translated, *, whole: bool) ->
             if size > _WHOLE_BYTES:
                 return open_ranges(fetch, size)
             data = found.bytes()
-            return pa.BufferReader(pa.py_buffer(data if len(data) == size else _asked(lambda: _get(store, key), size)))
+            return pa.BufferReader(pa.py_buffer(data if len(data) == size else _asked(again, size)))
         try:
             found = obstore.get(store, key, options={"range": {"suffix": _END_BYTES}})
         except BaseError:  # Azure does not serve the end of an object of unknown size, and an empty object has none
             return open_ranges(fetch, obstore.head(store, key)["size"])
         size, end = found.meta["size"], found.bytes()
         return open_ranges(fetch, size, end if len(end) == min(size, _END_BYTES) else b"")
-
-
-def _get(store: Any, key: str) -> Any:
-    return obstore.get(store, key).bytes()
 
 
 def _fetch(store: Any, key: str, translated: Translated, spans: Sequence[Span]) -> Sequence[Any]:

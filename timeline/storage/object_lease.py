@@ -22,7 +22,7 @@ from typing import Any
 import obstore
 from obstore.exceptions import BaseError
 
-from ..clocks import Stopwatch, doubling_pauses
+from ..clocks import Stopwatch, clock_ms, in_background, tries
 from ..errors import LockError
 from ..event_log import get_logger
 from .object_clients import Clients, version
@@ -50,45 +50,29 @@ def hold_lease(
     """See `Storage.hold`."""
     lease = _Lease(clients, key)
     try:
-        _take(lease, timeout_s, busy)
+        if not any(lease.try_take() for _ in tries(timeout_s, *_POLL_S)):
+            raise busy
     except (BaseError, OSError, ValueError) as error:
         raise LockError(
             "the lock object cannot be used", path=shown, found=f"{type(error).__name__}: {error}"
         ) from error
-    ended = threading.Event()
-    keeper = threading.Thread(target=_keep, args=(lease, ended, shown), name=f"lease-{shown}", daemon=True)
-    keeper.start()
+
+    def keep(ended: threading.Event) -> None:
+        while not ended.wait(RENEW_S) and not lease.lost:
+            try:
+                lease.renew()
+            except (BaseError, OSError, ValueError) as error:  # the next renewal may still be in time
+                _log.warning("lock_not_renewed", path=shown, error=str(error))
+
     try:
-        yield lease.is_held
+        with in_background(keep, f"lease-{shown}"):
+            yield lease.is_held
     finally:
-        ended.set()
-        keeper.join()
-        _release(lease, shown)
-
-
-def _take(lease: _Lease, timeout_s: float, busy: LockError) -> None:
-    deadline, pauses = time.monotonic() + timeout_s, doubling_pauses(*_POLL_S)
-    while not lease.try_take():
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            raise busy
-        time.sleep(min(left_s, next(pauses)))
-
-
-def _keep(lease: _Lease, ended: threading.Event, shown: str) -> None:
-    while not ended.wait(RENEW_S) and not lease.lost:
         try:
-            lease.renew()
-        except (BaseError, OSError, ValueError) as error:  # the next renewal may still be in time
-            _log.warning("lock_not_renewed", path=shown, error=str(error))
-
-
-def _release(lease: _Lease, shown: str) -> None:
-    try:
-        if lease.lost or not lease.release():
-            _log.warning("lock_lost", path=shown)
-    except (BaseError, OSError, ValueError) as error:  # it expires
-        _log.warning("lock_not_released", path=shown, error=str(error))
+            if lease.lost or not lease.release():
+                _log.warning("lock_lost", path=shown)
+        except (BaseError, OSError, ValueError) as error:  # it expires
+            _log.warning("lock_not_released", path=shown, error=str(error))
 
 
 class _Lease:
@@ -124,7 +108,7 @@ class _Lease:
     def _is_free(self, there: dict[str, Any]) -> bool:
         # Its own: an earlier try succeeded, and only its answer was lost.
         over = there.get("expired") or there.get("owner") == self._owner
-        return bool(over) or _now_ms() > there["validUntil"] + _DRIFT_MS
+        return bool(over) or clock_ms() > there["validUntil"] + _DRIFT_MS
 
     def renew(self) -> None:
         """Extends the lease, or finds that it is lost. Does nothing if the clock was set since."""
@@ -147,7 +131,7 @@ class _Lease:
         return not self.lost and not self._taken.was_set() and self._since.seconds() < VALID_S - LEFT_S
 
     def _put_mine(self, mode: Any) -> bool:
-        since, until = Stopwatch(), _now_ms() + round(VALID_S * 1000)  # before the request: it may take long
+        since, until = Stopwatch(), clock_ms() + round(VALID_S * 1000)  # before the request: it may take long
         if not self._put({"expired": False, "validUntil": until, "owner": self._owner}, mode):
             return False
         self._since, self._until = since, until
@@ -184,7 +168,3 @@ class _Lease:
                 mode = found  # still this process's own: the put had no effect
             time.sleep(pause_s)
         return False
-
-
-def _now_ms() -> int:
-    return round(time.time() * 1000)

@@ -6,17 +6,15 @@ on purpose, on temporary objects.
 
 from __future__ import annotations
 
-import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, Protocol
 
 import obstore
 from obstore.exceptions import BaseError, PreconditionError
 
-from ..clocks import Stopwatch
+from ..clocks import Stopwatch, clock_ms
 from ..errors import StorageError, UnsupportedError
 from .contract import Entry
 from .folders import TEMPORARY
@@ -66,8 +64,11 @@ def _prove(storage: Tried) -> None:
     for left in reversed(range(_TRIES)):
         name = f"{TEMPORARY}/probe-{uuid.uuid4().hex}"
         try:
-            with _throw_away(storage, *(f"{name}-{what}" for what in ("put", "other", "taken", "placed"))) as paths:
+            paths = [f"{name}-{what}" for what in ("put", "other", "taken", "placed")]
+            try:
                 _try_all(storage, *paths)
+            finally:
+                storage.delete_all(paths)
             return
         except StorageError:  # an answer was lost, or the store cannot be reached
             if not left:
@@ -76,7 +77,7 @@ def _prove(storage: Tried) -> None:
 
 def _try_all(storage: Tried, put: str, other: str, taken: str, placed: str) -> None:
     """Independent tests run at the same time, each on its own object."""
-    since, began_ms = Stopwatch(), round(time.time() * 1000)
+    since, began_ms = Stopwatch(), clock_ms()
     with ThreadPoolExecutor(_TRIED_AT_ONCE) as pool:
         older, there = pool.submit(_put, storage, other, b"older"), pool.submit(_put, storage, taken, b"1")
         is_put = storage.put_with_id(put, b"1")
@@ -92,14 +93,6 @@ def _try_all(storage: Tried, put: str, other: str, taken: str, placed: str) -> N
         for one in tried:
             one.result()
     note_agreed(storage.clients.known, since, began_ms, listed.result().modified_ms)
-
-
-@contextmanager
-def _throw_away(storage: Tried, *paths: str) -> Iterator[tuple[str, ...]]:
-    try:
-        yield paths
-    finally:
-        storage.delete_all(paths)
 
 
 def _try_put(storage: Tried, put: str, is_put: bool) -> None:

@@ -5,13 +5,12 @@ The ages of its files, heartbeats among them, are compared with it and never wit
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..clocks import Stopwatch
+from ..clocks import Stopwatch, clock_ms
 from ..errors import ClockError, StorageError
 from .contract import Storage
 from .folders import TEMPORARY
@@ -77,13 +76,13 @@ def ensure_agreed(storage: Storage, known: StoreFacts) -> None:
 def note_agreed(known: StoreFacts, since: Stopwatch, began_ms: int, there_ms: int) -> None:
     """Records that the clocks agree, if an object that was put for another purpose shows that.
     The object was put after `began_ms` of this process's clock, and has the time `there_ms`."""
-    found = Ahead(least_ms=began_ms - there_ms - _SECOND_MS, most_ms=round(time.time() * 1000) - there_ms)
+    found = Ahead(least_ms=began_ms - there_ms - _SECOND_MS, most_ms=clock_ms() - there_ms)
     if found.agrees and not since.was_set():
         known.agreed = since
 
 
 def _check_agreed(storage: Storage) -> None:
-    found = ahead_of(storage, lambda: round(time.time() * 1000))
+    found = ahead_of(storage, clock_ms)
     if not found.agrees:
         is_ahead = found.least_ms > 0
         off_s = (found.least_ms if is_ahead else -found.most_ms) / 1000

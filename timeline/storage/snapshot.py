@@ -16,15 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from hashlib import md5
-from typing import TYPE_CHECKING
 
 from ..errors import MissingFileError
 from .contract import Entry, Storage, list_at_once
 from .folders import AFTER_INSTANTS, RECORDS
 from .forwarding import ForwardingStorage
-
-if TYPE_CHECKING:  # what `show` does not need to start
-    pass
 
 _THREADS = 8
 _MD5_DIGITS = 32

@@ -20,6 +20,7 @@ import pyarrow.parquet
 import pytest
 from obstore.exceptions import GenericError
 
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, readable
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, StorageLock, table_lock
@@ -435,15 +436,15 @@ def test_a_lock_taken_at_the_second_try_is_held(storage: ObjectStorage, monkeypa
     with storage.hold("lock", 0, BUSY):
         pass
     forget()
-    now_ms, others = object_lease._now_ms, iter([True])
+    others = iter([True])
 
     def another_is_first() -> int:
         if next(others, False):
             with ObjectStorage(storage.base_path).hold("lock", 0, BUSY):
                 pass
-        return now_ms()
+        return clock_ms()
 
-    monkeypatch.setattr(object_lease, "_now_ms", another_is_first)
+    monkeypatch.setattr(object_lease, "clock_ms", another_is_first)
     with storage.hold("lock", 60, BUSY) as is_held:
         assert is_held()
     with storage.hold("lock", 0, BUSY):
@@ -459,7 +460,7 @@ def test_a_held_lock_is_busy(storage: ObjectStorage) -> None:
 
 def test_the_lock_of_a_dead_holder_is_free_at_last(storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000_000_000_000]
-    monkeypatch.setattr(object_lease, "_now_ms", lambda: now[0])
+    monkeypatch.setattr(object_lease, "clock_ms", lambda: now[0])
     storage.overwrite("lock", b'{"expired":false,"validUntil":1000000045000,"owner":"another"}')
     for ms in (0, 45_000, 45_500):
         now[0] = 1_000_000_000_000 + ms
