@@ -36,8 +36,7 @@ class NameKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HudiName:
-    """`agreeing`: values that agree with what is done here, Hudi's defaults first. `why`: what the name means, or why
-    it sets nothing."""
+    """`agreeing`: values that agree with what is done here, Hudi's defaults first. `why`: its meaning."""
 
     name: str
     kind: NameKind
@@ -123,8 +122,7 @@ def setting(name: str) -> str:
 
 
 def texts(conf: Mapping[str, Any]) -> dict[str, str]:
-    """Values as Hudi reads them: true and false, numbers and words as text; a member of an enum is its value.
-    UsageError: a value of another type, or a name that is not text."""
+    """Values as Hudi reads them, as text; of an enum its value. UsageError: another type, or a name that is no text."""
     if any(not isinstance(name, str) for name in conf):
         raise UsageError("the name of a configuration is a text", found=", ".join(map(repr, conf)))
     return {name: _text(name, value.value if isinstance(value, Enum) else value) for name, value in conf.items()}
@@ -152,8 +150,7 @@ def overruled(earlier: Mapping[str, str], later: Mapping[str, str]) -> dict[str,
 
 
 def without_doubles(conf: Mapping[str, str]) -> dict[str, str]:
-    """One name for each setting: of alternative names that agree, the first given one. UsageError: two names of one
-    setting contradict each other."""
+    """One name for each setting, the first given one. UsageError: two names of one setting contradict each other."""
     known = hudi_names()
     given: dict[str, str] = {}
     kept: dict[str, str] = {}
@@ -180,8 +177,7 @@ flag = word_of({"true": True, "false": False})
 def put_once(
     into: dict[str, Any], field: str, value: Any, name: str, conf: Mapping[str, Any], said: dict[str, str]
 ) -> None:
-    """Sets a field that several names of `conf` may set. `said`: the name that has set each field. UsageError: see
-    `contradiction`."""
+    """Sets a field that several names of `conf` may set; `said`: by which it was. UsageError: see `contradiction`."""
     first = said.setdefault(field, name)
     if into.setdefault(field, value) != value:
         raise contradiction(first, conf[first], name, conf[name])

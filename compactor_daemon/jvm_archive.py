@@ -74,7 +74,8 @@ def _archive() -> ClassArchive:
     if java is None:
         return NO_ARCHIVE
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phantombase/jvm"
-    path = cache / f"spark-{_digest(Path(java).resolve())}.jsa"
+    stats = [(str(p), s.st_size, s.st_mtime_ns) for p in (Path(java).resolve(), *spark_jars()) for s in (p.stat(),)]
+    path = cache / f"spark-{hashlib.sha256(repr(stats).encode()).hexdigest()[:16]}.jsa"
     if path.exists():
         return ClassArchive(java_options=f'"-XX:SharedArchiveFile={path}" -Xshare:auto -Xlog:disable')
     lock_path = Path(f"{path}.lock")
@@ -100,8 +101,3 @@ def _is_complete(new: Path) -> bool:
     """Whether an archive is complete: the JVM writes the header last; until then the file begins with zeros."""
     with new.open("rb") as file:
         return any(file.read(4))
-
-
-def _digest(java: Path) -> str:
-    stats = [(str(p), s.st_size, s.st_mtime_ns) for p in (java, *spark_jars()) for s in (p.stat(),)]
-    return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]

@@ -62,8 +62,7 @@ class BatchReader(DataSourceReader):
 
 
 def take_pin(options: SourceOptions, table: Table) -> SharedPin | None:
-    """Takes the pin of a batch query, if it has one, before it is planned. The query's tasks renew the pin. It expires:
-    no call reports the end of the query."""
+    """Takes the pin of a batch query before it is planned; tasks renew it. Nothing reports its end: it expires."""
     if options.pin is None:
         return None
     return SharedPin.take(table.storage, options.pin, held_moment(table, options.read))

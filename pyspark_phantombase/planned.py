@@ -74,8 +74,7 @@ def _scan(options: SourceOptions) -> Scan:
 def plan_tasks(
     options: SourceOptions, columns: StructType, holds: Callable[[GroupKey], bool] = lambda _: True
 ) -> list[Scan]:
-    """The scan of these columns, parted: each with the slices of one task. UsageError: columns unlike the table's.
-    `holds`: which file groups are read."""
+    """The scan of these columns by tasks. `holds`: which groups are read. UsageError: columns unlike the table's."""
     scan = _scan(options)
     scan = replace(scan, slices=tuple(one for one in scan.slices if holds(one.key)))
     check_columns(columns, spark_columns(scan.rules.schema))

@@ -81,8 +81,7 @@ class Offset:
 
     @staticmethod
     def of(table: Table, stored: Mapping[str, str]) -> Offset:
-        """UsageError: the table was upgraded since then, so that the offset has no completion time, or was
-        downgraded."""
+        """UsageError: the table was upgraded or downgraded since then, and the offset is of the other kind of times."""
         axis = _axis(table)
         if axis not in stored:
             raise UsageError(
@@ -154,9 +153,8 @@ def batch_end(start: str, writes: Sequence[StreamedWrite], limit: ReadLimit) -> 
 
 
 def part_end(groups: Sequence[tuple[GroupKey, StreamedWrite]], limit: ReadLimit) -> GroupKey | None:
-    """The last file group of a part of a write; None if the limit takes the rest of it. `groups`: those that are not
-    delivered, in their order, each with what was written to it. A part is at least one file group: otherwise a limit
-    below its size would stop the stream."""
+    """The last file group of a part of a write; None: the limit takes the rest. `groups`: what is not delivered, in
+    order. At least one is taken: a limit below its size would stop the stream."""
     count = _fitting([written for _, written in groups], limit)
     return None if count == len(groups) else groups[count - 1][0]
 

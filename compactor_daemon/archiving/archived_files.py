@@ -46,8 +46,7 @@ from .manifest import archived_by_another, staged_name
 
 
 def remove_instants(storage: Storage, files: Sequence[StateFile]) -> None:
-    """Removes the given files of archived instants. `storage`: of a section (`exclusive`). A file that does not exist
-    counts as removed. After an error the next run removes the rest."""
+    """Removes these files of archived instants; some may be gone already. `storage`: of a section (`exclusive`)."""
     storage.delete_all([f.path for f in files if not f.instant.completed])
     for one in sorted((f for f in files if f.instant.completed), key=lambda f: f.instant.requested_time):
         storage.delete(one.path)
@@ -60,8 +59,7 @@ _COMMITS = frozenset({"commit", "deltacommit"})
 
 
 def encode_entry(instant: Instant, content: bytes, where: str, written: str) -> bytes:
-    """The record of one state file in Avro. `written`: when the file was written, as an instant time. MalformedError:
-    the content is not that of the action."""
+    """The record of one state file in Avro. `written`: its instant time. MalformedError: no content of the action."""
     record: dict[str, Any] = {field["name"]: None for field in _SCHEMA["fields"]}
     record |= {
         "commitTime": instant.requested_time,
@@ -116,9 +114,8 @@ def archive_logs(storage: Storage, config: TableConfig) -> list[tuple[int, str]]
 
 
 def in_logs_already(storage: Storage, config: TableConfig, active: Sequence[Instant]) -> tuple[Instant, ...]:
-    """The active completed instants that are also in the archive: their archiving is in progress. Each run finishes the
-    one before it, so these instants are in the newest logs. MalformedError: a log that cannot be read may hold any
-    instant."""
+    """The active completed instants that are also in the archive: their archiving is in progress, so they are in the
+    newest logs. MalformedError: an unreadable log may hold any instant."""
     by_key = {(i.requested_time, i.action): i for i in active if i.completed}
     found: set[Instant] = set()
     for _, name in reversed(archive_logs(storage, config)):
@@ -133,9 +130,8 @@ def in_logs_already(storage: Storage, config: TableConfig, active: Sequence[Inst
 def write_archive_log(
     storage: Storage, config: TableConfig, instants: Sequence[Instant], files: StateFiles, moment: Callable[[int], str]
 ) -> str:
-    """Archives completed instants, none of which is in the archive; returns the new file's name. `storage`: of a
-    section (`exclusive`). `moment`: converts a modification time to an instant time. Memory: the content of some state
-    files. ConflictError: another process has put the same file."""
+    """Archives completed instants that are not in the archive; returns the new file's name. `storage`: of a section.
+    `moment`: see `Archive`. Memory: some state files. ConflictError: another process has put the same file."""
     folder = config.history_folder
     number = max((n for n, _ in archive_logs(storage, config)), default=0) + 1
     name = f".commits_.archive.{number}_1-0-1"
@@ -165,8 +161,7 @@ def _place(storage: Storage, staged: str, final: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """The archive of one table. `storage`: of a section (`exclusive`), but for `seen_already`. `moment`: converts a
-    modification time to an instant time."""
+    """The archive of a table. `storage`: of a section, but for `seen_already`. `moment`: ms to an instant time."""
 
     storage: Storage
     config: TableConfig
@@ -186,8 +181,7 @@ class Archive:
         return archived_already(self.storage, self.config, active)
 
     def write(self, instants: Sequence[Instant], timeline: Timeline, files: StateFiles) -> str:
-        """Adds completed instants that are not archived; returns the new file's name. ConflictError: see
-        `write_archive_log`, `add_to_history`."""
+        """Adds instants; returns the new file's name. Errors: see `write_archive_log`, `add_to_history`."""
         if not self.config.layout.has_completion_times:
             return write_archive_log(self.storage, self.config, instants, files, self.moment)
         return add_to_history(self.storage, self.config, instants, files, timeline.completed_at)

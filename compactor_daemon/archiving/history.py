@@ -103,8 +103,7 @@ _KEY = ("instantTime", "completionTime", "action")
 
 
 def archived_already(storage: Storage, config: TableConfig, active: Sequence[Instant]) -> tuple[Instant, ...]:
-    """The active completed instants that are also in the history: their archiving is in progress. Nothing is changed,
-    see `make_current`. UnknownStateError: a file of the history cannot be read."""
+    """The active completed instants that are in the history. Changes nothing. UnknownStateError: it cannot be read."""
     manifest = newest_manifest(storage, config.history_folder)
     by_key = {(i.requested_time, i.action): i for i in active if i.completed}
     first = min((i.requested_time for i in by_key.values()), default="")
@@ -141,9 +140,8 @@ def add_to_history(
     files: StateFiles,
     completion: Callable[[Instant], str],
 ) -> str:
-    """Archives completed instants, none of which is in the history; returns the new file's name. `storage`: of a
-    section (`exclusive`). `completion`: the completion time of instants whose name has none. Memory: the content of
-    `_ROWS` instants. ConflictError: see `put_manifest`."""
+    """Archives completed instants that are not in the history; returns the new file's name. `storage`: of a section.
+    `completion`: of instants whose name has none. Memory: `_ROWS` instants. ConflictError: see `put_manifest`."""
     folder = config.history_folder
     times = [i.requested_time for i in instants]
     name = HistoryName(first=min(times), last=max(times), level=0)

@@ -93,8 +93,7 @@ def newest_manifest(storage: Storage, folder: str) -> Manifest:
 
 
 def put_manifest(storage: Storage, folder: str, before: Manifest, files: tuple[HistoryFile, ...]) -> Manifest:
-    """Makes a manifest of these files the one that counts. `storage`: of a section (`exclusive`). ConflictError:
-    another process has put the same manifest or `_version_`."""
+    """Makes a manifest of these files count. `storage`: of a section. ConflictError: another put it, or `_version_`."""
     number = before.last + 1
     body = json.dumps({"files": [{"fileName": f.name, "fileLen": f.size} for f in files]}, indent=2).encode()
     if not storage.put_if_absent(manifest_path(folder, number), body):

@@ -144,8 +144,7 @@ class ClusterChoice:
 
 
 def choose_windows(view: TableView, busy: Mapping[GroupKey, str], options: ClusterOptions, where: str) -> ClusterChoice:
-    """The files to cluster now. `busy`: file groups that a pending table service holds, and why. UnsupportedError: the
-    table, at `where`, is bucket-indexed."""
+    """The files to cluster now. `busy`: why some are held. UnsupportedError: the table (`where`) is bucket-indexed."""
     living = [g for g in view.groups if g.slices and not is_replaced(g, view.facts)]
     _refuse_buckets(living, where)
     partitions: defaultdict[str, list[FileGroup]] = defaultdict(list)
@@ -251,9 +250,8 @@ def output_name(position: int, group: ClusterGroup, instant: str) -> BaseFileNam
 def slices_of(
     view: TableView, groups: Sequence[ClusterGroup], busy: Collection[GroupKey]
 ) -> tuple[tuple[FileSlice, ...], ...]:
-    """The planned file slices of each group as they are now, in the order of the plan. An empty result for a group: one
-    of its inputs differs from the plan. The input has log files or another base file, was replaced or removed, or is in
-    another plan. `busy`: file groups in plans other than this one."""
+    """The planned file slices of each group as they are now, in the plan's order; () for a group of which an input
+    differs: it has log files or another base file, was replaced or removed, or is in another plan (`busy`)."""
     known = view.by_key()
 
     def slice_of(key: GroupKey, name: str) -> FileSlice | None:

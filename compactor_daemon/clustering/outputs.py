@@ -54,8 +54,7 @@ _AHEAD = 4
 
 
 class RowsIn:
-    """The rows of the inputs, in order. Files of few rows are combined into larger batches. Memory: what is read, and 8
-    bytes for each row."""
+    """The rows of the inputs, in order, in large batches. Memory: what is read, and 8 bytes for each row."""
 
     def __init__(self, storage: Storage, rules: SliceRules, inputs: tuple[FileSlice, ...]) -> None:
         self._storage, self._rules, self.inputs = storage, rules, inputs
@@ -111,8 +110,7 @@ class RowsIn:
         return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
 
     def keys_of(self, path: str, source: pa.NativeFile) -> Iterator[pa.Table]:
-        """The columns that identify the rows of an open input, which stays open; they are counted and hashed.
-        MalformedError: its number of rows differs from the footer's."""
+        """The identifying columns of an open input, counted and hashed. MalformedError: not the footer's number."""
         schema = project(self._rules.schema, identity_columns(self._rules.schema))
         before = self._rows
         footer_rows = 0
@@ -146,8 +144,7 @@ LEAST_GROUP_BYTES = 8 << 20
 
 
 def why_encoded(storage: Storage, slices: Sequence[FileSlice], schema: pa.Schema, copy: Copy) -> Obstacle | None:
-    """Why the base files of these slices are not copied into one; None: they are copied. `schema`: the table's. Errors:
-    as in any read of the files."""
+    """Why these base files are not copied into one; None: they are copied. `schema`: the table's."""
     least = 0 if copy is Copy.FORCE else LEAST_GROUP_BYTES
     for one in slices:
         if one.base_bytes < least:  # its footer need not be read
@@ -298,8 +295,7 @@ def make(storage: Storage, recipe: OutputFileSpec, file_id: str, name: str, inpu
 
 
 def _why_encoded(storage: Storage, recipe: OutputFileSpec, inputs: tuple[FileSlice, ...]) -> str | None:
-    """Why the file is not copied, "" if no copy was requested; None: it is copied. UnsupportedError: it must be copied,
-    and cannot be."""
+    """Why the file is not copied; "" if no copy was asked for; None: it is. UnsupportedError: it must be."""
     if recipe.copy is Copy.REENCODE or recipe.sort_by:
         return ""
     obstacle = why_encoded(storage, inputs, recipe.rules.schema, recipe.copy)

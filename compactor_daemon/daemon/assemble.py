@@ -156,8 +156,10 @@ def open_daemon(
         def opened(path: str, pool: Pool) -> Served:
             table = Table.open(path, given)
             check_keepable(table, moves_rows=False)
-            wake = partial(notify, partial(Daemon.claims_changed, table=path))
-            claims = _claims(session, table, settings.who, wake)
+            claims: Claims = TableClaims(table, settings.who)
+            if session is not None:
+                wake = partial(notify, partial(Daemon.claims_changed, table=path))
+                claims = ZooKeeperClaims(session, table_id(table.storage), settings.who, wake)
             held = table_lock(table.storage, lock, sole_writer=sole_writer)
             served = TableOnStorage(path, claims, held, running, _of_pool(settings, pool))
             served.open()
@@ -218,12 +220,6 @@ def _of_pool(settings: DaemonSettings, pool: Pool) -> DaemonSettings:
     """How a table of a pool is served; a daemon that requests no plans requests none in any pool."""
     schedule = settings.schedule if pool.schedule is None or settings.schedule is None else pool.schedule
     return replace(settings, schedule=schedule, sizes=pool.bytes_per_hour is not None)
-
-
-def _claims(session: ZooKeeperSession | None, table: Table, who: str, wake: Callable[[], None]) -> Claims:
-    if session is None:
-        return TableClaims(table, who)
-    return ZooKeeperClaims(session, table_id(table.storage), who, wake)
 
 
 def _is_gone(runner: Runner) -> bool:

@@ -117,9 +117,8 @@ class NextSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How pools share the slots: what they have used, and the time since the epoch in ms, to which their hours refer.
-    `upkeeps`: the most snapshots, requests and sweeps at a time. The others remain in the state, which shows the most
-    urgent one."""
+    """How pools share the slots: their use, and the ms since the epoch, to which their hours refer. `upkeeps`: the most
+    snapshots, requests and sweeps at a time, the most urgent first."""
 
     use: QuotaUsage
     epoch_ms: int

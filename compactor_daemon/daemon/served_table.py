@@ -54,8 +54,7 @@ from .table_state import Pending
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTable:
-    """What a snapshot found: the pending instants, earliest first, the claimed instants, and whether a plan is due.
-    `oldest_s`: age of the oldest pending instant in seconds, see `Clock.oldest`."""
+    """What a snapshot found: pending instants, earliest first, claimed ones, if a plan is due. `oldest_s`: an age."""
 
     pending: tuple[Pending, ...]
     claimed: frozenset[str]
@@ -84,8 +83,7 @@ class Served(Protocol):
         """Finishes what other compactors left at completed instants."""
 
     def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
-        """Runs the services, except those that a process ran less than about `every_s` ago. None begins once
-        `stopping`."""
+        """Runs the services, except those that ran less than about `every_s` ago. None begins once `stopping`."""
 
     def done_among(self, instants: Iterable[str]) -> frozenset[str]:
         """The instants that daemons have completed since they were found pending; others may be completed, too."""

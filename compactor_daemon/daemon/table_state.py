@@ -14,8 +14,7 @@ _BACKOFF_MAX_MS = 300_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A pending instant, as of the last snapshot. `log_bytes` is known only if the order or the pool needs it.
-    `requested_ms`: since the epoch, None for made-up instant times."""
+    """A pending instant. `log_bytes`: only if order or pool need it. `requested_ms`: since the epoch, None: made up."""
 
     instant: str
     requested_ms: int | None = None
@@ -85,8 +84,7 @@ class TableState:
         )
 
     def after_trouble(self, now_ms: int, poll_ms: int) -> TableState:
-        """The state after a failed snapshot: nothing is known, so no instant is started before the next snapshot. Each
-        failed snapshot doubles the wait for the next one."""
+        """Nothing is known after a failed snapshot, and no instant starts. Each failure doubles the next wait."""
         wait_ms = min(poll_ms << min(self.troubles, 16), max(poll_ms, _BACKOFF_MAX_MS))
         return replace(
             self,

@@ -23,8 +23,7 @@ _PORT = 7077
 
 
 def check_spark(options: ExecuteOptions) -> None:
-    """UsageError: PySpark is not installed. SparkError: there is no Java, or no host of a standalone master
-    (`spark://HOST:PORT[,HOST:PORT]`) answers."""
+    """UsageError: no PySpark. SparkError: no Java, or no host of `spark://HOST:PORT[,HOST:PORT]` answers."""
     require_pyspark("Spark")
     if spark_java() is None:
         raise SparkError(
@@ -91,8 +90,7 @@ class StartingSpark:
         return self._context.result()
 
     def stop(self) -> None:
-        """Ends the context, or its start, without waiting: PySpark's stop idles for a second. A process that exits
-        before that loses nothing: its JVM stops the context."""
+        """Ends the context, or its start, without waiting: PySpark idles a second. The JVM stops it at exit."""
         global _stopping
         self._unwanted.set()
         _stopping = threading.Thread(target=self._stop, name="spark-stop", daemon=True)

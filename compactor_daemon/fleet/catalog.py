@@ -61,8 +61,7 @@ class TableListing(Protocol):
 
 
 class FolderListing:
-    """The tables below a folder: folders with `.hoodie`. No table is searched below a table. A table that was found
-    before costs no request of its own."""
+    """Folders with `.hoodie` below a folder, but not below a table. A known table costs no request of its own."""
 
     def __init__(self, root: str, options: StorageOptions, depth: int = DEPTH) -> None:
         self._root = full_path(root).rstrip("/") or "/"

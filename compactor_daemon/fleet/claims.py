@@ -99,8 +99,7 @@ class HeldClaim(Protocol):
         """Publishes the progress; never raises. Writes to ZooKeeper at most once a second."""
 
     def release(self) -> None:
-        """Releases the claim; never raises. A node that cannot be removed now is removed later, or by the session's
-        end."""
+        """Releases the claim; never raises. A node that stays is removed later, or by the session's end."""
 
 
 class Claims(Protocol):
@@ -124,8 +123,7 @@ class Claims(Protocol):
 
 
 def find_table_id(storage: Storage) -> str | None:
-    """The name of a table in ZooKeeper, None while no fleet has served it. It is kept in the table, because machines
-    may mount the table under different paths."""
+    """The name of a table in ZooKeeper, kept in the table (paths of mounts differ); None: no fleet has served it."""
     try:
         return storage.read(TABLE_ID).decode()
     except MissingFileError:
@@ -144,8 +142,7 @@ def claim_path(table: Table, instant: str) -> str:
 
 
 def claim(table: Table, instant: str, wait_s: float = 0.0) -> AbstractContextManager[Callable[[], bool]]:
-    """Holds the claim on an instant; gives whether it is still held, see `Storage.hold`. ClaimedError: another
-    phantombase process holds it for longer than `wait_s`."""
+    """Holds the claim on an instant; gives whether it is still held. ClaimedError: another holds it beyond `wait_s`."""
     path = claim_path(table, instant)
     busy = ClaimedError(
         f"another compactor is at work on this {'table' if table.storage.is_file_system else 'instant'}",

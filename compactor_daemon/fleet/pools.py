@@ -70,8 +70,7 @@ OTHERS = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Rules for the tables that `match`. `weight` None: the tables share slots with those of other pools without one.
-    `schedule`: how plans are requested; None: as the daemon does elsewhere."""
+    """Rules for the tables that `match`. `weight` None: they share slots with those of other pools without one."""
 
     match: str = option(OTHERS, "a pattern of names")
     weight: float | None = option(None, "share of the daemon's slots, against the weights of other pools")

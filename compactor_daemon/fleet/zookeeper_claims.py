@@ -30,8 +30,7 @@ _REPORT_S = 1.0
 
 
 class ZooKeeperClaims:
-    """See `Claims`. `table`: the table's id; `holder`: the daemon's name, as other processes see it. `wake` is called
-    in kazoo's thread when a claim is taken or released: once after each call of `names`."""
+    """See `Claims`. `holder`: as others see it. `wake`: called in kazoo's thread at a change, once for each `names`."""
 
     def __init__(
         self, session: ZooKeeperSession, table: str, holder: str, wake: Callable[[], None] | None = None
@@ -218,8 +217,7 @@ _CONNECT_S = 3.0
 
 
 def ring(table: Table, instant: str, zookeeper: ZooKeeperOptions) -> None:
-    """Wakes the daemons of a table. Never raises: the plan is on the timeline, and a poll finds it too. Does nothing
-    for a table that no fleet has served yet."""
+    """Wakes the daemons of a table, if a fleet serves it. Never raises: a poll finds the plan too."""
     try:
         name = find_table_id(table.storage)
         if name is not None:

@@ -58,8 +58,7 @@ def due(
     max_delta_commits: int,
     new_time: Callable[[], str],
 ) -> MetadataDue:
-    """Decides from the two timelines, both loaded under the table lock. `building`: partitions of the metadata table
-    that are being built. `new_time`: chooses a new instant (8 and 9)."""
+    """Decides by timelines loaded under the table lock. `building`: partitions being built. `new_time`: for 8 and 9."""
     count = commits_since_compaction(metadata)
     if count < max_delta_commits:
         return MetadataDue(instant=None, why=f"{count} of {max_delta_commits} delta commits since the last compaction")

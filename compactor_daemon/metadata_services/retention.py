@@ -235,8 +235,7 @@ def request_clean(metadata: Table, instant: str, plan: CleanPlan) -> Instant:
 
 
 def execute_clean(table: Table, clean: Instant, plan: CleanPlan) -> None:
-    """Executes a pending clean, of phantombase or Hudi; every step may have been done before. ConflictError: its plan
-    names files that readers need."""
+    """Executes a pending clean, perhaps once more. ConflictError: its plan names files that readers need."""
     metadata, instant = open_metadata_table(table), clean.requested_time
     _refuse_needed(metadata, load_metadata_view(metadata, table.config.built_metadata_partitions), instant, plan)
     storage = metadata.storage

@@ -158,9 +158,11 @@ def counted_from(timeline: Timeline) -> str:
 
 def choose(items: Sequence[Item], facts: OrphanFacts, older_s: float, now_ms: int) -> OrphanChoice:
     """The orphans among the items. `now_ms`: by the clock of the storage."""
-    found = {item: _why_kept(item, facts, older_s, now_ms) for item in items}
+    found: dict[Item, str | None] = {}
     staying: dict[tuple[GroupKey | None, str], str] = {}
-    for item, why in found.items():
+    for item in items:
+        why = why_by_time(item, facts) or why_young(item, older_s, now_ms) or facts.named.get(item.name)
+        why = found[item] = why or facts.named.get(item.instant) or facts.blocks.get(item.path)
         if why is not None and item.group is not None:
             staying[item.group, item.instant] = item.path
     orphans, kept = list[Item](), list[KeptItem]()
@@ -173,11 +175,6 @@ def choose(items: Sequence[Item], facts: OrphanFacts, older_s: float, now_ms: in
         else:
             kept.append(KeptItem(path=item.path, why=why))
     return OrphanChoice(orphans=tuple(orphans), kept=tuple(kept))
-
-
-def _why_kept(item: Item, facts: OrphanFacts, older_s: float, now_ms: int) -> str | None:
-    why = why_by_time(item, facts) or why_young(item, older_s, now_ms)
-    return why or facts.named.get(item.name) or facts.named.get(item.instant) or facts.blocks.get(item.path)
 
 
 def why_young(item: Item, older_s: float, now_ms: int) -> str | None:

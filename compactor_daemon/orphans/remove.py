@@ -62,8 +62,7 @@ class OrphanResult:
 
 
 def find_orphans(table: Table, options: OrphanOptions, now_ms: int) -> tuple[OrphanChoice, str, list[str]]:
-    """The choice for a table, the newest time when its files were listed, and its foreign files. Errors: see `gather`.
-    `now_ms`: by the clock of the storage."""
+    """The choice, the newest time when files were listed, foreign files. `now_ms`: of the storage. Errors: `gather`."""
     table = table.reload()
     timeline = table.load_timeline()
     newest = newest_time(timeline)
@@ -142,21 +141,16 @@ def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:
 
 
 def _orphan(item: Item, now_ms: int) -> Orphan:
+    ended = f"instant {item.instant} " + ("is gone" if item.kind.is_data else "has ended")
     return Orphan(
         path=item.path,
         kind=item.kind.value,
         instant=item.instant,
-        why=_why(item),
+        why="no process writes it any more" if item.kind is OrphanKind.TEMPORARY else ended,
         files=item.files,
         bytes=item.bytes,
         age_s=round((now_ms - item.modified_ms) / 1000, 1),
     )
-
-
-def _why(item: Item) -> str:
-    if item.kind is OrphanKind.TEMPORARY:
-        return "no process writes it any more"
-    return f"instant {item.instant} " + ("is gone" if item.kind.is_data else "has ended")
 
 
 def run_service(table: Table, options: OrphanOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:

@@ -110,8 +110,7 @@ def parse_hudi_conf(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_schedule_conf(pairs: Iterable[str], strategies: tuple[Strategy, ...] = ()) -> dict[str, Any]:
-    """`name=value` pairs as fields of ScheduleOptions; UsageError for names without a meaning here. `strategies`: those
-    chosen by other options; without any, settings of strategies apply to Hudi's default strategy."""
+    """`name=value` pairs as fields of ScheduleOptions. `strategies`: of other options. UsageError: no such name."""
     found = _parsed(pairs, SCHEDULE_CONF)
     if not strategies and "strategies" not in found and any(field in found for field, _ in STRATEGY_CONF.values()):
         found["strategies"] = (Strategy.LOG_FILE_SIZE,)  # Hudi's default, to which these settings apply

@@ -45,8 +45,7 @@ def is_concurrent(mode: str, *, has_lock: bool) -> bool:
 
 
 def lock_of(conf: Mapping[str, str], table: str | None = None) -> str:
-    """The lock, as `--lock` names it. `conf`: the options without their common prefix. `table`: the name of the table,
-    if it is given: Hudi takes it for a ZooKeeper lock without a key."""
+    """The lock, as `--lock` names it. `conf`: without the common prefix. `table`: Hudi's key where none is given."""
     provider = conf.get("provider", _ZOOKEEPER)  # Hudi's default
     if provider == _STORAGE:
         return STORAGE

@@ -80,8 +80,7 @@ def note_runs(storage: Storage, who: str, done: Sequence[ServiceDone]) -> None:
 def due(
     services: Sequence[Service], runs: Mapping[Service, LastRun], every_s: float, now_ms: int
 ) -> tuple[Service, ...]:
-    """The services that should run now (pure). A run in the future is ignored: its process's clock was wrong.
-    `every_s`: 0 in a daemon that runs once."""
+    """The services that should run now (pure). A run in the future is ignored. `every_s`: 0 where it runs once."""
     wait_ms = {s: max(every_s, s.least_s if every_s else 0.0) * 1000 * _EARLY for s in services}
     return tuple(s for s in services if s not in runs or not 0 <= now_ms - runs[s].at_ms < wait_ms[s])
 

@@ -64,8 +64,7 @@ def full_groups(groups: Iterable[FileGroup], limit: int) -> tuple[Full, ...]:
 
 
 def shows_compaction(timeline: Timeline) -> bool:
-    """Whether the active timeline has a compaction, pending or completed, so that the table is compacted (pure). In a
-    MERGE_ON_READ table only compactions complete as `commit`."""
+    """Whether the active timeline has a compaction (pure). In a MERGE_ON_READ table only these complete as `commit`."""
     return any(i.action in ("compaction", "logcompaction", "commit") for i in timeline.instants)
 
 

@@ -62,7 +62,9 @@ def conflict_with_commit(mine: WriteSet, theirs: CommitMetadata) -> str | None:
     if theirs.operation_type == CLUSTER:
         return None  # it moves rows, and adds no key
     new = {
-        p for p, stats in theirs.partition_to_write_stats.items() for s in stats if s.num_inserts and _is_base(s.path)
+        partition
+        for partition, stats in theirs.partition_to_write_stats.items()
+        if any(s.num_inserts and (s.path or "").endswith(".parquet") for s in stats)
     }
     for part in sorted(mine.inserts & new):
         return f"inserts into partition {part!r}"
@@ -108,7 +110,3 @@ def _overwritten_by_either(mine: WriteSet, theirs: CommitMetadata) -> frozenset[
     changed = frozenset({*(part for part, stats in theirs.partition_to_write_stats.items() if stats), *replaced})
     found = changed if mine.overwrites_all else changed & mine.overwritten
     return found if theirs.operation_type == CLUSTER else found | (mine.partitions & replaced)
-
-
-def _is_base(path: str | None) -> bool:
-    return path is not None and path.endswith(".parquet")

@@ -35,8 +35,7 @@ from .transaction import Transaction
 
 
 def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict[str, tuple[str, ...]]:
-    """File ids by partition; a partition that has none yet is named as well, as in Hudi. `counts`: of the rows.
-    ConflictError: see `refuse_planned`. UnsupportedError: see `without_base`."""
+    """File ids by partition, also of one without any, as in Hudi. Errors: `refuse_planned`, `without_base`."""
     if not write.operation.replaces:
         return {}
     partitions = sorted(_partitions(begun, write, {partition for partition, _ in counts}))

@@ -111,8 +111,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The last batch that a stream began here, and those before it, the newest first. The newest that was not undone
-    is valid."""
+    """The last batch that a stream began here, then earlier ones, newest first. The newest not undone counts."""
 
     last: Begun
     before: tuple[Begun, ...]
@@ -173,8 +172,7 @@ class StreamBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenAs:
-    """What the table records of a part: the completed commit that holds it, or the pending instant of an earlier try.
-    `last`: the stream's last batch that counts."""
+    """What is recorded of a part: `done`, or the `pending` instant of a try. `last`: the last batch that counts."""
 
     last: Begun | None
     done: BatchPart | None = None
@@ -189,8 +187,7 @@ def checked_stream(name: str) -> str:
 
 
 def begin_batch(table: Table, lock: TableLock, batch: StreamBatch, instant: str) -> None:
-    """Records that `instant`, which is on the timeline, writes the part. ConflictError: another try has written it
-    since then. UsageError: see `written_as`."""
+    """Records that `instant` writes the part. ConflictError: another try has. UsageError: see `written_as`."""
     with exclusive(table, lock, "begin a batch of a stream", _OF_WRITE) as held:
         table = held.table
         found = written_as(table, batch)

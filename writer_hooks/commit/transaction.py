@@ -265,7 +265,13 @@ class Transaction:
         # A rollback has its target before it has a file: one that existed before this write cannot undo it.
         for rollback in rollbacks:
             if isinstance(rollback, Torn) and rollback.time not in self.earlier_rollbacks:
-                raise _unclear(self.table, self.instant, rollback)
+                raise ConflictError(
+                    "a rollback that may undo this write is pending, and its plan cannot be read",
+                    path=rollback.path,
+                    instant=self.instant,
+                    todo="Nothing of this write is visible. Write again (retries=): later writes do not wait for it. "
+                    f"Compactions do. {rollback.todo}",
+                )
         if self.heartbeats.lapsed(self.expiry_s):
             raise ConflictError(
                 "this write had no heartbeat for too long",
@@ -287,16 +293,6 @@ def _rolled_back(table: Table, time: str) -> ConflictError:
         path=table.storage.base_path,
         instant=time,
         todo="It looked dead: no heartbeat for too long. Write again.",
-    )
-
-
-def _unclear(table: Table, time: str, rollback: Torn) -> ConflictError:
-    return ConflictError(
-        "a rollback that may undo this write is pending, and its plan cannot be read",
-        path=rollback.path,
-        instant=time,
-        todo="Nothing of this write is visible. Write again (retries=): later writes do not wait for it. "
-        f"Compactions do. {rollback.todo}",
     )
 
 

@@ -70,8 +70,7 @@ _MARKS = "rows long, hash long"
 
 
 def marked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The number of rows of each batch, and the sum of their hashes mod 2^64 as a signed number; null: of a column type
-    that has no rule."""
+    """Of each batch the number of rows and the sum of hashes mod 2^64, signed; null: a column's type has no rule."""
     for batch in batches:
         order = sorted(range(batch.num_columns), key=batch.schema.names.__getitem__)
         total: int | None = None

@@ -68,9 +68,8 @@ def to_arrow(frame: Any) -> pa.Table:
 
 
 def streaming_run(rows: Any) -> tuple[str, str]:
-    """Spark's ids of the streaming query whose batch this thread writes, and of its run; "" if it writes none. The
-    query's id is stored in the checkpoint; the run's id changes with each start. `rows`: a DataFrame, or rows that were
-    made of one."""
+    """Spark's ids of the streaming query whose batch this thread writes, which is in its checkpoint, and of its run; ""
+    if none. `rows`: a DataFrame, or what was made of one."""
     session = getattr(rows, "sparkSession", None)
     if session is None and (sql := sys.modules.get("pyspark.sql")) is not None:
         session = sql.SparkSession.getActiveSession()
@@ -191,8 +190,7 @@ class SparkEngine:
 
 
 class SparkPieces:
-    """Pieces as a DataFrame, large payloads as references into `spool`. The `first` pieces remove the spool at exit.
-    `here`: see `Engine.prepare`."""
+    """Pieces as a DataFrame; large ones are in `spool`, which the `first` remove. `here`: see `Engine.prepare`."""
 
     def __init__(self, frame: Any, slots: int, spool: Spool, *, first: bool = False, here: bool = False) -> None:
         self._frame = frame

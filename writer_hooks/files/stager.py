@@ -154,9 +154,8 @@ class Stager:
         *,
         until: float = math.inf,
     ) -> StagedFile:
-        """Stages a base file of rows that have their meta columns. `counts`: gives the statistics, once the number of
-        rows is known. `kept`: the slice that the file replaces. `until`: size in bytes after which no further table is
-        taken; the others are left in the iterator."""
+        """Stages a base file of rows that have their meta columns. `counts`: of the number of rows. `kept`: the slice
+        that it replaces. `until`: bytes after which no further table is taken from the iterator."""
         work = self._work
         token = f"{self._slot}-{WRITER}-{random.randrange(10**9)}"
         name = str(BaseFileName(file_id=key[1], token=token, instant=work.instant))

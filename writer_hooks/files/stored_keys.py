@@ -81,8 +81,7 @@ def compares(rule: MergeRule) -> bool:
 
 
 class LogNotes:
-    """Notes for a log file that is added to a slice, part by part. `slice_`: what a reader merges with it. `every`: all
-    rows are recorded."""
+    """Notes for a log file, part by part. `slice_`: what a reader merges with it. `every`: all rows are recorded."""
 
     def __init__(
         self, notes: KeyNotes, storage: Storage, rule: MergeRule, slice_: FileSlice | None, *, every: bool

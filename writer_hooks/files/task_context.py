@@ -99,8 +99,7 @@ class WriteWork:
         return replace(merged, base_instant=last.base_instant)
 
     def refuse_unchangeable(self, group: FileGroup) -> None:
-        """ConflictError while a clustering of the group is pending: Hudi rejects updates to it as well.
-        MissingFileError, MalformedError: a file of the group is lost or damaged."""
+        """ConflictError: a clustering of it is pending, as in Hudi. MissingFileError, MalformedError: it has a flaw."""
         for slice_ in group.slices:
             slice_.check_whole(self.table.storage.base_path)
         if group.key in self.clustering:
@@ -123,8 +122,7 @@ class WriteWork:
             fold.add_rows(self.keyed(rows))
 
     def keyed(self, rows: pa.Table, stored_in: str | None = None) -> Keyed:
-        """Rows with what merging needs. Those with the table's delete marker delete, as in Hudi's writers. `stored_in`:
-        the file whose rows these are, None for rows of the write."""
+        """Rows with what merging needs; marked ones delete. `stored_in`: the file of the rows, None: of the write."""
         keys = flat(rows.column(RECORD_KEY)) if stored_in is None else self.rules.keys.keys(rows, stored_in)
         rule = replace(self.merge, marker=self.table.config.merge_settings.marker)
         keyed = Keyed.of(rows, keys, self.rules.ordering_fields, rows.column_names, rule)

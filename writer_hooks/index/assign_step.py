@@ -131,8 +131,7 @@ def _capacity(
 
 
 def living(work: WriteWork, partition: str, hits: pa.Table) -> pa.Table:
-    """The hits without those of files where logs delete the key, if another file holds it too. A key that is deleted in
-    all of them keeps the first one."""
+    """The hits without files whose logs delete the key, if another holds it too. Deleted in all, the first stays."""
     counts = hits.group_by(RECORD_KEY).aggregate([(FILE_ID, "count")])
     twice = counts.filter(pc.field(f"{FILE_ID}_count") > 1).column(RECORD_KEY)
     if not len(twice):
@@ -187,22 +186,20 @@ class JoinStep:
                     if part.num_rows:
                         yield packed(part, partition=partition, target=target, source=slot, number=number)
 
-    def _lost(self, partition: str, keys: pa.Table) -> ConflictError:
-        return ConflictError(
-            "a key that leaves its partition is in no base file there",
-            path=partition,
-            instant=self.work.instant,
-            found=repr(keys.column(RECORD_KEY)[0].as_py()),
-            todo="Nothing of this write is visible. Write again (retries=); if that fails alike, compact the table.",
-        )
-
     def _living(self, partition: str, rows: pa.Table) -> pa.Table:
         """The rows of new keys without deletes, since there is nothing to delete; none if nothing is inserted. With
         `combine`, a row marked deleted may first have won against another row of the batch. ConflictError: it is a key
         that leaves the partition, and would be in two."""
         if self.work.are_leaving(rows):
             if rows.num_rows:
-                raise self._lost(partition, rows)
+                raise ConflictError(
+                    "a key that leaves its partition is in no base file there",
+                    path=partition,
+                    instant=self.work.instant,
+                    found=repr(rows.column(RECORD_KEY)[0].as_py()),
+                    todo="Nothing of this write is visible. Write again (retries=); if that fails alike, compact the "
+                    "table.",
+                )
             return rows
         if self.work.deletes or not self.work.inserts:
             return rows.slice(0, 0)
@@ -265,8 +262,7 @@ class AssignStep:
 
 @dataclass(frozen=True)
 class KeyStep:
-    """Makes staged files from rows by file id. `rewritten`: small base files that take new keys. `appends`: add the
-    rows without looking up existing keys."""
+    """Makes staged files by file id. `rewritten`: small files that take new keys. `appends`: without look-up."""
 
     work: WriteWork
     rewritten: frozenset[GroupKey]

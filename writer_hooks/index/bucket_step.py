@@ -38,8 +38,7 @@ _COMMITS_ASKED = 10
 
 @dataclass(frozen=True)
 class BucketStep:
-    """Makes staged files from pieces whose target is a bucket number; returns pieces with the files' records. `route`:
-    the rule that gave rows their targets."""
+    """Makes staged files of pieces whose target is a bucket; returns their records. `route`: see `PrepareRows`."""
 
     work: WriteWork
     route: ToBucket
@@ -50,15 +49,13 @@ class BucketStep:
         for (path, target), group in by_target(pieces):
             if path != partition:
                 there = [group for group in self.work.groups(path) if group.key not in self.work.replaced]
-                partition, groups = path, self._groups(there)
+                refuse_two_of_one_bucket(there)
+                numbered = ((bucket_of_file_id(group.file_id), group) for group in there)
+                partition, groups = path, {bucket: group for bucket, group in numbered if bucket is not None}
                 self._check_keys(there or living_elsewhere(self.work, path))
             done = self._bucket(stager, path, int(target), groups.get(int(target)), group)
             if done is not None:
                 yield done_piece(done)
-
-    def _groups(self, there: Collection[FileGroup]) -> dict[int, FileGroup]:
-        refuse_two_of_one_bucket(there)
-        return {bucket: group for group in there if (bucket := bucket_of_file_id(group.file_id)) is not None}
 
     def _refuse_numbers(self, groups: Iterable[FileGroup]) -> None:
         """UsageError: a file group is none of these buckets."""
@@ -173,8 +170,7 @@ def refuse_two_of_one_bucket(groups: Iterable[FileGroup]) -> None:
 
 
 def living_elsewhere(work: WriteWork, partition: str) -> list[FileGroup]:
-    """The file groups of another partition, the one that the newest write with files names; empty: there is none. A new
-    partition does not show the table's index."""
+    """File groups of another partition, which the newest write names: a new one does not show the table's index."""
     for _, metadata in recent_commits(work.table, work.timeline):
         for other in metadata.partition_to_write_stats:
             if other != partition:

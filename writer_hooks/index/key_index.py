@@ -96,8 +96,8 @@ def row_bytes(work: WriteWork) -> float:
     incomplete, or that was archived since then: no write may fail because of an estimate."""
     for _, metadata in recent_commits(work.table, work.timeline):
         stats = [s for of in metadata.partition_to_write_stats.values() for s in of]
-        whole = (s for s in stats if s.path is not None and s.path.endswith(".parquet"))
-        bases = [s for s in whole if s.num_writes > 0 and s.file_size_in_bytes >= _TELLING_BYTES]
+        full = (s for s in stats if s.num_writes > 0 and s.file_size_in_bytes >= _TELLING_BYTES)
+        bases = [s for s in full if (s.path or "").endswith(".parquet")]
         if bases:
             return max(1.0, sum(s.file_size_in_bytes for s in bases) / sum(s.num_writes for s in bases))
     return ROW_BYTES

@@ -223,9 +223,8 @@ def _others(usual: KeyGenerator) -> Iterator[KeyGenerator]:
 
 
 def is_prefixed(config: TableConfig, stored: pa.Table) -> bool:
-    """Whether the keys of a table with one key field are `f:v` (True) or `v` (False). `stored`: rows of the table with
-    the key's meta column and the key field. MalformedError: the rows have keys of neither form or of both, or `stored`
-    has no rows."""
+    """Whether the keys of a table with one key field are `f:v`, not `v`. `stored`: rows with the key and its meta
+    column. MalformedError: keys of neither form or of both, or no rows."""
     name = config.record_key_fields[0]
     keys = flat(stored.column(RECORD_KEY))
     text = value_text(field_values(stored, name), name)

@@ -7,6 +7,7 @@ it makes the folder a table.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -250,7 +251,9 @@ def create_table(storage: Storage, spec: NewTable) -> Table:
     UsageError: no such table can be made, or another one exists. MalformedError: a damaged table exists, which a new
     one must not overwrite. After an error nothing has been written."""
     config = spec.config()
-    existing = _existing(storage)
+    existing: TableConfig | None = None
+    with suppress(NotATableError):
+        existing = load_table_config(storage)
     if existing is None:
         _refuse_remains(storage, config)
         make_table_folders(storage, config)
@@ -304,13 +307,6 @@ def _no_place(storage: Storage, found: str) -> UsageError:
         found=found,
         todo="Check the path. A new table needs a folder of its own.",
     )
-
-
-def _existing(storage: Storage) -> TableConfig | None:
-    try:
-        return load_table_config(storage)
-    except NotATableError:
-        return None
 
 
 def _refuse_remains(storage: Storage, config: TableConfig) -> None:

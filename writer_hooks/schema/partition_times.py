@@ -87,9 +87,8 @@ class PartitionTimes:
 
     @staticmethod
     def of(properties: Mapping[str, str], writer: Mapping[str, str]) -> PartitionTimes:
-        """From hoodie.properties, and from the writer's options (same names) what the table does not store.
-        UnsupportedError: an unknown option or pattern. UsageError: a needed option is missing, or the writer
-        contradicts the table."""
+        """From hoodie.properties, and from the writer's options what the table does not store. UnsupportedError: an
+        unknown option or pattern. UsageError: one is missing, or contradicts the table."""
         parser = properties.get(_PARSER) or writer.get(_PARSER) or ""
         if parser and parser != _DEFAULT_PARSER:
             raise UnsupportedError("this date parser is not supported", expected=_DEFAULT_PARSER, found=parser)
@@ -171,8 +170,10 @@ class PartitionTimes:
         types, kind = pa.types, values.type
         if types.is_date32(kind):
             values = values.cast(pa.int32())
-        elif types.is_timestamp(kind) or types.is_decimal(kind):
-            values = _whole(values)
+        elif types.is_timestamp(kind):
+            values = values.cast(pa.int64())
+        elif types.is_decimal(kind):
+            values = pc.trunc(values).cast(pa.int64())  # as by Java's longValue
         elif not types.is_integer(kind):
             raise _wrong_type(name, kind, "an integer, decimal, date or timestamp")
         numbers = pc.fill_null(values.cast(pa.int64()), 1)
@@ -204,7 +205,7 @@ class PartitionTimes:
     def _read(self, text: pa.StringArray, pattern: str, name: str) -> pa.Int64Array:
         """The milliseconds of texts in one format; null for other texts."""
         parts = _tokens("input.dateformat", pattern)
-        found = pc.extract_regex(text, _shape(parts))
+        found = pc.extract_regex(text, "^" + "".join(_part_shape(*part) for part in parts) + "$")
 
         def number(part: str, usual: int) -> pa.Int64Array:
             if found.type.get_field_index(part) < 0:
@@ -298,14 +299,8 @@ def _options(properties: Mapping[str, str]) -> dict[str, str]:
     return {k.removeprefix(PREFIX): v.strip() for k, v in properties.items() if k.startswith(PREFIX) and v.strip()}
 
 
-def _whole(values: pa.Array) -> pa.Array:
-    """The stored number of a timestamp; a decimal without its fraction, cut as by Java's longValue."""
-    return values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else pc.trunc(values).cast(pa.int64())
-
-
 def arrow_zone(name: str) -> str:
-    """A time zone in Java's spelling (also `GMT+8:00`) in Arrow's spelling. UnsupportedError: an unknown name; Java
-    would silently use GMT for it."""
+    """Java's spelling of a zone (`GMT+8:00`) in Arrow's. UnsupportedError: unknown; Java would take GMT."""
     offset = re.fullmatch(r"(?:GMT|UTC)([+-])(\d{1,2})(?::?(\d{2}))?", name)
     if offset and int(offset[2]) < 24 and int(offset[3] or 0) < 60:
         return f"{offset[1]}{int(offset[2]):02d}:{offset[3] or '00'}"
@@ -341,13 +336,9 @@ def _tokens(option: str, pattern: str, letters: str = "".join(_LETTERS)) -> tupl
     return tuple((*part, bool(next_[1]) and next_[0] not in "aZ") for part, next_ in zip(found, after, strict=True))
 
 
-def _shape(parts: tuple[_Part, ...]) -> str:
-    """A regular expression of the complete text. Joda reads `1` for `MM`, too. That may be a mistake, so here a number
-    has as many digits as letters; for one letter it may have two."""
-    return "^" + "".join(_part_shape(*part) for part in parts) + "$"
-
-
 def _part_shape(letter: str, count: int, number_follows: bool) -> str:
+    """A regular expression of one part. Joda reads `1` for `MM`, too. That may be a mistake, so here a number has as
+    many digits as letters; for one letter it may have two."""
     if not count:
         return re.escape(letter)
     if letter == "a":

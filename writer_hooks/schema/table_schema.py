@@ -93,8 +93,7 @@ _AVRO: dict[pa.DataType, Any] = {
 
 
 def _avro_type(kind: pa.DataType, name: str, home: str) -> Any:
-    """The Avro type of an Arrow type. `name`: of the nearest field; `home`: the full name of the record around it.
-    Named types get their names from these."""
+    """The Avro type of an Arrow type. `name` of the nearest field and `home`, the record around, name types."""
     if pa.types.is_struct(kind):
         children = [_avro_field(f, f"{home}.{name}") for f in _children(kind)]
         return {"type": "record", "name": name, "namespace": home, "fields": children}
@@ -122,8 +121,7 @@ def decimal_bytes(precision: int) -> int:
 
 
 def merged_fields(table: Sequence[pa.Field], incoming: Sequence[pa.Field], above: str = "") -> list[pa.Field]:
-    """The table's fields after rows of `incoming`, which come from `data_fields` (`untyped`): see `evolve`. `above`:
-    the path of the record around them, for messages."""
+    """The table's fields after rows of `incoming` (from `data_fields`), see `evolve`. `above`: for messages."""
     own, given = {f.name: f for f in table}, {f.name: f for f in incoming}
     lower = {name.lower(): name for name in own}
     for name in given:

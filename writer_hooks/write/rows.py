@@ -46,8 +46,7 @@ _log = get_logger()
 def prepare_rows(
     table: Table, timeline: Timeline, schema: TableSchema, engine: Engine, write: Write, *, here: bool
 ) -> Pieces:
-    """The input in the table's types, with keys and partition paths, split by the rows' targets. `here`: see
-    `Engine.prepare`."""
+    """The input in the table's types with keys and paths, split by targets. `here`: see `Engine.prepare`."""
     config = table.config
     own = pa.schema([field for field in schema.arrow if field.name not in META_COLUMNS])
     if write.deletes:
@@ -56,7 +55,14 @@ def prepare_rows(
         own = write.into.row_schema(own, config)
     rules = slice_rules(table, timeline, schema)
     if write.moved_keys is MovedKeys.MOVE and rules.merge.unset is not None:
-        raise _moves_part_of_rows(table)
+        raise UnsupportedError(
+            "rows that move to another partition are not merged with what the old row gives them, as this table "
+            "demands",
+            path=table.storage.base_path,
+            expected="a merge rule under which one of two rows wins whole",
+            found="values that mean 'not given'",
+            todo="Let keys stay in their partitions: global_keys(move=False).",
+        )
     keys = generator_of(table, dict(write.options.times), moves=write.moved_keys is not None)
     prepare = _preparation(config, keys, own, rules.ordering_fields, engine.slots, write)
     return engine.prepare(prepare, table.storage, here=here)
@@ -87,16 +93,6 @@ def first_rows(config: TableConfig, schema_text: str, engine: Engine, storage: S
     ordering = () if config.merge_mode is MergeMode.COMMIT_TIME else config.ordering_fields
     prepare = _preparation(config, keys, own, ordering, engine.slots, write)
     return engine.prepare(prepare, storage, here=needs_only_rows(write, None) and write.moved_keys is None)
-
-
-def _moves_part_of_rows(table: Table) -> UnsupportedError:
-    return UnsupportedError(
-        "rows that move to another partition are not merged with what the old row gives them, as this table demands",
-        path=table.storage.base_path,
-        expected="a merge rule under which one of two rows wins whole",
-        found="values that mean 'not given'",
-        todo="Let keys stay in their partitions: global_keys(move=False).",
-    )
 
 
 def _route(config: TableConfig, slots: int, write: Write) -> KeyRoute:
@@ -178,8 +174,7 @@ def needs_only_rows(write: Write, table: Table | None) -> bool:
 def write_set(
     files: list[StagedFile], write: Write, replacing: Mapping[str, Sequence[str]], *, global_keys: bool = False
 ) -> WriteSet:
-    """The changes that these files make. `replacing`: file ids that the write replaces, by partition. `global_keys`: a
-    key may be in one partition only."""
+    """The changes that these files make. `replacing`: file ids by partition. `global_keys`: one partition a key."""
     bases = [f for f in files if f.kind is FileKind.BASE]
     upserts, bucketed = write.operation is Operation.UPSERT, write.options.buckets is not None
     unique = upserts and not bucketed

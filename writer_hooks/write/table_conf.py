@@ -119,8 +119,7 @@ def check_times(names: Iterable[str]) -> None:
 
 
 def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
-    """Hudi's names and values as fields of `NewTable`. UsageError: an unknown name, a wrong value, or two names of one
-    field that contradict each other."""
+    """Hudi's names as fields of `NewTable`. UsageError: an unknown name, a wrong value, or two that contradict."""
     found: dict[str, Any] = {}
     times: dict[str, str] = {}
     named: dict[str, str] = {}

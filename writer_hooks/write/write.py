@@ -100,8 +100,7 @@ def write(table: Table, engine: Engine, what: Write, first: Pieces | None = None
 def write_batch(
     table: Table, engine: Engine, what: Write, batch: StreamBatch, first: Pieces | None = None
 ) -> Written | None:
-    """Writes a part of a batch of a stream exactly once: None if an earlier try has written it. Errors as `write`;
-    UsageError: also one of `written_as`."""
+    """Writes a part of a stream's batch exactly once; None: an earlier try did. Errors as `write` and `written_as`."""
     table, lock = _checked(table, engine, what)
     job = _Job(lock=lock, engine=engine, write=what, batch=batch)
     job.schema_of(table, table.load_timeline())  # refuses a wrong schema before an earlier try is rolled back

@@ -47,7 +47,7 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/loop", "if isinstance(error, SparkError) and self._spark_is_gone():", "if False:", "daemon"),
     ("compactor_daemon/daemon/served_table", "timeline.instants != self._refused or", "True or", "daemon/fleet"),
     ("compactor_daemon/daemon/served_table", "except (MalformedError, UnsupportedError, MissingFileError):", "except MissingFileError:", "stuck"),
-    ("compactor_daemon/daemon/assemble", "            check_keepable(table, moves_rows=False)\n            wake", "            wake", "daemon/fleet"),
+    ("compactor_daemon/daemon/assemble", "            check_keepable(table, moves_rows=False)\n            claims", "            claims", "daemon/fleet"),
     # The tables of a catalog.
     ("compactor_daemon/daemon/table_state", "poll_ms << min(self.troubles, 16)", "poll_ms", "dispatch daemon"),
     ("compactor_daemon/daemon/table_state", "            troubles=0,\n", "", "dispatch"),

@@ -271,7 +271,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/conflict", "(mine.appended | mine.rewritten) & groups", "mine.appended & groups", "conflict"),
     ("writer_hooks/commit/conflict", " | theirs.replaced_groups", "", "conflict"),
     ("writer_hooks/commit/conflict", "mine.buckets & {", "set() & {", "conflict"),
-    ("writer_hooks/commit/conflict", "if s.num_inserts and _is_base(s.path)", "if _is_base(s.path)", "conflict"),
+    ("writer_hooks/commit/conflict", "s.num_inserts and (s.path or", "(s.path or", "conflict"),
     ("writer_hooks/commit/conflict", "sorted(mine.inserts & new)", "sorted(set())", "conflict"),
     ("writer_hooks/commit/conflict", "if logs_too or mine.looked_up else", "if logs_too else", "conflict"),
     ("writer_hooks/commit/conflict", "mine.rewritten | mine.appended if", "mine.appended if", "conflict"),
