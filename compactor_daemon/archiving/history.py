@@ -236,23 +236,18 @@ _MANIFESTS_KEPT = 3
 _BATCH_ROWS = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
-    """Files of one level that become one of the next. `target`: its name."""
-
-    files: tuple[HistoryFile, ...]
-    target: HistoryName
-
-
-def next_merge(files: Sequence[HistoryFile], where: str, *, count: int = BATCH_FILES) -> Merge | None:
-    """The merge that is due: of the lowest level with enough files, oldest files first (pure); None: none is due."""
+def next_merge(
+    files: Sequence[HistoryFile], where: str, *, count: int = BATCH_FILES
+) -> tuple[tuple[HistoryFile, ...], HistoryName] | None:
+    """The files that are to be merged, of the lowest level with enough of them, oldest first, and the name of the file
+    that they become, of the next level (pure); None: none are due."""
     named = sorted((HistoryName.of(f.name, where), f) for f in files)
     for level in sorted({name.level for name, _ in named}):
         of_level = [(name, file) for name, file in named if name.level == level][:count]
         if len(of_level) == count and sum(file.size for _, file in of_level) <= BATCH_BYTES:
             first, last = min(name.first for name, _ in of_level), max(name.last for name, _ in of_level)
             target = HistoryName(first=first, last=last, level=level + 1)
-            return Merge(files=tuple(file for _, file in of_level), target=target)
+            return tuple(file for _, file in of_level), target
     return None
 
 
@@ -263,15 +258,16 @@ def compact_history(
     Memory: one row group of a file. ConflictError: see `put_manifest`."""
     made: list[str] = []
     folder = config.history_folder
-    while (merge := next_merge(newest_manifest(storage, folder).files, folder)) is not None:
+    while (due := next_merge(newest_manifest(storage, folder).files, folder)) is not None:
+        files, target = due
         with staged_name(storage, ".parquet") as staged:
-            write_rows(storage, staged, _rows(storage, folder, merge.files))
+            write_rows(storage, staged, _rows(storage, folder, files))
             with section() as held:
                 before = newest_manifest(held, folder)
-                if not set(merge.files) <= set(before.files):
+                if not set(files) <= set(before.files):
                     continue  # another process has merged them
-                left = tuple(f for f in before.files if f not in merge.files)
-                file = place_history(held, folder, staged, merge.target)
+                left = tuple(f for f in before.files if f not in files)
+                file = place_history(held, folder, staged, target)
                 after = put_manifest(held, folder, before, (*left, file))
                 check_counts(held, folder, after)
                 made.append(file.name)

@@ -28,7 +28,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
@@ -109,17 +109,8 @@ class Begun:
         return Begun(number=fields.whole("batch"), query=fields.text_or_none("query"), parts=tuple(parts))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """The last batch that a stream began here, then earlier ones, newest first. The newest not undone counts."""
-
-    last: Begun
-    before: tuple[Begun, ...]
-
-    @property
-    def begun(self) -> tuple[Begun, ...]:
-        """All of them, the newest first."""
-        return (self.last, *self.before)
+Record: TypeAlias = tuple[Begun, ...]
+"""The batches that a stream began here, newest first; () if it never wrote here. The newest not undone counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +155,9 @@ class StreamBatch:
 
     def record(self, storage: Storage, record: Record) -> None:
         """Writes the record. Only the stream itself replaces its earlier one."""
-        before = [one.to_json() for one in record.before]
+        last, *before = [one.to_json() for one in record]
         # Releases that knew one batch before read that one.
-        content = {**record.last.to_json(), "before": before[0] if before else None, "earlier": before[1:]}
+        content = {**last, "before": before[0] if before else None, "earlier": before[1:]}
         storage.overwrite(self.path, json.dumps(content).encode())
 
 
@@ -214,7 +205,7 @@ def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart) 
     before: tuple[Begun, ...] = ()
     if last is not None:
         # Batches that the record has above it were undone, and never count again.
-        before = tuple(one for one in (record.begun if record is not None else ()) if one.newest < last.newest)
+        before = tuple(one for one in record if one.newest < last.newest)
         if last.number == batch.number and batch.is_of(last):
             others = tuple(one for one in last.parts if one.operation not in (part.operation, _ANY))
         else:
@@ -222,12 +213,12 @@ def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart) 
     begun = Begun(number=batch.number, query=batch.query, parts=(*others, part))
     start = table.load_timeline().start
     active = sum(one.newest >= start for one in before)
-    batch.record(table.storage, Record(last=begun, before=before[: min(active, _EARLIER_MAX) + 1]))
+    batch.record(table.storage, (begun, *before[: min(active, _EARLIER_MAX) + 1]))
 
 
-def _warn_of_gaps(table: Table, batch: StreamBatch, last: Begun | None, record: Record | None) -> None:
+def _warn_of_gaps(table: Table, batch: StreamBatch, last: Begun | None, record: Record) -> None:
     """Warns of undone batches that the query skips: its checkpoint was not reset together with the table."""
-    above = (one for one in (record.begun if record is not None else ()) if last is None or one.newest > last.newest)
+    above = (one for one in record if last is None or one.newest > last.newest)
     gone = sorted({one.number for one in above if one.number < batch.number and batch.is_of(one)})
     if gone:
         _log.warning("batches_taken_back", table=table.storage.base_path, stream=batch.name, at=batch.number, gone=gone)
@@ -236,7 +227,7 @@ def _warn_of_gaps(table: Table, batch: StreamBatch, last: Begun | None, record: 
 def check_intended(table: Table, batch: StreamBatch, instant: str) -> None:
     """ConflictError: the stream's record now names another instant for the part, or another batch."""
     record = read_record(table.storage, batch)
-    last = record.last if record is not None else None
+    last = record[0] if record else None
     part = last.part(batch.operation) if last is not None else None
     if last is None or part is None or (last.number, last.query, part.instant) != (batch.number, batch.query, instant):
         raise _conflict(table, batch, last.newest if last is not None else instant)
@@ -252,16 +243,16 @@ def _conflict(table: Table, batch: StreamBatch, instant: str) -> ConflictError:
     )
 
 
-def read_record(storage: Storage, batch: StreamBatch) -> Record | None:
-    """The stream's record; None if it never wrote here. MalformedError: the record cannot be read."""
+def read_record(storage: Storage, batch: StreamBatch) -> Record:
+    """The stream's record. MalformedError: the record cannot be read."""
     try:
         data = storage.read(batch.path)
     except MissingFileError:
-        return None
+        return ()
     fields = Fields.parse(data, batch.path, _UNREADABLE, _TODO)
     before = [fields.inner(one) for one in (fields.values.get("before"),) if one is not None]
     earlier = fields.records("earlier") if "earlier" in fields.values else []
-    return Record(last=Begun.of(fields), before=tuple(Begun.of(one) for one in (*before, *earlier)))
+    return tuple(map(Begun.of, (fields, *before, *earlier)))
 
 
 def written_as(table: Table, batch: StreamBatch) -> WrittenAs:
@@ -344,7 +335,7 @@ def _refused(
 def _last_batch(table: Table, timeline: Timeline, batch: StreamBatch) -> Begun | None:
     """The last batch of the stream, with those parts of it that are on the timeline or in the archive."""
     record = read_record(table.storage, batch)
-    recorded = None if record is None else _newest_counting(table, timeline, record)
+    recorded = _newest_counting(table, timeline, record) if record else None
     # Hudi's own sink may have continued the stream, so later commits count too.
     return _from_commits(table, timeline, batch.name, recorded.newest if recorded is not None else "") or recorded
 
@@ -352,9 +343,9 @@ def _last_batch(table: Table, timeline: Timeline, batch: StreamBatch) -> Begun |
 def _newest_counting(table: Table, timeline: Timeline, record: Record) -> Begun | None:
     """The newest batch that has completed or pending parts, with these; None if none has."""
     known = {*timeline.completed_writes, *timeline.pending_writes}
-    if not all(part.instant in known for part in record.last.parts):
+    if not all(part.instant in known for part in record[0].parts):
         known |= {i.requested_time for i in table.with_archive(timeline).archived if i.is_write}
-    for begun in record.begun:
+    for begun in record:
         if parts := tuple(part for part in begun.parts if part.instant in known):
             return replace(begun, parts=parts)
     return None

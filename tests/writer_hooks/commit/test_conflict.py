@@ -31,7 +31,7 @@ from phantombase.writer_hooks.commit.conflict import (
     conflict_with_plans,
     conflict_with_schema,
 )
-from phantombase.writer_hooks.commit.stream_batches import Begun, Record, StreamBatch, written_as
+from phantombase.writer_hooks.commit.stream_batches import Begun, StreamBatch, written_as
 from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.index.assign_step import Spread, plan_inserts
@@ -172,7 +172,7 @@ def test_which_batch_is_written(tmp_path: Path) -> None:
 
     def record(instant: str) -> None:
         begun = Begun(number=7, query="", parts=(batch.at(instant),))
-        batch.record(table.storage, Record(last=begun, before=()))
+        batch.record(table.storage, (begun,))
 
     def done(number: int) -> str | None:
         found = written_as(table, replace(batch, number=number)).done

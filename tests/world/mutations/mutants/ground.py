@@ -285,7 +285,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/stream_batches", "if i.is_write}", "if False}", "conflict"),
     ("writer_hooks/commit/stream_batches", "    if not batch.is_of(last):\n", "    if False:\n", "stream_queries"),
     ("writer_hooks/commit/stream_batches", "            return replace(begun, parts=parts)\n", "            return begun\n", "stream_queries"),
-    ("writer_hooks/commit/stream_batches", "for begun in record.begun:", "for begun in (record.last,):", "stream_queries"),
+    ("writer_hooks/commit/stream_batches", "for begun in record:", "for begun in record[:1]:", "stream_queries"),
     ("writer_hooks/commit/stream_batches", "        _check_order(refused, batch, written)\n", "", "stream_queries"),
     ("writer_hooks/commit/stream_batches", "    if part in written or batch.query:\n", "    if False:\n", "stream_queries"),
     ("writer_hooks/commit/stream_batches", " and another\n", "\n", "stream_queries"),

@@ -255,8 +255,8 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "writer_hooks/commit/stream_batches",
-        "    batch.record(table.storage, Record",
-        "    batch.record(table.storage.storage, Record",
+        "    batch.record(table.storage, (begun",
+        "    batch.record(table.storage.storage, (begun",
         "attempt/lost_lock",
     ),
     (
