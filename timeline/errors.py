@@ -53,16 +53,9 @@ class PhantombaseError(Exception):
         super().__init__(self._line())
 
     def _line(self) -> str:
-        parts = [_short(self.what)]
-        if self.path is not None:
-            parts.append(f"at {_short(self.path)}")
-        if self.instant is not None:
-            parts.append(f"instant {_short(self.instant)}")
-        if self.expected is not None:
-            parts.append(f"expected {_short(self.expected)}")
-        if self.found is not None:
-            parts.append(f"found {_short(self.found)}")
-        line = "; ".join(parts)
+        named = (("at", self.path), ("instant", self.instant), ("expected", self.expected), ("found", self.found))
+        parts = (f"{label} {_short(part)}" for label, part in named if part is not None)
+        line = "; ".join((_short(self.what), *parts))
         return f"{line}. {self.todo}" if self.todo else line
 
     def below(self, base: str) -> Self:
@@ -84,12 +77,14 @@ class PhantombaseError(Exception):
         return self._again(self.what, self.path, todo=todo)
 
     def _again(self, what: str, path: str | None, **others: str) -> Self:
-        kind, parts = type(self), ("instant", "expected", "found", "todo")
-        return kind(what, path=path, **{name: getattr(self, name) for name in parts} | others)
+        return type(self)(what, **self._parts() | {"path": path, **others})
+
+    def _parts(self) -> dict[str, str | None]:
+        return {name: getattr(self, name) for name in ("path", "instant", "expected", "found", "todo")}
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keeps the keyword-only details through pickling: errors travel from Spark tasks to the driver."""
-        return _rebuild, (type(self), self.what, self.path, self.instant, self.expected, self.found, self.todo)
+        return _rebuild, (type(self), self.what, self._parts())
 
 
 _PART_CHARACTERS_MAX = 800
@@ -102,16 +97,8 @@ def _short(text: str) -> str:
     return " ".join(text.split()) if "\n" in text or "\r" in text else text
 
 
-def _rebuild(
-    kind: type[PhantombaseError],
-    what: str,
-    path: str | None,
-    instant: str | None,
-    expected: str | None,
-    found: str | None,
-    todo: str | None,
-) -> PhantombaseError:
-    return kind(what, path=path, instant=instant, expected=expected, found=found, todo=todo)
+def _rebuild(kind: type[PhantombaseError], what: str, parts: dict[str, str | None]) -> PhantombaseError:
+    return kind(what, **parts)
 
 
 class UsageError(PhantombaseError):

@@ -33,11 +33,10 @@ from phantombase.timeline.format.log_encode import (
     split_rows,
 )
 from phantombase.timeline.format.log_visibility import Selection, select_blocks
-from phantombase.timeline.merge.identity import IdentityTally
 from phantombase.timeline.merge.log_fold import Winners
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_log import LogCounts, count_blocks, read_logs
-from phantombase.timeline.merge.slice_merge import SliceMerge
+from phantombase.timeline.merge.slice_merge import IdentityTally, SliceMerge
 from phantombase.timeline.merge.spilled_merge import LogSpill
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import staged_output

@@ -28,9 +28,9 @@ from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFi
 from phantombase.timeline.format.ledger import Ledger
 from phantombase.timeline.format.log_visibility import Skipped
 from phantombase.timeline.instants.reserved_times import attempt_folder
-from phantombase.timeline.merge.identity import identity_columns, identity_sum
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_log import LogCounts
+from phantombase.timeline.merge.slice_merge import identity_columns, identity_sum
 from phantombase.timeline.merge.slice_stream import SliceStream, base_tables
 from phantombase.timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from phantombase.timeline.metadata_table.measure import Measure

@@ -35,8 +35,8 @@ from phantombase.timeline.codec.parquet_write import HudiFooter, write_base_file
 from phantombase.timeline.codec.row_hash import hash_keys
 from phantombase.timeline.errors import LedgerError, MalformedError, UnsupportedError, UsageError
 from phantombase.timeline.format.ledger import Identity, Ledger
-from phantombase.timeline.merge.identity import identity_columns, identity_sum
 from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.merge.slice_merge import identity_columns, identity_sum
 from phantombase.timeline.merge.slice_stream import base_tables
 from phantombase.timeline.metadata_table.column_range import ColumnRange
 from phantombase.timeline.metadata_table.measure import Measure

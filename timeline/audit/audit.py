@@ -27,8 +27,8 @@ from ..format.log_block import HeaderKey, scan_blocks
 from ..format.log_visibility import select_blocks
 from ..instants.reserved_times import STAGED_DATA, staged_files
 from ..instants.timeline import Timeline
-from ..merge.identity import identity_columns, identity_sum
 from ..merge.rule import SliceRules
+from ..merge.slice_merge import identity_columns, identity_sum
 from ..merge.slice_stream import SliceStream, base_tables
 from ..merge.table_rules import slice_rules
 from ..table.in_progress import refuse_half_upgraded

@@ -12,8 +12,8 @@ from ..codec.arrow_schema import project
 from ..format.ledger import Identity, Ledger
 from ..format.log_block import BlockKind, LogBlock
 from ..format.log_decode import count_entries, decode_rows
-from ..merge.identity import identity_columns, identity_sum
 from ..merge.rule import SliceRules
+from ..merge.slice_merge import identity_columns, identity_sum
 from ..storage.contract import Storage
 
 

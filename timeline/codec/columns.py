@@ -35,6 +35,14 @@ def flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
+def counted(rows: pa.RecordBatch | pa.Table, count: int | None = None) -> pa.Table:
+    """The rows as a table. If they have no columns a null column keeps their number: Arrow tables without columns have
+    no rows. `count`: of a table that has no columns."""
+    if not rows.num_columns:
+        return pa.table({"__none": pa.nulls(rows.num_rows if count is None else count)})
+    return rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+
+
 def list_parts(array: Any) -> tuple[pa.Array, pa.Array]:
     """(int32 offsets from 0, values) of a list-like array, sliced or not."""
     offsets = array.offsets

@@ -90,12 +90,6 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     raise TypeError(value)
 
 
-def _boolean(value: Any, kind: pa.DataType) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(value)
-    return value
-
-
 def _float(value: Any, kind: pa.DataType) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise TypeError(value)
@@ -105,8 +99,8 @@ def _float(value: Any, kind: pa.DataType) -> float:
     return number
 
 
-def _text(value: Any, kind: pa.DataType) -> str:
-    if not isinstance(value, str):
+def _unchanged(value: Any, kind: pa.DataType) -> Any:
+    if not isinstance(value, bool if types.is_boolean(kind) else str):
         raise TypeError(value)
     return value
 
@@ -155,9 +149,9 @@ def _moment(value: Any, kind: pa.DataType) -> datetime:
 
 
 _CONVERSIONS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], Any]], ...] = (
-    (types.is_boolean, _boolean),
+    (types.is_boolean, _unchanged),
     (types.is_floating, _float),
-    (types.is_string, _text),
+    (types.is_string, _unchanged),
     (types.is_binary, _bytes),
     (types.is_fixed_size_binary, _bytes),
     (types.is_date32, _date),

@@ -11,7 +11,7 @@ calendar, old timestamps of 96 bits, and decimals of variable length, which a wr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import reduce
@@ -117,9 +117,9 @@ def may_match_together(node: Filter, parts: Sequence[BoundsOf]) -> bool:
 
 def _results(node: Filter, bounds: BoundsOf) -> Results:
     if isinstance(node, And | Or):
-        combine = _both if isinstance(node, And) else _either
+        chosen = min if isinstance(node, And) else max
         return reduce(
-            lambda left, right: frozenset(combine(a, b) for a, b in product(left, right)),
+            lambda left, right: frozenset(chosen(pair, key=_RANKS.__getitem__) for pair in product(left, right)),
             (_results(part, bounds) for part in node.parts),
         )
     if isinstance(node, Not):
@@ -165,16 +165,8 @@ def _chosen(*, true: bool, false: bool) -> Results:
     return frozenset(result for result, possible in ((True, true), (False, false)) if possible)
 
 
-def _both(left: bool | None, right: bool | None) -> bool | None:
-    if left is False or right is False:
-        return False
-    return None if left is None or right is None else True
-
-
-def _either(left: bool | None, right: bool | None) -> bool | None:
-    if left is True or right is True:
-        return True
-    return None if left is None or right is None else False
+_RANKS: Mapping[bool | None, int] = {False: 0, None: 1, True: 2}
+"""`and` has the least of the results of its parts, `or` the greatest: SQL's logic of three values."""
 
 
 def _prefix(pattern: str) -> str:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from ..codec.avro_binary import decode_long
 from ..codec.avro_decode import decode_records, record_starts
 from ..codec.avro_schema import OPERATION, changelog, parse_avro
+from ..codec.columns import counted
 from ..codec.conform import NO_DEFAULTS, Defaults, conform
 from ..codec.parquet_read import open_parquet, parquet_batches
 from ..codec.stored_names import SAME_NAMES, Names, stored
@@ -102,8 +103,7 @@ def _parquet_rows(
     if not metadata.num_rows:
         yield conform(file.schema_arrow.empty_table(), schema, block.path, names=names, defaults=defaults)
     for batch in parquet_batches(content, file, wanted, rows):
-        whole = _with_rows(pa.Table.from_batches([batch]), batch.num_rows)
-        yield conform(whole, schema, block.path, names=names, defaults=defaults)
+        yield conform(counted(batch), schema, block.path, names=names, defaults=defaults)
 
 
 def _avro_rows(
@@ -125,7 +125,7 @@ def _avro_rows(
         if rows:
             _check_lengths(_lengths(table), data.size - 4 * rows, block)
             table = table.remove_column(0)
-        yield conform(_with_rows(table, rows), schema, block.path, float_as_text=text, names=names, defaults=defaults)
+        yield conform(counted(table, rows), schema, block.path, float_as_text=text, names=names, defaults=defaults)
 
 
 def _avro_parts(
@@ -166,11 +166,6 @@ def _check_lengths(lengths: npt.NDArray[np.int32], expected: int, block: LogBloc
             expected=f"{expected} bytes",
             found=str(total),
         )
-
-
-def _with_rows(table: pa.Table, count: int) -> pa.Table:
-    """Keeps the row count with a null column if the table has no columns: Arrow tables without columns have no rows."""
-    return table if table.num_columns else pa.table({"__none": pa.nulls(count)})
 
 
 def content_version(head: bytes, block: LogBlock) -> int:

@@ -227,8 +227,8 @@ def _part(branches: tuple[int, ...], entries: list[Any]) -> Deletes:
     else:
         rows = [[None if v is None else v[1]["value"] for v in e["orderingVal"][1]["wrappedValues"]] for e in entries]
         values = [[row[i] for row in rows] for i in range(len(inner))]
-    kinds = [(NESTED if inner else WRAPPED)[i] for i in inner or branches]
-    typed = (pa.array(v, pa.null() if k == "null" else arrow_type(k)) for v, k in zip(values, kinds, strict=True))
+    kinds = (pa.null() if kind == "null" else arrow_type(kind) for kind in value_kinds(branches))
+    typed = (pa.array(v, kind) for v, kind in zip(values, kinds, strict=True))
     return _deletes(keys, branches[0], tuple(typed))
 
 

@@ -77,16 +77,14 @@ def key_hashes(keys: pa.StringArray, index_fields: Sequence[str], split: KeySpli
     rows = np.flatnonzero(is_split.to_numpy(zero_copy_only=False))
     if len(rows):
         some = keys.take(pa.array(rows))
-        parts = _labelled_parts(some) if split is KeySplit.LABELLED else _comma_parts(some)
+        if split is KeySplit.LABELLED:
+            parts = _labelled_parts(some)
+        else:  # Java's split drops empty parts at the end
+            parts = pc.split_pattern(pc.replace_substring_regex(some, ",+$", ""), ",")
         hashed, has_values = _list_hashes(parts, index_fields)
         whole = ~has_values if split is KeySplit.LABELLED else np.zeros(len(rows), bool)
         hashes[rows] = np.where(whole, hashes[rows], hashed)
     return np.asarray(hashes & np.uint32(0x7FFFFFFF), np.uint32)
-
-
-def _comma_parts(keys: pa.StringArray) -> pa.ListArray:
-    # Java's split drops empty parts at the end.
-    return pc.split_pattern(pc.replace_substring_regex(keys, ",+$", ""), ",")
 
 
 _CUT = "\0"
@@ -256,14 +254,8 @@ def labelled_keys(names: Sequence[str], parts: Sequence[pa.Array]) -> pa.Array:
 def has_text(kind: pa.DataType) -> bool:
     """Whether values of a type have one text form in keys, the same in all writers."""
     types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_integer(kind)
-        or types.is_boolean(kind)
-        or types.is_date32(kind)
-        or types.is_timestamp(kind)
-        or types.is_decimal(kind)
-    )
+    known = (types.is_string, types.is_integer, types.is_boolean, types.is_date32, types.is_timestamp, types.is_decimal)
+    return any(is_of(kind) for is_of in known)
 
 
 def value_text(column: pa.Array, name: str) -> pa.Array:

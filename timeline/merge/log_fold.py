@@ -238,8 +238,8 @@ def _trace(
     if mode is MergeMode.COMMIT_TIME:
         return trace(codes, is_row, np.ones(len(codes), np.bool_), np.zeros(len(codes), np.int64), keys)
     if mode in HUDI_0X:
-        return trace(codes, is_row, after_effective(codes, kinds, natural, order, keys), order, keys)
-    return trace(codes, is_row, after_natural(codes, kinds, natural, keys), order, keys)
+        return trace(codes, is_row, after_effective(codes, kinds, natural, order, keys)[0], order, keys)
+    return trace(codes, is_row, after_natural(codes, kinds, natural, keys)[0], order, keys)
 
 
 def _concat(parts: Sequence[npt.NDArray[T]], kind: type[T]) -> npt.NDArray[T]:

@@ -119,7 +119,13 @@ def read_logs(
                 share = (read_bytes + block.content_bytes * found / max(count, found, 1)) / total_bytes
                 spill = spill or _open_spill(fold.nbytes / share, rules, out, stack, shapes)
                 spill.add(fold.drain())
-        _check_count(block, found, count)
+        if found != count:
+            raise MalformedError(
+                "number of entries in a log block differs from its header",
+                path=block.path,
+                expected=str(count),
+                found=str(found),
+            )
         entries += count
         read_bytes += block.content_bytes
     if spill is None:
@@ -182,12 +188,10 @@ def _parts(
         defaults=rules.defaults,
     ):
         keyed = rules.keyed(rows, out.names, block.path)
-        yield keyed if shapes is None else _with_shape(keyed, shapes.shape_of(columns))
-
-
-def _with_shape(batch: Keyed, shape: int) -> Keyed:
-    shapes = pa.repeat(pa.scalar(shape, pa.int32()), len(batch.keys))
-    return replace(batch, rows=batch.rows.append_column(pa.field(SHAPE, pa.int32()), shapes))
+        if shapes is not None:
+            shape = pa.repeat(pa.scalar(shapes.shape_of(columns), pa.int32()), len(keyed.keys))
+            keyed = replace(keyed, rows=keyed.rows.append_column(pa.field(SHAPE, pa.int32()), shape))
+        yield keyed
 
 
 def _open_spill(
@@ -196,16 +200,6 @@ def _open_spill(
     """Opens a spill whose partitions take at most half of the allowed memory each, if keys spread evenly."""
     partitions = min(_PARTITIONS_MAX, max(2, math.ceil(2 * expected_bytes / rules.fold_bytes)))
     return LogSpill(stack.enter_context(spill_folder(rules.spill_folder)), rules.merge, out, partitions, shapes)
-
-
-def _check_count(block: LogBlock, found: int, expected: int) -> None:
-    if found != expected:
-        raise MalformedError(
-            "number of entries in a log block differs from its header",
-            path=block.path,
-            expected=str(expected),
-            found=str(found),
-        )
 
 
 def check_slice(storage: Storage, slice_: FileSlice, rules: SliceRules) -> None:

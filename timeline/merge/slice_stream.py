@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from ..codec.arrow_schema import project
 from ..codec.avro_schema import OPERATION, changelog
 from ..codec.calendar import old_calendar
-from ..codec.columns import Hashes
+from ..codec.columns import Hashes, counted
 from ..codec.conform import NO_DEFAULTS, Defaults, check_conformable, conform
 from ..codec.parquet_read import Share, fetched_at_once, open_parquet, parquet_batches, readable
 from ..codec.spill_file import spill_folder
@@ -29,11 +29,10 @@ from ..codec.stored_names import SAME_NAMES, Names, names_in, stored
 from ..format.ledger import Ledger
 from ..storage.contract import Storage, open_listed
 from ..view.view import FileSlice
-from .identity import IdentityTally
 from .log_fold import Winners
 from .rule import NO_CHANGES, Changes, Keyed, SliceRules
 from .slice_log import LogCounts, read_logs
-from .slice_merge import SliceMerge
+from .slice_merge import IdentityTally, SliceMerge
 from .spilled_merge import LogSpill, SpilledMerge
 from .where import Where
 
@@ -229,7 +228,7 @@ def base_tables(
     with (open_source or partial(storage.open_input, path))() as source, readable("base file", path):
         file, wanted = _opened(source, path, schema, names)
         for batch in parquet_batches(source, file, wanted, batch_rows, groups(file)):
-            yield conform(_counted(batch), schema, path, names=names, defaults=defaults), file.metadata.num_rows
+            yield conform(counted(batch), schema, path, names=names, defaults=defaults), file.metadata.num_rows
 
 
 def check_base(storage: Storage, path: str, rules: SliceRules, names: Names) -> None:
@@ -275,10 +274,3 @@ def _extremes(
         known = [chunk.statistics for chunk in chunks if chunk.is_stats_set and chunk.statistics.has_min_max]
         if known:
             yield ours[field.name], pa.array([value for one in known for value in (one.min, one.max)], field.type)
-
-
-def _counted(batch: pa.RecordBatch) -> pa.Table:
-    """Arrow tables without columns have no row count: one null column keeps the batch's count."""
-    if batch.num_columns:
-        return pa.Table.from_batches([batch])
-    return pa.table({"__none": pa.nulls(batch.num_rows)})

@@ -42,9 +42,15 @@ def winners(mode: MergeMode, codes: Ints, kinds: npt.NDArray[np.uint8], natural:
     positions = np.arange(len(codes), dtype=np.int64)
     if mode is MergeMode.COMMIT_TIME:
         return _last(codes, positions, keys)
+    resets = natural if mode is MergeMode.EVENT_TIME else kinds == EntryKind.DELETE
+    if not resets.any():
+        return _greatest(codes, order, positions, keys)
     if mode is MergeMode.EVENT_TIME:
-        return _event_time(codes, kinds, natural, order, positions, keys)
-    return _hudi_0x(codes, kinds, natural, order, positions, keys)
+        alive, reset = after_natural(codes, kinds, natural, keys)
+    else:
+        alive, reset = after_effective(codes, kinds, natural, order, keys)
+    found = _greatest(codes[alive], order[alive], positions[alive], keys)
+    return np.where(found >= 0, found, reset)
 
 
 def _last(codes: Ints, positions: Ints, keys: int) -> Ints:
@@ -62,25 +68,9 @@ def _greatest(codes: Ints, order: Ints, positions: Ints, keys: int) -> Ints:
     return _last(codes[best], positions[best], keys)
 
 
-def _event_time(
-    codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, positions: Ints, keys: int
-) -> Ints:
-    if not natural.any():
-        return _greatest(codes, order, positions, keys)
-    alive, reset = _behind_natural(codes, kinds, natural, positions, keys)
-    return _or_else(_greatest(codes[alive], order[alive], positions[alive], keys), reset)
-
-
-def after_natural(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, keys: int) -> Flags:
-    """Which entries follow the last natural delete of their key, by the rule of EVENT_TIME."""
-    if not natural.any():
-        return np.ones(len(codes), np.bool_)
-    return _behind_natural(codes, kinds, natural, np.arange(len(codes), dtype=np.int64), keys)[0]
-
-
-def _behind_natural(
-    codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, positions: Ints, keys: int
-) -> tuple[Flags, Ints]:
+def after_natural(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, keys: int) -> tuple[Flags, Ints]:
+    """Which entries follow the last natural delete of their key, by the rule of EVENT_TIME; and that delete, or -1."""
+    positions = np.arange(len(codes), dtype=np.int64)
     reset = _last(codes[natural], positions[natural], keys)
     alive = positions > reset[codes]
     # After a natural delete, a delete-block entry counts only if there is a row in between.
@@ -91,23 +81,12 @@ def _behind_natural(
     return alive, reset
 
 
-def _hudi_0x(
-    codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, positions: Ints, keys: int
-) -> Ints:
-    if not (kinds == EntryKind.DELETE).any():
-        return _greatest(codes, order, positions, keys)
-    alive, reset = _behind_effective(codes, kinds, natural, order, positions, keys)
-    return _or_else(_greatest(codes[alive], order[alive], positions[alive], keys), reset)
-
-
-def after_effective(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, keys: int) -> Flags:
-    """Which entries are rows after the last delete of their key that took effect, by the rule of Hudi 0.15."""
-    return _behind_effective(codes, kinds, natural, order, np.arange(len(codes), dtype=np.int64), keys)[0]
-
-
-def _behind_effective(
-    codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, positions: Ints, keys: int
+def after_effective(
+    codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, keys: int
 ) -> tuple[Flags, Ints]:
+    """Which entries are rows after the last delete of their key that took effect, by the rule of Hudi 0.15; and that
+    delete, or -1."""
+    positions = np.arange(len(codes), dtype=np.int64)
     is_delete = kinds == EntryKind.DELETE
     effective = is_delete & natural
     typed = is_delete & ~natural
@@ -142,7 +121,3 @@ def _effective_deletes(codes: Ints, is_delete: Flags, effective: Flags, order: I
             result[by_key] = marked
             return result
         marked = grown
-
-
-def _or_else(first: Ints, second: Ints) -> Ints:
-    return np.where(first >= 0, first, second)

@@ -218,7 +218,10 @@ def _write(scan: Scan | ChangeScan, temporary: Path, progress: ReadProgress, out
     with _written(output):
         sink = pa.OSFile(str(temporary), "wb")
         arrow = output.suffix in _ARROW_SUFFIXES
-        writer = pa.ipc.new_file(sink, scan.schema) if arrow else _parquet_writer(sink, scan.schema)
+        if arrow:
+            writer = pa.ipc.new_file(sink, scan.schema)
+        else:
+            writer = pq.ParquetWriter(sink, scan.schema, write_statistics=statistics_columns(scan.schema))
     try:
         for group in _row_groups(_batches(scan, progress)):
             rows += group.num_rows
@@ -234,10 +237,6 @@ def _write(scan: Scan | ChangeScan, temporary: Path, progress: ReadProgress, out
         with suppress(OSError):
             sink.close()
     return rows
-
-
-def _parquet_writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
-    return pq.ParquetWriter(sink, schema, write_statistics=statistics_columns(schema))
 
 
 def _batches(scan: Scan | ChangeScan, progress: ReadProgress) -> Iterator[pa.RecordBatch]:

@@ -69,13 +69,14 @@ class WindowWrites:
 
 def find_window_writes(table: Table, timeline: Timeline, window: Window) -> WindowWrites:
     """Reads the commits of the window, and the plans of its log compactions."""
-    inside = [
-        w for w in completed_writes(timeline) if window.begin < timeline.moment_of(w) and _counts(timeline, w, window)
-    ]
+    # The state at the end of the window has these writes; a compaction may count before it completes.
+    counted = (w for w in completed_writes(timeline) if timeline.counts_from(w) <= window.end)
+    inside = [w for w in counted if window.begin < timeline.moment_of(w)]
     active = ((i, table.files.recorded(i)) for i in inside if i in timeline.instants)
     found = {i: metadata for i, metadata in active if metadata is not None}
     found |= table.archived_commits([i for i in inside if i not in timeline.instants])
-    services = {i for i in inside if timeline.is_compaction(i) or (i in found and _is_service(found[i]))}
+    services = {i for i in inside if timeline.is_compaction(i)}
+    services |= {i for i, metadata in found.items() if metadata.operation_type in SERVICE_OPERATIONS}
     writes = frozenset(i.requested_time for i in inside if i not in services)
     compacting = {i for i in services & found.keys() if found[i].operation_type == LOG_COMPACT}
     logs = {i.requested_time for i in compacting}
@@ -96,15 +97,6 @@ def find_window_writes(table: Table, timeline: Timeline, window: Window) -> Wind
         clusterings=frozenset(i.requested_time for i in services & found.keys() if found[i].operation_type == CLUSTER),
         unlisted=unlisted,
     )
-
-
-def _counts(timeline: Timeline, write: Instant, window: Window) -> bool:
-    """Whether the state at the end of the window has the write; a compaction may count before it completes."""
-    return timeline.counts_from(write) <= window.end
-
-
-def _is_service(metadata: CommitMetadata) -> bool:
-    return metadata.operation_type in SERVICE_OPERATIONS
 
 
 def _originals(table: Table, log_compaction: str, others: set[str]) -> frozenset[str] | None:
@@ -169,7 +161,13 @@ def plan_increment(
     earliest = earliest_whole(table, timeline)
     scanned = window.end < earliest
     if scanned and not full_scan:
-        raise _cleaned(table, window, earliest)
+        raise UsageError(
+            "files of the table at the end of the window have been cleaned",
+            path=table.storage.base_path,
+            expected=f"an end from {earliest} on, with any begin",
+            found=window.end or "earliest",
+            todo="`full-scan` as fallback gives the rows of the window that were not overwritten since.",
+        )
     if scanned:
         _log.warning("window_is_cleaned", table=table.storage.base_path, end=window.end, earliest=earliest)
     state = newest_state(table, partition) if scanned else load_state(table, window.end, partition, timeline)
@@ -185,16 +183,6 @@ def plan_increment(
         slices=slices,
         rows=None if everything else wanted_rows(timeline, window, found),
         services=found if window.begin >= earliest else replace(found, compacted_logs={}, clusterings=frozenset()),
-    )
-
-
-def _cleaned(table: Table, window: Window, earliest: str) -> UsageError:
-    return UsageError(
-        "files of the table at the end of the window have been cleaned",
-        path=table.storage.base_path,
-        expected=f"an end from {earliest} on, with any begin",
-        found=window.end or "earliest",
-        todo="`full-scan` as fallback gives the rows of the window that were not overwritten since.",
     )
 
 

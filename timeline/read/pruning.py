@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..codec.avro_schema import PARTITION_PATH, RECORD_KEY
-from ..codec.columns import Indices, flat
+from ..codec.columns import flat
 from ..codec.parquet_read import open_parquet, readable
 from ..errors import MalformedError
 from ..filter.bind import bound
@@ -59,7 +59,8 @@ def wanted_keys(node: Filter, config: TableConfig, schema: pa.Schema) -> tuple[s
     texts: list[list[str]] = []
     count = 1
     for field in fields:
-        values = only_values(node, field) if field in schema.names and _is_plain(schema.field(field).type) else None
+        kind = schema.field(field).type if field in schema.names else pa.null()
+        values = only_values(node, field) if pa.types.is_string(kind) or pa.types.is_integer(kind) else None
         if values is None:
             return None
         texts.append(sorted(str(value.as_py()) for value in values))
@@ -132,10 +133,6 @@ def _is_named_by_values(config: TableConfig) -> bool:
     )
 
 
-def _is_plain(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_integer(kind))
-
-
 _SAMPLE_FILES, _SAMPLE_KEYS_MAX = 3, 1024
 _SAMPLE_KEYS_MIN = 64
 """Fewer keys could have a common divisor by chance; this number has 2, the most likely, once in 2**64."""
@@ -187,14 +184,10 @@ def _common_divisor(storage: Storage, slices: Sequence[FileSlice], config: Table
     found, count, labelled = 0, 0, False
     for bucket, keys in islice(_sampled(storage, slices), _SAMPLE_FILES):
         hashes = key_hashes(keys, config.record_key_fields, KeySplit.of(config.layout)).astype(np.int64)
-        found = gcd(found, _divisor(hashes - bucket))
+        found = gcd(found, int(np.gcd.reduce(np.abs(hashes - bucket), initial=0)))
         count += len(keys)
         labelled = labelled or bool(pc.any(pc.starts_with(keys, label)).as_py())
     return (found if count >= _SAMPLE_KEYS_MIN and found else 1), labelled
-
-
-def _divisor(numbers: Indices) -> int:
-    return int(np.gcd.reduce(np.abs(numbers))) if len(numbers) else 0
 
 
 def _sampled(storage: Storage, slices: Sequence[FileSlice]) -> Iterator[tuple[int, pa.Array]]:
@@ -236,19 +229,12 @@ def prune(
     if not all(_agrees(storage, some, bounds, where, rules) for some in _some_of_each_shape(slices, out)):
         out = set()
     left = tuple(s for s in slices if s.partition not in out)
-    if (
-        where.keys is not None
-        and left
-        and _uses_keys(left)
-        and not _has_keys_of_fields(storage, _first(left), config, rules)
-    ):
-        where = replace(where, keys=None)
+    if where.keys is not None and (len(left) > 1 or any(s.logs for s in left)):
+        # With a base file, if possible: its rows cost least.
+        first = next((s for s in left if s.base is not None and not s.flaws), left[0])
+        if not _has_keys_of_fields(storage, first, config, rules):
+            where = replace(where, keys=None)
     return (left if where.keys is None else bucket_slices(storage, left, where.keys, config)), where
-
-
-def _first(slices: Sequence[FileSlice]) -> FileSlice:
-    """The slice whose rows are checked, if possible with a base file, which costs least."""
-    return next((s for s in slices if s.base is not None and not s.flaws), slices[0])
 
 
 def _some_of_each_shape(slices: Sequence[FileSlice], partitions: Collection[str]) -> Iterator[list[FileSlice]]:
@@ -284,10 +270,6 @@ def _is_within(column: pa.ChunkedArray, bounds: Bounds) -> bool:
         return True
     ends = pc.min_max(column)
     return not (column.null_count or comparable(ends["min"]) < bounds.low or comparable(ends["max"]) > bounds.high)
-
-
-def _uses_keys(slices: Sequence[FileSlice]) -> bool:
-    return len(slices) > 1 or any(s.logs for s in slices)
 
 
 def _has_keys_of_fields(storage: Storage, slice_: FileSlice, config: TableConfig, rules: SliceRules) -> bool:

@@ -257,10 +257,8 @@ def _plan_window(table: Table, options: ReadOptions) -> Scan:
             found=found.window.end or "earliest",
             todo="A write below it is pending, or its last write was rolled back. Read again when that is over.",
         )
-    state, schema = (
-        found.state,
-        _schema(table, found.timeline, options, visible_in(options, found.window, found.timeline)),
-    )
+    state, visible = found.state, visible_in(options, found.window, found.timeline)
+    schema = _schema(table, found.timeline, options, visible)
     merging, as_of = table.config.has_logs, state.as_of
     rules = slice_rules(table, state.view.timeline, schema, as_of=as_of, merging=merging, batch_rows=options.batch_rows)
     hidden = state.hidden if found.rows is None else state.hidden | found.services.log_compactions
@@ -344,10 +342,8 @@ def check_columns(schema: TableSchema, columns: Sequence[str] | None) -> None:
 def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:
     """The slices that a reader merges; for read-optimized, the base files as slices without logs (pure)."""
     groups = [g for g in view.groups if not is_replaced(g, view.facts, options.as_of)]
-    if options.query is Query.SNAPSHOT:
-        found = (latest_slice(g, options.as_of) for g in groups)
-        return tuple(s for s in found if s is not None)
-    found = (latest_base_slice(g, options.as_of) for g in groups)
+    latest = latest_slice if options.query is Query.SNAPSHOT else latest_base_slice
+    found = (latest(g, options.as_of) for g in groups)
     return tuple(s for s in found if s is not None)
 
 

@@ -33,8 +33,8 @@ from phantombase.timeline.format.merge_settings import NotGiven
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.merge.gaps import Unset
-from phantombase.timeline.merge.identity import identity_columns, identity_sum
 from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.merge.slice_merge import identity_columns, identity_sum
 from phantombase.timeline.merge.slice_stream import SliceStream
 from phantombase.timeline.read.table_read import ReadOptions, Scan, plan_read
 from phantombase.timeline.storage.local import LocalStorage

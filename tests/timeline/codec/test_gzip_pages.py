@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.codec import parquet_write
 from phantombase.timeline.codec.calendar import NEW_CALENDAR, old_calendar
-from phantombase.timeline.codec.gzip_pages import AVAILABLE, GzipPages, GzipWriter
 from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches
-from phantombase.timeline.codec.parquet_write import open_parquet_writer
+from phantombase.timeline.codec.parquet_write import AVAILABLE, GzipPages, GzipWriter, open_parquet_writer
 from phantombase.timeline.errors import UnsupportedError
 from tests.support.builders import tables
 

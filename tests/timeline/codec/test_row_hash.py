@@ -22,8 +22,8 @@ from phantombase.timeline.codec.row_hash import KeyLookup, row_hashes
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.ledger import Identity
 from phantombase.timeline.merge import rule
-from phantombase.timeline.merge.identity import identity_columns, identity_hashes, identity_sum
 from phantombase.timeline.merge.rule import NO_CHANGES, Changes
+from phantombase.timeline.merge.slice_merge import identity_columns, identity_hashes, identity_sum
 from phantombase.writer_hooks.engine import engine
 
 COLUMNS: dict[str, pa.Array] = {

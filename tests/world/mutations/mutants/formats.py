@@ -7,20 +7,25 @@ from tests.world.mutations.mutants.mutant import Mutant
 
 FORMATS: tuple[Mutant, ...] = (
     # Pages that are compressed behind pyarrow.
-    ("timeline/codec/gzip_pages", "if len(self._held) < start + stored:", "if len(self._held) < start:", "gzip_pages"),
     (
-        "timeline/codec/gzip_pages",
+        "timeline/codec/parquet_write",
+        "if len(self._held) < start + stored:",
+        "if len(self._held) < start:",
+        "gzip_pages",
+    ),
+    (
+        "timeline/codec/parquet_write",
         "value_of(meta, pf.CHUNK_BYTES) - shorter",
         "value_of(meta, pf.CHUNK_BYTES) - stored",
         "gzip_pages",
     ),
     (
-        "timeline/codec/gzip_pages",
+        "timeline/codec/parquet_write",
         "field.value = self._places[field.value]\n        if value_of",
         "pass\n        if value_of",
         "gzip_pages",
     ),
-    ("timeline/codec/gzip_pages", " or value_of(header, _PAGE_BYTES) != stored", "", "gzip_pages"),
+    ("timeline/codec/parquet_write", " or value_of(header, _PAGE_BYTES) != stored", "", "gzip_pages"),
     # Spark's two calendars.
     ("timeline/codec/calendar", '"" < version < "3.0.0"', "False", "gzip_pages"),
     ("timeline/codec/calendar", '"" < version < "3.1.0"', "False", "gzip_pages"),
