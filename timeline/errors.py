@@ -28,6 +28,8 @@ A message has what, where (path, instant), expected, found, and what to do next.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self
 
 
@@ -99,6 +101,20 @@ def _short(text: str) -> str:
 
 def _rebuild(kind: type[PhantombaseError], what: str, parts: dict[str, str | None]) -> PhantombaseError:
     return kind(what, **parts)
+
+
+@contextmanager
+def decoding(what: str, path: str, *broken: type[Exception]) -> Iterator[None]:
+    """Gives an error of the tree that has no path this one. Turns the errors that broken bytes raise in decoders into a
+    MalformedError: `what` cannot be decoded."""
+    try:
+        yield
+    except PhantombaseError as error:
+        if error.path is not None:
+            raise
+        raise error.at(path) from error
+    except broken as error:
+        raise MalformedError(what, path=path, found=f"{type(error).__name__}: {error}") from error
 
 
 class UsageError(PhantombaseError):

@@ -12,7 +12,7 @@ of several readers reads.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..errors import MalformedError, UnsupportedError
+from ..errors import MalformedError, UnsupportedError, decoding
 from ..ranges import RangedFile, Span
 from .avro_schema import FIXED_BYTES_MAX
 from .calendar import old_calendar
@@ -191,17 +191,12 @@ def read_parquet(source: pa.NativeFile, names: Sequence[str], batch_rows: int = 
     return pa.Table.from_batches(batches) if batches else kept.empty_table()
 
 
-@contextmanager
-def readable(what: str, path: str) -> Iterator[None]:
+_BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError)
+
+
+def readable(what: str, path: str) -> AbstractContextManager[None]:
     """Turns the errors that pyarrow raises for damaged bytes into an error of the tree that names the file."""
-    try:
-        yield
-    except (MalformedError, UnsupportedError) as error:
-        if error.path is not None:
-            raise
-        raise error.at(path) from error
-    except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, OverflowError) as error:
-        raise MalformedError(f"not a readable Parquet {what}", path=path, found=str(error)) from error
+    return decoding(f"not a readable Parquet {what}", path, *_BROKEN)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -159,7 +159,6 @@ _CONVERSIONS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataT
     (types.is_timestamp, _moment),
 )
 
-
 _NAMES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (types.is_integer, "an integer in its range"),
     (types.is_decimal, "a number in its range"),

@@ -90,7 +90,6 @@ _SCHEMA = root_record(
     defaulted("version", "int", _SAVEPOINT_VERSION),
 )
 
-
 _CLEAN_VERSION = 2
 _SAVEPOINTS = "savepointed_timestamps"
 

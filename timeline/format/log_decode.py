@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from .. import errors
 from ..codec.avro_binary import decode_long
 from ..codec.avro_decode import decode_records, record_starts
 from ..codec.avro_schema import OPERATION, changelog, parse_avro
@@ -23,7 +24,7 @@ from ..codec.columns import counted
 from ..codec.conform import NO_DEFAULTS, Defaults, conform
 from ..codec.parquet_read import open_parquet, parquet_batches
 from ..codec.stored_names import SAME_NAMES, Names, stored
-from ..errors import MalformedError, PhantombaseError, UnsupportedError
+from ..errors import MalformedError, UnsupportedError
 from .log_block import BlockKind, HeaderKey, LogBlock
 
 CONTENT_VERSION = 3
@@ -195,29 +196,10 @@ def content_of(block: LogBlock, source: pa.NativeFile) -> pa.Buffer:
     return content
 
 
-@contextmanager
-def decoding(block: LogBlock) -> Iterator[None]:
+_BROKEN = (pa.ArrowException, ValueError, LookupError, TypeError, struct.error, EOFError, OverflowError, OSError)
+
+
+def decoding(block: LogBlock) -> AbstractContextManager[None]:
     """Converts the errors that decoders raise on broken bytes into a PhantombaseError that names the file."""
-    try:
-        yield
-    except PhantombaseError as error:
-        if error.path is not None:
-            raise
-        raise error.at(block.path) from error
-    except (
-        pa.ArrowException,
-        ValueError,
-        IndexError,
-        KeyError,
-        TypeError,
-        struct.error,
-        EOFError,
-        OverflowError,
-        OSError,
-        RecursionError,
-    ) as error:
-        raise MalformedError(
-            f"cannot decode the {block.kind.name} block at byte {block.offset}",
-            path=block.path,
-            found=f"{type(error).__name__}: {error}",
-        ) from error
+    what = f"cannot decode the {block.kind.name} block at byte {block.offset}"
+    return errors.decoding(what, block.path, *_BROKEN, RecursionError)

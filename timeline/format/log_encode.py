@@ -32,7 +32,6 @@ Parts: TypeAlias = list[bytes | pa.Buffer]
 CONTENT_BYTES_MAX = 2**31 - 1 - 64
 """Limit for one block: the longest array of common JVMs is a few bytes shorter than 2 GiB."""
 
-
 BLOCK_BYTES = 128 << 20
 """Size in Arrow of the rows of one log block. Hudi's limit is 256 MiB (`hoodie.logfile.data.block.max.size`)."""
 

@@ -228,7 +228,6 @@ _ROLLBACK_METADATA_SCHEMA = root_record("HoodieRollbackMetadata", *_METADATA_FIE
 ROLLBACK_SCHEMA = record_of("HoodieRollbackMetadata", *_METADATA_FIELDS)
 """Schema of a completed rollback, also inside the record of a restore."""
 
-
 _RESTORE_PLAN_VERSION = 2
 _RESTORE_METADATA_VERSION = 1
 

@@ -56,7 +56,6 @@ _METADATA_PARTITIONS = (_METADATA_BUILT, _METADATA_BUILDING)
 _LOAD_ROUNDS = 2
 _KEPT = 256
 
-
 UTC_PROPERTY = "hoodie.table.timeline.timezone"
 """LOCAL or UTC. With UTC all instants are in UTC, whatever the options of a process say."""
 

@@ -65,11 +65,8 @@ class SliceStream:
         then counts only the merged rows. `share`: only this part of the base file; the slice must have no logs, whose
         inserts would be in each share."""
         assert share is None or not slice_.logs, "a slice with logs is merged as a whole"
-        self._storage = storage
-        self._slice = slice_
-        self._rules = rules
-        self._where = where
-        self._share = share
+        self._storage, self._slice, self._rules = storage, slice_, rules
+        self._where, self._share = where, share
         self._schema = rules.schema if columns is None else project(rules.schema, columns)
         self._out = project(rules.schema, [*self._schema.names, *(where.columns if where else ())])
         self._base_schema = project(rules.schema, [*self._out.names, *rules.keys.fields, *rules.ordering_fields])

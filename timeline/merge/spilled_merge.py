@@ -135,11 +135,8 @@ class SpilledMerge:
     """Like `SliceMerge`, in two steps: `decide` reads the base file's keys once for each partition."""
 
     def __init__(self, rule: MergeRule, spill: LogSpill, schema: pa.Schema, folder: str, *, hashed: bool) -> None:
-        self._rule = rule
-        self._spill = spill
-        self._schema = schema
-        self._folder = folder
-        self._hashed = hashed
+        self._rule, self._spill, self._schema = rule, spill, schema
+        self._folder, self._hashed = folder, hashed
         self._runs: list[_Runs] = []
         self._ledgers: list[Ledger] = []
         self._base_rows = 0

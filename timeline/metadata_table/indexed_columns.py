@@ -215,10 +215,10 @@ class IndexedColumn:
 def columns_to_index(schema_text: str, index_defs: bytes | None, table_version: int) -> tuple[IndexedColumn, ...]:
     """The columns of an Avro schema (with the meta columns, if the table has them) that get statistics.
     `index_defs`: content of INDEX_DEFINITIONS, None if there is no such file. MalformedError: damaged definitions."""
-    definitions = definitions_in(index_defs)
-    version = _index_version(definitions, table_version)
-    record = parse_avro(schema_text)
-    written = _source_fields(definitions)
+    version, record = index_version(index_defs, table_version), parse_avro(schema_text)
+    written = definitions_in(index_defs).get("column_stats", {}).get("sourceFields", [])
+    if not isinstance(written, list) or not all(isinstance(name, str) for name in written):
+        raise MalformedError("damaged index definitions", path=INDEX_DEFINITIONS, found=f"sourceFields {written!r}")
     names = [*written, *_default_names(record, written, version, table_version)]
     columns = {name: _value_type(record, name) for name in names}
     return tuple(IndexedColumn(name, kind) for name, kind in columns.items() if kind is not None)
@@ -226,10 +226,7 @@ def columns_to_index(schema_text: str, index_defs: bytes | None, table_version: 
 
 def index_version(index_defs: bytes | None, table_version: int) -> IndexVersion:
     """How values are stored in `column_stats` and `partition_stats`. MalformedError: damaged definitions."""
-    return _index_version(definitions_in(index_defs), table_version)
-
-
-def _index_version(definitions: dict[str, Any], table_version: int) -> IndexVersion:
+    definitions = definitions_in(index_defs)
     for name in ("column_stats", "partition_stats"):
         written = definitions.get(name, {}).get("version")
         if written is not None:
@@ -237,13 +234,6 @@ def _index_version(definitions: dict[str, Any], table_version: int) -> IndexVers
                 raise MalformedError("unknown version of an index", path=INDEX_DEFINITIONS, found=f"{name}: {written}")
             return IndexVersion[written]
     return IndexVersion.V2 if table_version >= 9 else IndexVersion.V1
-
-
-def _source_fields(definitions: dict[str, Any]) -> list[str]:
-    fields = definitions.get("column_stats", {}).get("sourceFields", [])
-    if not isinstance(fields, list) or not all(isinstance(name, str) for name in fields):
-        raise MalformedError("damaged index definitions", path=INDEX_DEFINITIONS, found=f"sourceFields {fields!r}")
-    return fields
 
 
 def _default_names(
@@ -255,12 +245,9 @@ def _default_names(
         return
     yield from (name for name in _ALWAYS if name in names)
     own = [name for name in names if name not in (*META_COLUMNS, OPERATION)]
-    taken = [name for name in own if _is_taken(_value_type(record, name), version)]
+    kinds = ((name, _value_type(record, name)) for name in own)
+    taken = [n for n, kind in kinds if kind is not None and (version is IndexVersion.V2 or kind.fits_version_1)]
     yield from taken if len(set(written).intersection(own)) > _FIRST_COLUMNS else taken[:_FIRST_COLUMNS]
-
-
-def _is_taken(kind: ValueType | None, version: IndexVersion) -> bool:
-    return kind is not None and (version is IndexVersion.V2 or kind.fits_version_1)
 
 
 def _value_type(record: dict[str, Any], path: str) -> ValueType | None:

@@ -56,8 +56,10 @@ def valid_instants(table: Table, data: Timeline, metadata: Timeline) -> frozense
     for instant in data.instants:
         if instant.completed and instant.action in _UNDOING and instant.requested_time > since:
             valid |= set(_undone(table, instant))
-    valid |= {i.requested_time for i in metadata.instants if i.completed and i.action in _UNDOING}
-    valid |= {i.requested_time for i in metadata.instants if i.completed and _fills(i)}
+    for own in metadata.instants:
+        fills = own.action == "deltacommit" and own.requested_time.startswith(ARTIFICIAL)
+        if own.completed and (fills or own.action in _UNDOING):
+            valid.add(own.requested_time)
     return frozenset(valid)
 
 
@@ -91,10 +93,6 @@ def _counts_alone(metadata: Timeline, time: str, pending: set[str]) -> bool:
     suffix = time[-3:]
     own = len(time) == _OWN_TIME_CHARACTERS
     return own and (suffix in _SERVICE_SUFFIXES or suffix >= _FIRST_FILLING_SUFFIX)
-
-
-def _fills(instant: Instant) -> bool:
-    return instant.action == "deltacommit" and instant.requested_time.startswith(ARTIFICIAL)
 
 
 def _undone(table: Table, instant: Instant) -> Iterable[str]:

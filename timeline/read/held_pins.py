@@ -39,10 +39,7 @@ class HeldPin:
 
     def __init__(self, storage: Storage, options: PinOptions, holds: str) -> None:
         """Puts the pin. StorageError: it could not be put."""
-        self._storage = storage
-        self._options = options
-        self._holds = holds
-        self._path = ""
+        self._storage, self._options, self._holds, self._path = storage, options, holds, ""
         self._put()
 
     def renew(self, holds: str | None = None) -> None:

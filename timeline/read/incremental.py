@@ -41,7 +41,6 @@ from .windows import (
     fix_window,
     load_state,
     moment_of_text,
-    newest_state,
 )
 
 
@@ -170,8 +169,10 @@ def plan_increment(
         )
     if scanned:
         _log.warning("window_is_cleaned", table=table.storage.base_path, end=window.end, earliest=earliest)
-    state = newest_state(table, partition) if scanned else load_state(table, window.end, partition, timeline)
-    if not scanned:
+    if scanned:
+        state = WindowState(view=table.load_view(partition))
+    else:
+        state = load_state(table, window.end, partition, timeline)
         check_still_whole(table, timeline, window.end)
     found = find_window_writes(table, timeline, window)
     slices = tuple(s for g, s in state.slices() if scanned or found.groups is None or g.key in found.groups)

@@ -71,8 +71,8 @@ class WindowState:
     `hidden`: instants whose log blocks do not count."""
 
     view: TableView
-    as_of: str | None
-    hidden: frozenset[str]
+    as_of: str | None = None
+    hidden: frozenset[str] = frozenset()
 
     def slices(self) -> tuple[tuple[FileGroup, FileSlice], ...]:
         """The file groups that existed, each with the slice that a reader merges (pure)."""
@@ -87,7 +87,7 @@ def load_state(table: Table, moment: str, partition: str | None, known: Timeline
     TableChangedError: a clustering counts in only one of the two. It may complete at a time that was decided long
     before, also at or before the moment; then its own file groups hold the rows of those that it replaced."""
     if not table.layout.has_completion_times:
-        return WindowState(view=table.load_view(partition, as_of=moment), as_of=moment, hidden=frozenset())
+        return WindowState(view=table.load_view(partition, as_of=moment), as_of=moment)
     view = table.load_view(partition, completed_by=moment)
     if changed := _replacing(known.completed_by(moment)) ^ _replacing(view.timeline):
         raise TableChangedError(
@@ -96,17 +96,12 @@ def load_state(table: Table, moment: str, partition: str | None, known: Timeline
             instant=min(changed),
             todo="Run it again.",
         )
-    return WindowState(view=view, as_of=None, hidden=frozenset(view.timeline.pending_writes))
+    return WindowState(view=view, hidden=frozenset(view.timeline.pending_writes))
 
 
 def _replacing(timeline: Timeline) -> set[str]:
     """Requested times of the completed replace commits, of the archive too."""
     return {i.requested_time for i in completed_writes(timeline) if i.family == "replacecommit"}
-
-
-def newest_state(table: Table, partition: str | None) -> WindowState:
-    """The state that a snapshot reads."""
-    return WindowState(view=table.load_view(partition), as_of=None, hidden=frozenset())
 
 
 def moment_of_text(table: Table, text: str) -> str:

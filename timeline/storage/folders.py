@@ -16,17 +16,14 @@ RECORDS = f"{HOODIE}/.phantombase"
 HEARTBEATS = f"{HOODIE}/.heartbeat"
 """One object for each instant in progress, Hudi's and phantombase's."""
 
-
 RECORD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A name that users give to a record: of a stream, of a pin."""
 
 AFTER_INSTANTS = ":"
 """Sorts after all digits: in that folder the records of instants come before everything else."""
 
-
 TEMPORARY = f"{RECORDS}/tmp"
 """Files being written, and test files. A compaction run removes those of killed processes."""
-
 
 WRITES = f"{RECORDS}/writes"
 """Writes stage their files here: a folder for each instant."""

@@ -30,6 +30,8 @@ _FAILURES = (OSError, RuntimeError, ValueError)
 class HdfsStorage:
     """See the module. Picklable: only the URL is sent; each process has its own settings and credentials."""
 
+    is_file_system, own_lock, names_at_once = True, OwnLock.PRIVATE, NAMES_IN_ONE_REQUEST
+
     def __init__(self, url: str) -> None:
         """UsageError: the URL does not name a name node, or contains `..`."""
         self._authority, _, path = url.partition("://")[2].partition("/")
@@ -53,18 +55,6 @@ class HdfsStorage:
 
     def __hash__(self) -> int:
         return hash(self.base_path)
-
-    @property
-    def is_file_system(self) -> bool:
-        return True
-
-    @property
-    def own_lock(self) -> OwnLock:
-        return OwnLock.PRIVATE
-
-    @property
-    def names_at_once(self) -> int | None:
-        return NAMES_IN_ONE_REQUEST
 
     @property
     def location(self) -> str:

@@ -65,14 +65,7 @@ class LocalStorage:
     """A POSIX file system: temporary file, fsync, `os.link`, fsync of the folder. Picklable: Spark tasks get a copy."""
 
     base_path: str
-
-    @property
-    def is_file_system(self) -> bool:
-        return True
-
-    @property
-    def own_lock(self) -> OwnLock:
-        return OwnLock.FILE
+    is_file_system, own_lock = True, OwnLock.FILE
 
     @property
     def names_at_once(self) -> int | None:

@@ -72,6 +72,8 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 class ObjectStorage:
     """See the module. Picklable: URL and options are sent; each process finds the secrets in its environment."""
 
+    is_file_system, own_lock, names_at_once = False, OwnLock.SHARED, NAMES_IN_ONE_REQUEST
+
     def __init__(self, base_path: str, options: StorageOptions | None = None) -> None:
         self.base_path = base_path.rstrip("/")
         url = ObjectUrl.parse(base_path)
@@ -86,18 +88,6 @@ class ObjectStorage:
 
     def __hash__(self) -> int:
         return hash(self.base_path)
-
-    @property
-    def is_file_system(self) -> bool:
-        return False
-
-    @property
-    def own_lock(self) -> OwnLock:
-        return OwnLock.SHARED
-
-    @property
-    def names_at_once(self) -> int | None:
-        return NAMES_IN_ONE_REQUEST
 
     @property
     def location(self) -> str:

@@ -179,7 +179,7 @@ def _decoded(value: bytes, schema: str, where: str) -> MetadataRecord:
         if rest or not isinstance(record["type"], int):
             raise MalformedError("not a record of the metadata table", found=f"{record!r}, {rest} bytes after it")
     except PhantombaseError as error:
-        raise type(error)(error.what, path=where, expected=error.expected, found=error.found) from error
+        raise error.at(where) from error
     except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
         raise MalformedError(
             "unreadable record of the metadata table", path=where, found=f"{type(error).__name__}: {error}"

@@ -22,13 +22,13 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from ...codec.avro_binary import decode_varint
-from ...errors import MalformedError, UnsupportedError
+from ...errors import MalformedError, UnsupportedError, decoding
 
 ENTRIES = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
 """The schema of every batch."""
@@ -239,16 +239,5 @@ def _bytes(value: int | bytes) -> bytes:
     return value
 
 
-@contextmanager
-def _decoding(where: str) -> Iterator[None]:
-    """Turns the errors that broken bytes raise into an error of the tree that names them."""
-    try:
-        yield
-    except (MalformedError, UnsupportedError) as error:
-        if error.path is not None:
-            raise
-        raise type(error)(
-            error.what, path=where, expected=error.expected, found=error.found, todo=error.todo
-        ) from error
-    except (IndexError, KeyError, ValueError, struct.error, zlib.error) as error:
-        raise MalformedError("unreadable HFile", path=where, found=f"{type(error).__name__}: {error}") from error
+def _decoding(where: str) -> AbstractContextManager[None]:
+    return decoding("unreadable HFile", where, IndexError, KeyError, ValueError, struct.error, zlib.error)

@@ -88,7 +88,6 @@ def _text(digest: bytes) -> str:
 Sizes: TypeAlias = Mapping[str, Mapping[str, int]]
 """Files by partition path: name to size in bytes."""
 
-
 _LIST_TYPE, _FILES_TYPE = 1, 2
 
 
