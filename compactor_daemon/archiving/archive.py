@@ -110,8 +110,12 @@ def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
             name = None if entry.is_folder else parse_data_file(entry.name)
             if name is not None and not timeline.is_committed(name.instant):
                 found[name.instant].append(join(partition, entry.name))
+    for time in timeline.pending_writes.keys() & found.keys():
+        del found[time]
+    if found:  # or archived behind a write of a slow clock
+        timeline = table.with_archive(timeline)
     for time, paths in sorted(found.items()):
-        if time not in timeline.pending_writes:
+        if not timeline.is_committed(time):
             before = max((t for t in timeline.completed_writes if t < time), default="")
             removable = next((path for path in paths if data_file(path.rpartition("/")[2]) is not None), None)
             why = f"instant {time} is gone and has files, as {removable or paths[0]}: " + (

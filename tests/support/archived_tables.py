@@ -35,6 +35,7 @@ from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.undo.restore import Restored, restore_table
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.format.instant import later
 from phantombase.timeline.format.log_block import HeaderKey
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
@@ -135,6 +136,22 @@ def unzipped(name: str, into: Path) -> Path:
             moment = datetime(*member.date_time, tzinfo=UTC).timestamp()
             os.utime(into / member.filename, (moment, moment))
     return next(path.parent for path in into.rglob(".hoodie") if path.parent.name != "metadata")
+
+
+def rename(path: Path, number: int, new: str) -> str:
+    """Gives a delta commit another time, in names and contents. The answer: that time."""
+    names = sorted(f.name.partition(".")[0] for f in path.rglob("*.deltacommit"))
+    pairs = list(zip(names[number].split("_"), (new, f"{new[:-3]}900"), strict=False))
+    for file in [f for f in path.rglob("*") if f.is_file()]:
+        data, name = file.read_bytes(), file.name
+        for old, now in pairs:
+            data, name = data.replace(old.encode(), now.encode()), name.replace(old, now)
+        if data != file.read_bytes():
+            stamp = file.stat().st_mtime
+            file.write_bytes(data)
+            os.utime(file, (stamp, stamp))
+        file.rename(file.with_name(name))
+    return new
 
 
 def archive_of(path: Path) -> list[dict[str, Any]]:
@@ -384,3 +401,17 @@ def built_upon(path: Path, before: Do, after: Do) -> str:
     with pytest.raises(ConflictError, match="so the commit stays") as caught:
         cluster(path, around_the_commit(path, before, after))
     return str(caught.value)
+
+
+def behind_archived(path: Path, version: int, between: bool) -> tuple[Rows, str]:
+    """A table whose last write, of a new row, has a time before archived writes: its writer's clock was slow. Its rows,
+    and that time. `between`: other archived writes are earlier."""
+    long_table(path, version, 4, compact_at=1)
+    compact(path)
+    for number in (4, 5, 6):
+        upsert(path, row("k9", "b", number))
+    archive(path)
+    gone = sorted(i.requested_time for i in open_table(path).load_timeline(archived=True).archived if i.is_write)
+    upsert(path, row("slow", "c", 7))
+    rows = read_rows(path)
+    return rows, rename(path, -1, later(gone[len(gone) // 2], 1) if between else later(gone[0], -5))

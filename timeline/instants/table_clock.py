@@ -8,6 +8,7 @@ from datetime import datetime, timedelta, tzinfo
 
 from ..clocks import clock_ms
 from ..errors import ClockError, UsageError
+from ..event_log import get_logger
 from ..format.instant import Instant, format_time, hidden_writes, highest_states, is_time, next_time, parse_time
 from ..format.rollback_plan import RestorePlan, decode_restore_plan, decode_rollback_plan
 from ..format.table_config import TableConfig
@@ -18,6 +19,8 @@ from .clock_evidence import Stamp, Zone, ZoneVerdict, judge, written
 from .instant_files import InstantFiles
 from .reserved_times import recorded_instants, reserved_times
 from .timeline import Timeline
+
+_log = get_logger()
 
 _FARTHEST = timedelta(hours=26)
 """The greatest difference of time zones: an instant further ahead is artificial, or a clock was wrong."""
@@ -243,4 +246,13 @@ class TimelineLoader:
 
     def with_its_archive(self, timeline: Timeline) -> Timeline:
         """The timeline with the archived instants of its own snapshot, see `Timeline.with_its_archived`."""
-        return timeline.with_its_archived(self.with_archive(timeline).archived)
+        found = timeline.with_its_archived(self.with_archive(timeline).archived)
+        if (slow := found.before_archived) is not None:
+            _log.warning(
+                "write_before_archived_ones",
+                table=self.storage.base_path,
+                instant=slow.requested_time,
+                why="Hudi's readers leave out all rows of the archived writes that are later",
+                todo="correct the clock of its writer, and run `compactor-daemon archive TABLE` until it is archived",
+            )
+        return found

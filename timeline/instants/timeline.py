@@ -182,7 +182,26 @@ class Timeline:
         """Whether archived instants may be later than the start. Archival continues beyond savepoints, whose own
         instants stay. And a writer with a slow clock may begin a write before archived instants; Hudi counts from the
         first completed."""
-        return self.start in self.pending_writes or any(i.action == "savepoint" for i in self.instants)
+        return self.start in self.pending_writes or bool(self._saved)
+
+    @cached_property
+    def _saved(self) -> frozenset[str]:
+        """The times of savepoints, which are those of writes."""
+        return frozenset(i.requested_time for i in self.instants if i.action == "savepoint")
+
+    def is_unknown(self, time: str) -> bool:
+        """Whether the start does not show what became of a write: it was undone, or it is archived behind a completed
+        write of a slow clock, from which the timeline starts then."""
+        known = time in self.completed_writes or time in self.pending_writes or time in self._archived_writes
+        return time > self.start and not known
+
+    @cached_property
+    def before_archived(self) -> Instant | None:
+        """The first completed write, if one that is archived is later: a writer with a slow clock made it. A savepoint
+        keeps its write while later ones are archived."""
+        first = next((i for i in self.completed if i.requested_time not in self._saved), None)
+        newest = max(self._archived_writes.keys() - self.completed_writes.keys(), default="")
+        return first if first is not None and first.requested_time < newest else None
 
     def may_be_cleaned_since(self, before: Timeline) -> bool:
         """Whether a clean may have started after the earlier timeline `before`: it is listed or may be archived."""

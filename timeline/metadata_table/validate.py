@@ -20,7 +20,8 @@ from ..storage.contract import Entry
 from ..table.table import Table
 from ..view.grouping import file_groups
 from ..view.listing import StorageListing
-from ..view.view import ViewFacts, log_instants
+from ..view.view import ViewFacts
+from ..view.view_loader import needs_archive
 from .read import ListedFiles, read_files
 
 _LOOKS = 5
@@ -80,7 +81,7 @@ def _compare(table: Table, timeline: Timeline) -> Validation:
     facts = table.load_facts(timeline)
     listed = read_files(table)
     stored = dict(StorageListing().below(table.storage, table.config, ""))
-    if any(timeline.needs_archive(t) for entries in stored.values() for t in log_instants(entries)):
+    if any(needs_archive(timeline, entries) for entries in stored.values()):
         timeline = table.with_archive(timeline)
     partitions = sorted({*stored, *listed.partitions, *listed.unnamed})
     compared = [_Partition.of(p, stored.get(p), listed, timeline, facts) for p in partitions]

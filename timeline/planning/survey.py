@@ -26,8 +26,8 @@ from ..table.table import Table
 from ..view.grouping import file_groups
 from ..view.listing import is_partition, subfolders
 from ..view.plain_slices import PlainRules, PlainSlice
-from ..view.view import FileSlice, GroupKey, ViewFacts, log_instants
-from ..view.view_loader import believed
+from ..view.view import FileSlice, GroupKey, ViewFacts
+from ..view.view_loader import believed, needs_archive
 from .limits import MissingSize
 from .log_compaction import runs_of
 from .operation import NO_STATS, Candidate, PackedPlan, SliceStats
@@ -75,7 +75,7 @@ class Survey:
 
     def _walked(self) -> Iterator[tuple[WalkedPartition, Timeline]]:
         for listed in self._walk:
-            if any(self._timeline.needs_archive(t) for t in log_instants(listed.entries)):
+            if not self._timeline.archived and needs_archive(self._timeline, listed.entries):
                 self._timeline = self._table.timelines.with_its_archive(self._timeline)
             self._listed.add(listed.waiting.folder)
             yield listed, self._timeline

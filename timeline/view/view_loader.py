@@ -256,11 +256,10 @@ def _retained_at_least(files: InstantFiles, clean: Instant) -> str:
 
 
 def needs_archive(timeline: Timeline, entries: Iterable[Entry]) -> bool:
-    """Whether only the archive shows which files of a listing count; see `Timeline.needs_archive`."""
+    """Whether only the archive shows which files of a listing count, see `Timeline.needs_archive` and `is_unknown`."""
     entries = list(entries)
-    if any(timeline.needs_archive(t) for t in log_instants(entries)):
-        return True
-    return any(timeline.needs_archive(t) for t in base_instants(entries) if not timeline.is_committed(t))
+    logs, bases = set(log_instants(entries)), set(base_instants(entries))
+    return any(timeline.needs_archive(t) for t in logs) or any(timeline.is_unknown(t) for t in logs | bases)
 
 
 def _folder(partition: str | None) -> str:

@@ -31,6 +31,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
+from tests.support.archived_tables import rename
 from tests.support.clock import schedule, upsert
 from tests.support.compaction_steps import OPTIONS, decided, open_table, run_all
 from tests.support.faults import leave_dead_write
@@ -48,22 +49,6 @@ def run(*args: str) -> None:
     """A command that must end well."""
     done = CliRunner().invoke(daemon, list(args))
     assert done.exit_code == 0, (done.output, done.exception)
-
-
-def rename(path: Path, number: int, new: str) -> str:
-    """Gives a delta commit another time, in names and contents. The answer: that time."""
-    names = sorted(f.name.partition(".")[0] for f in path.rglob("*.deltacommit"))
-    pairs = list(zip(names[number].split("_"), (new, f"{new[:-3]}900"), strict=False))
-    for file in [f for f in path.rglob("*") if f.is_file()]:
-        data, name = file.read_bytes(), file.name
-        for old, now in pairs:
-            data, name = data.replace(old.encode(), now.encode()), name.replace(old, now)
-        if data != file.read_bytes():
-            stamp = file.stat().st_mtime
-            file.write_bytes(data)
-            os.utime(file, (stamp, stamp))
-        file.rename(file.with_name(name))
-    return new
 
 
 def three_writes(path: Path, version: int, *, times: bool = True) -> None:
