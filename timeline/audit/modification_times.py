@@ -63,8 +63,9 @@ def find_mistimed(table: Table) -> tuple[Mistimed, ...]:
         return ()
     view = table.load_view(exactly=table.partitions())  # missing partitions are not reported here
     table.times.check_zone(view.timeline)
-    stamps = {s.file_name: s for s in timeline_files(table)}
-    of_writes = {i.requested_time: stamps[i.file_name] for i in _completed(table, view.timeline.instants, stamps)}
+    stamps = {s.file_name: s for _, s in _files(table)}
+    done = (i for i in view.timeline.instants if i.is_write and i.completed and i.file_name in stamps)
+    of_writes = {i.requested_time: stamps[i.file_name] for i in done}
     times = {instant: table.times.moment(stamp.written_ms) for instant, stamp in of_writes.items()}
     wrong = mistimed(view.groups, times, table.times.latest())
     return tuple(
@@ -73,31 +74,21 @@ def find_mistimed(table: Table) -> tuple[Mistimed, ...]:
     )
 
 
-def _completed(table: Table, instants: Iterable[Instant], stamps: Mapping[str, Stamp]) -> list[Instant]:
-    return [i for i in instants if i.is_write and i.completed and i.file_name in stamps]
-
-
-def timeline_files(table: Table) -> tuple[Stamp, ...]:
+def _files(table: Table) -> list[tuple[Instant, Stamp]]:
     """Every file of the timeline, with the write time that its name contains."""
-    parsed = [
-        (i, e.modified_ms)
-        for e in table.storage.list(table.config.timeline_folder)
-        if not e.is_folder and (i := table.layout.parse(e.name)) is not None
+    entries = table.storage.list(table.config.timeline_folder)
+    parsed = [(table.layout.parse(e.name), e.modified_ms) for e in entries if not e.is_folder]
+    return [
+        (i, Stamp(time=i.completion_time or i.requested_time, written_ms=ms, file_name=i.file_name))
+        for i, ms in parsed
+        if i is not None
     ]
-    return tuple(
-        Stamp(time=i.completion_time or i.requested_time, written_ms=ms, file_name=i.file_name) for i, ms in parsed
-    )
 
 
 def all_files(table: Table) -> tuple[Retimed, ...]:
     """Every file of the timeline whose name contains its write time, so no files of pending instants."""
-    files = [s for s in timeline_files(table) if _is_time(s.time)]
-    states = {s.file_name: table.layout.parse(s.file_name) for s in files}
-    return tuple(
-        Retimed(path=_path(table, s), time=s.time)
-        for s in files
-        if (instant := states[s.file_name]) is not None and instant.state is not State.INFLIGHT
-    )
+    chosen = (s for i, s in _files(table) if i.state is not State.INFLIGHT and _is_time(s.time))
+    return tuple(Retimed(path=_path(table, s), time=s.time) for s in chosen)
 
 
 def repair_times(table: Table, files: Iterable[Retimed]) -> None:

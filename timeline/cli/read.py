@@ -4,13 +4,16 @@ Neither changes anything but pins (`--pin`, `--release`)."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import date, datetime
+from datetime import time as time_of_day
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyarrow as pa
 import typer
@@ -32,7 +35,6 @@ from ..terminal.console import reporting
 from ..terminal.text_table import Row
 from . import render
 from .parameters import CLOCK, ListedBy, Listing, StorageOption, TablePath, Timezone, reports
-from .rows import plain_rows
 
 
 @reports
@@ -98,9 +100,33 @@ def _shown(table: Table, options: ReadOptions) -> CommandResult:
         "window": _window(window),
         "columns": found.schema.names,
         "more": found.num_rows > limit,
-        "rows": plain_rows(found.slice(0, limit)),
+        "rows": _plain_rows(found.slice(0, limit)),
     }
     return CommandResult(data, partial(render.rows, every_column=options.columns is not None))
+
+
+def _plain_rows(rows: pa.Table) -> list[Row]:
+    # Arrow prints every moment; Python has none after the year 9999.
+    texts = [c.cast(pa.string()) if pa.types.is_temporal(c.type) else c for c in rows.columns]
+    found = pa.Table.from_arrays(texts, names=rows.schema.names).to_pylist()
+    return [{name: _plain_value(value) for name, value in row.items()} for row in found]
+
+
+def _plain_value(value: Any) -> Any:
+    """A value as JSON has it: moments as text, bytes as hex digits, decimals and floats without a number as text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, datetime | date | time_of_day):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {str(name): _plain_value(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_value(inner) for inner in value]
+    return str(value)
 
 
 def _window(window: Window | None) -> Row | None:

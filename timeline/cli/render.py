@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
-from rich.console import RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
+from ..codec.avro_schema import META_COLUMNS
+from ..terminal.boundary import one_line
 from ..terminal.text_table import (
     Column,
     Row,
@@ -23,7 +27,51 @@ from ..terminal.text_table import (
     readable,
     sizes,
 )
-from .rows import ShownRows
+
+_CELL_MAX = 40
+_SPACE = 2
+
+
+class ShownRows:
+    """Rows of a table as JSON has them: as many columns as fit into the width, the others named below. Without
+    `every_column` Hudi's own columns are left out."""
+
+    def __init__(self, data: Row, *, every_column: bool) -> None:
+        self._names: list[str] = data["columns"]
+        if not every_column:
+            self._names = [name for name in self._names if name not in META_COLUMNS] or self._names
+        self._rows = [{name: _cell(value) for name, value in row.items()} for row in data["rows"]]
+        self._numbers = {name for row in data["rows"] for name, value in row.items() if _is_number(value)}
+        self._more: bool = data["more"]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        fitting = self._fitting(options.max_width)
+        more = " and more; --limit shows them" if self._more else ""
+        columns = [Column(n, itemgetter(n), right=n in self._numbers) for n in self._names[:fitting]]
+        yield RowsTable(f"{plural(len(self._rows), 'row')}{more}", columns, self._rows)
+        if left := self._names[fitting:]:
+            yield Text(f"{plural(len(left), 'column')} more; --columns chooses: {', '.join(left)}", "dim")
+
+    def _fitting(self, width: int) -> int:
+        """How many columns fit next to each other, at least one."""
+        used = 0
+        for number, name in enumerate(self._names):
+            used += max([cell_len(name), *(cell_len(row[name] or "") for row in self._rows)]) + _SPACE
+            if used > width and number:
+                return number
+        return len(self._names)
+
+
+def _cell(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = one_line(str(value).lower() if isinstance(value, bool) else str(value))
+    return text if len(text) <= _CELL_MAX else text[: _CELL_MAX - 1] + "…"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
 
 _STATE_STYLES = {"requested": "yellow", "inflight": "cyan", "completed": "green"}
 _HEARTBEAT_STYLES = {"fresh": "green", "stale": "red", "none": "dim"}

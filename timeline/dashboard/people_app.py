@@ -36,7 +36,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from ..errors import PhantombaseError, UsageError
-from ..report.health import Word
+from ..report.overview import Word
 from ..service.access import COOKIE, SESSION_S, Access
 from ..service.asgi import (
     Receive,

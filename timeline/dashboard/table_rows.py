@@ -19,8 +19,7 @@ from ..instants.triggers import TriggerOptions
 from ..locks.section import LockSeen
 from ..locks.table_lock import STORAGE, inspect_lock
 from ..report.compactions import CompletedCompaction, Debt, completed_compactions, table_debt
-from ..report.health import Health, Word, health_of
-from ..report.overview import NextPlan, Overview, PendingReport, next_plan, overview
+from ..report.overview import Health, NextPlan, Overview, PendingReport, Word, health_of, next_plan, overview
 from ..report.values import FLAT, OPTIONAL, Clock, Known, as_json
 from ..service.served_tables import Held, ServedTable
 from ..service.table_state import ServedState

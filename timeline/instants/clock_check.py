@@ -52,19 +52,13 @@ class ClockOptions:
             return None
         try:
             return ZoneInfo(self.timezone)
-        except (ValueError, OSError) as error:  # ZoneInfoNotFoundError is a KeyError
-            raise _unknown(self.timezone) from error
-        except KeyError as error:
-            raise _unknown(self.timezone) from error
-
-
-def _unknown(name: str) -> UsageError:
-    return UsageError(
-        "no such time zone",
-        expected="LOCAL, UTC or a name like America/New_York",
-        found=repr(name),
-        todo="If the name is right, install the time zones (the package tzdata).",
-    )
+        except (ValueError, OSError, KeyError) as error:  # ZoneInfoNotFoundError is a KeyError
+            raise UsageError(
+                "no such time zone",
+                expected="LOCAL, UTC or a name like America/New_York",
+                found=repr(self.timezone),
+                todo="If the name is right, install the time zones (the package tzdata).",
+            ) from error
 
 
 _DAYS_FROM_H = 72

@@ -99,10 +99,7 @@ class Timeline:
 
     @cached_property
     def _by_time(self) -> dict[str, tuple[Instant, ...]]:
-        found: defaultdict[str, list[Instant]] = defaultdict(list)
-        for instant in self.instants:
-            found[instant.requested_time].append(instant)
-        return {time: tuple(instants) for time, instants in found.items()}
+        return _grouped((i.requested_time, i) for i in self.instants)
 
     def pending(self, action: str) -> tuple[Instant, ...]:
         """Pending instants of one action, earliest first."""
@@ -110,11 +107,7 @@ class Timeline:
 
     @cached_property
     def _pending(self) -> dict[str, tuple[Instant, ...]]:
-        found: defaultdict[str, list[Instant]] = defaultdict(list)
-        for instant in self.instants:
-            if not instant.completed:
-                found[instant.action].append(instant)
-        return {action: tuple(instants) for action, instants in found.items()}
+        return _grouped((i.action, i) for i in self.instants if not i.completed)
 
     @cached_property
     def pending_compactions(self) -> tuple[Instant, ...]:
@@ -286,6 +279,13 @@ class Timeline:
     def inflight_writers(self) -> tuple[Instant, ...]:
         """Pending delta commits, commits and replace commits of writers (without table services)."""
         return tuple(i for i in self.instants if i.is_write and i.state < State.COMPLETED and i.action not in SERVICES)
+
+
+def _grouped(keyed: Iterable[tuple[str, Instant]]) -> dict[str, tuple[Instant, ...]]:
+    found: defaultdict[str, list[Instant]] = defaultdict(list)
+    for key, instant in keyed:
+        found[key].append(instant)
+    return {key: tuple(instants) for key, instants in found.items()}
 
 
 def _in_progress(instant: Instant) -> Instant:

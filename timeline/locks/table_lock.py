@@ -328,8 +328,8 @@ def _by_properties(storage: Storage, properties: Mapping[str, str], now_ms: int)
         case "":
             if storage.find(HUDI_LOCK) is not None:
                 return in_object(storage, HUDI_LOCK, now_ms)
-            return LockSeen(lock=None, state=LockState.UNKNOWN, why="which lock the writers share is not known here; "
-                            "--lock names it")  # fmt: skip
+            why = "which lock the writers share is not known here; --lock names it"
+            return LockSeen(lock=None, state=LockState.UNKNOWN, why=why)
     return LockSeen(lock=provider, state=LockState.UNKNOWN, why="this provider is not inspected")
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..clocks import clock_ms
 from ..codec.avro_binary import OnDemand
-from ..errors import ConflictError, LockError
+from ..errors import LockError
 from ..event_log import get_logger
 from ..format.compaction_plan import CompactionOperation, CompactionPlan, decode_plan, encode_plan
 from ..format.instant import Instant, State, later
@@ -28,7 +28,7 @@ from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
 from ..table.exclusive import READ_INSIDE, exclusive
 from ..table.in_progress import clustered_file_groups, merges_no_logs
-from ..table.table import Table
+from ..table.table import Table, put_requested
 from ..view.view import GroupKey
 from .limits import Cost, shared
 from .log_compaction import LOG_STRATEGY, log_operation
@@ -45,22 +45,19 @@ def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]
     look. Hudi 1.2 looks for logs only in partitions written since the last plan, and in those it left out, on version 6
     too (0.15 does not)."""
     found = [kind_of for plan in planned.plans for kind_of in _by_kind(plan)]
-    last = len(found) - 1
     result: list[CompactionPlan] = []
-    for number, (kind, operations, reasons) in enumerate(found):
-        notes = encode_notes(planned.notes, reasons, waiting if number == last else None)
+    for number, (kind, operations, reasons) in enumerate(found, 1):
+        notes = encode_notes(planned.notes, reasons, waiting if number == len(found) else None)
+        plan = CompactionPlan(
+            operations=operations, extra_metadata={NOTES: notes}, missing_schedule_partitions=tuple(left_out)
+        )
         if kind is MergeKind.MINOR:
-            plan = CompactionPlan(
-                operations=operations,
-                extra_metadata={NOTES: notes},
+            plan = replace(
+                plan,
                 strategy=LOG_STRATEGY,
                 preserve_hoodie_metadata=True,
                 missing_schedule_partitions=(),
                 action="logcompaction",
-            )
-        else:
-            plan = CompactionPlan(
-                operations=operations, extra_metadata={NOTES: notes}, missing_schedule_partitions=tuple(left_out)
             )
         result.append(plan)
     return result
@@ -171,7 +168,8 @@ def schedule_compaction(
         requested = [Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans)]
         if not dry_run:
             for one in requested:
-                _make_visible(table, one)
+                instant = Instant(requested_time=one.instant, action=one.plan.action, state=State.REQUESTED)
+                put_requested(table, instant, encode_plan(one.plan))
             # Last: writers must always find the record or a plan. The plan is there already if the lock is lost now.
             with suppress(LockError):
                 remove_wanted(table.storage)
@@ -204,18 +202,6 @@ def _ask_writers_to_wait(table: Table, planned: Planned, options: ScheduleOption
         remove_wanted(table.storage)
     elif options.strategy is not TriggerStrategy.ALWAYS:
         put_wanted(table.storage, options.gate_s, clock_ms())
-
-
-def _make_visible(table: Table, one: Requested) -> None:
-    instant = Instant(requested_time=one.instant, action=one.plan.action, state=State.REQUESTED)
-    path = table.instant_path(instant)
-    if not table.storage.put_if_absent(path, encode_plan(one.plan)):
-        raise ConflictError(
-            "another process requested a compaction at the same instant",
-            path=path,
-            instant=one.instant,
-            todo="All writers and schedulers of a table must share one lock. Run again.",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

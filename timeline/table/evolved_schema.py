@@ -95,11 +95,8 @@ def unsupported_change(
         if len({None if (found := one.parts.get((name,))) is None else found.id for one in every}) > 1:
             return f"column {name}, which the table's settings name, is another one than at first"
     unnumbered, numbered = set[Path](), set[str]()
-    kinds, ids, parts = (
-        defaultdict[int, set[str]](set),
-        defaultdict[Path, set[int]](set),
-        defaultdict[int, set[Path]](set),
-    )
+    kinds, ids = defaultdict[int, set[str]](set), defaultdict[Path, set[int]](set)
+    parts = defaultdict[int, set[Path]](set)
     for one in every:
         without = {path[0] for path, column in one.parts.items() if column.id is None}
         numbered |= {f"#{one.parts[path].id}" for path in one.parts if len(path) == 1 and path[0] not in without}
@@ -285,10 +282,8 @@ def _before(files: InstantFiles, timeline: Timeline, first: EvolvedColumns) -> t
     for instant in sorted(active, key=lambda i: i.requested_time, reverse=True):
         if text := files.commit_metadata(instant).extra_metadata.get("schema"):
             return (columns_before(text, first),), False
-    from ..instants.archived_timeline import (
-        archived_extras,  # late: few reads need it
-        load_history,
-    )
+    # Late: few reads need it.
+    from ..instants.archived_timeline import archived_extras, load_history
 
     history = load_history(files.storage, files.config)
     archived = [i for i in history if i.is_write and int(i.requested_time) < first.since]

@@ -50,7 +50,7 @@ class Marker:
 
     @property
     def path(self) -> str:
-        return f"{self.partition}/{self.file}" if self.partition else self.file
+        return join(self.partition, self.file)
 
     @property
     def text(self) -> str:
@@ -175,7 +175,9 @@ def traces_of(table: Table, target: str, action: str, *, scan: bool) -> Rollback
             on_others = key in begun and not is_base
             if name.instant == target and not (of_plan or on_others) and join(partition, entry.name) not in named:
                 doomed.append((partition, entry.name))
-            elif entry.name in marked.get(partition, ()) or (search and _wrote_to(table, partition, name, target)):
+            elif entry.name in marked.get(partition, ()) or (
+                search and not is_base and target in instants_in(table, join(partition, entry.name))
+            ):
                 logs.setdefault((partition, name.file_id, name.instant), {})[entry.name] = entry.size
     return RollbackPlan(target=target, action=action, doomed=tuple(doomed), revoked=revoked_slices(logs))
 
@@ -227,12 +229,6 @@ def data_files(table: Table, partition: str) -> Iterator[tuple[Entry, BaseFileNa
     for entry in entries:
         if not entry.is_folder and (name := parse_data_file(entry.name)) is not None:
             yield entry, name
-
-
-def _wrote_to(table: Table, partition: str, name: BaseFileName | LogFileName, instant: str) -> bool:
-    if isinstance(name, BaseFileName):
-        return False
-    return instant in instants_in(table, join(partition, str(name)))
 
 
 def instants_in(table: Table, path: str) -> Iterator[str]:

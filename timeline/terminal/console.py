@@ -19,7 +19,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from ..event_log import NAME, get_logger
-from .settings import chosen_level
+from .settings import CHOSEN
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -145,7 +145,7 @@ def configure_logging(json: bool, *, quiet: bool = True) -> None:
     `-v` choose the level; libraries use it too, but never below info. The default is info; on a terminal it is warning,
     where bars and results are enough, unless `quiet` is False (daemons)."""
     usual = logging.WARNING if quiet and sys.stderr.isatty() else logging.INFO
-    chosen = chosen_level()
+    chosen = CHOSEN.get()
     level = chosen.number if chosen is not None else usual
     logging.getLogger(NAME).setLevel(level)
     root = logging.getLogger()

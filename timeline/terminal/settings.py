@@ -232,8 +232,3 @@ class LogLevel(Enum):
 
 CHOSEN: ContextVar[LogLevel | None] = ContextVar("log_level", default=None)
 """That of the running command."""
-
-
-def chosen_level() -> LogLevel | None:
-    """The level of the running command; None: none was chosen."""
-    return CHOSEN.get()

@@ -26,7 +26,7 @@ from rich.text import Text
 from typer.testing import CliRunner
 
 from phantombase.timeline.cli.main import app
-from phantombase.timeline.cli.rows import ShownRows
+from phantombase.timeline.cli.render import ShownRows
 from phantombase.timeline.cli.show import recommended_executors
 from phantombase.timeline.errors import MissingFileError, NotATableError
 from phantombase.timeline.event_log import get_logger

@@ -352,8 +352,8 @@ EDGES: tuple[Mutant, ...] = (
     ("timeline/report/compactions", "            if metadata.compacted:", "            if True:", "status"),
     ("timeline/report/compactions", "for g in view.groups if not is_replaced(g, view.facts)]", "for g in view.groups]", "coexistence"),
     # Pages and metrics.
-    ("timeline/report/health", "if is_late(age_s, slo_s):", "if False:", "pages"),
-    ("timeline/report/health", 'if row["state"] == "parked":', "if False:", "pages"),
+    ("timeline/report/overview", "if is_late(age_s, slo_s):", "if False:", "pages"),
+    ("timeline/report/overview", 'if row["state"] == "parked":', "if False:", "pages"),
     ("timeline/dashboard/pages", "end or edge), ((end or max(today, begun)) - begun)", "end or edge), ((end or edge) - begun)", "table_states"),
     ("timeline/dashboard/people_app", "for metric in _families(tables, list(rows)) if metric.name not in named]", "for metric in _families(tables, list(rows))]", "process"),
     ("timeline/dashboard/people_app", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "process"),
