@@ -50,7 +50,7 @@ def status(data: Row) -> Iterator[RenderableType]:
         late = f", {data['overdue']:,} overdue" if data["overdue"] else ""
         title = f"{plural(len(pending), 'pending compaction')}{late}"
         yield RowsTable(title, _PENDING_COLUMNS, pending)
-        reasons = [*_of_logs(pending), *_reasons(pending)]
+        reasons = list(_reasons(pending))
         yield from ("", *reasons) if reasons else ()
     else:
         yield "No compaction is pending."
@@ -123,13 +123,9 @@ def _cleanable(row: Row) -> str:
     return f"{plural(row['files'], 'file')}, {human_bytes(row['bytes'])}, with the default of `clean`"
 
 
-def _of_logs(pending: list[Row]) -> Iterator[RenderableType]:
-    """Which of them are log compactions, that merge log files into one and leave the base files."""
+def _reasons(pending: list[Row]) -> Iterator[RenderableType]:
     if logs := [row["instant"] for row in pending if row["action"] == "logcompaction"]:
         yield labelled("log compaction", "green", ", ".join(logs))
-
-
-def _reasons(pending: list[Row]) -> Iterator[RenderableType]:
     for row in pending:
         if row["why"]:
             silent = f", silent for {human_duration(row['foreign']['silent_s'])}" if row["state"] == "foreign" else ""

@@ -18,7 +18,7 @@ from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.report.overview import next_plan
 from phantombase.timeline.report.values import Clock, as_json
 from phantombase.timeline.service.access import Access
-from phantombase.timeline.service.run import HttpService, Pages, ServeOptions
+from phantombase.timeline.service.run import HttpService, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
@@ -144,11 +144,11 @@ def service_of(
     with nullcontext() if zookeeper is None else zookeeper_session(zookeeper) as session:
         fleet_info = DaemonFleet(daemon, settings, session)
 
-        def pages(tables: ServedTables, access: Access) -> Pages:
+        def pages(tables: ServedTables, access: Access) -> tuple[PeopleApp, LoginApp]:
             runner = OrderRunner(installed(), settings.storage_options) if allow_actions else None
             actions = None if runner is None else ActionApp(access, runner, commands)
             people = PeopleApp(tables, fleet_info=fleet_info, registry=registry, settings=commands, actions=actions)
-            return Pages(pages=people, login=LoginApp(access))
+            return people, LoginApp(access)
 
         service = HttpService(
             paths=(),

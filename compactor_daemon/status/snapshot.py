@@ -22,11 +22,10 @@ from ..attempt.validity import Assessment, Evidence, assess, evidence_of_planned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantSnapshot:
-    """What storage shows about a pending compaction.
-
-    `input_bytes`: size of the planned files as they are now; an error if one is missing. `outcomes`: of its attempts by
-    number, None while undecided; an error if they cannot be read. `assessment`: whether its decision is valid; without
-    a decision, whether one could be made now; an error if that is unknown. `revoked_why`: of the last attempt."""
+    """What storage shows about a pending compaction. `input_bytes`: size of the planned files as they are now; an error
+    if one is missing. `outcomes`: of its attempts by number, None while undecided; an error if they cannot be read.
+    `assessment`: whether its decision is valid; without a decision, whether one could be made now; an error if that is
+    unknown. `revoked_why`: of the last attempt."""
 
     file_groups: int
     input_bytes: int | PhantombaseError

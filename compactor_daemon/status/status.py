@@ -36,7 +36,7 @@ from ..cleaning.plan import load_whole, would_clean
 from ..fleet.claims import Claim
 from ..fleet.pools import Pools
 from ..services.options import Service
-from ..services.serve import LastRun, last_runs
+from ..services.serve import last_runs
 from .coexistence import Finding
 from .pending import Claimed, ClaimRow, PendingCompaction, StatusOptions, of_claim, pending_compaction
 from .snapshot import pending_snapshots
@@ -212,7 +212,10 @@ def table_status(
         pending=pending,
         writes=tuple(_write(i, beat, pending, clock) for i, beat in beats.items() if i.requested_time in writing),
         in_progress=tuple(_in_progress(table, after, clock)),
-        services=tuple(_service(service, run, clock) for service, run in last_runs(table.storage).items()),
+        services=tuple(
+            ServiceRun(service=service, ago_s=clock.since(run.at_ms), by=run.who, what=run.what, failed=run.failed)
+            for service, run in last_runs(table.storage).items()
+        ),
         recent=recent,
         last_success=None
         if last is None
@@ -235,10 +238,6 @@ def _in_progress(table: Table, timeline: Timeline, clock: Clock) -> Iterator[InP
     for instant, todo in found:
         age_s = clock.age(instant.requested_time)
         yield InProgress(instant=instant.requested_time, action=instant.action, age_s=age_s, todo=todo)
-
-
-def _service(service: Service, run: LastRun, clock: Clock) -> ServiceRun:
-    return ServiceRun(service=service, ago_s=clock.since(run.at_ms), by=run.who, what=run.what, failed=run.failed)
 
 
 def claim_rows(table: str, claims: Mapping[str, Claim], clock: Clock) -> list[ClaimRow]:

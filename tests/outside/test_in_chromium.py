@@ -18,7 +18,7 @@ from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, insta
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
 from phantombase.timeline.service.access import Access
-from phantombase.timeline.service.run import HttpService, Pages, ServeOptions
+from phantombase.timeline.service.run import HttpService, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables
 from tests.support.selection import deep
 from tests.support.servers import axe
@@ -61,10 +61,10 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 def service(paths: list[Path], *, crew: bool) -> HttpService:
     """As `timeline serve`, and with a crew as inside a daemon with buttons."""
 
-    def pages(tables: ServedTables, access: Access) -> Pages:
+    def pages(tables: ServedTables, access: Access) -> tuple[PeopleApp, LoginApp]:
         actions = ActionApp(access, OrderRunner(installed()), SETTINGS) if crew else None
         people = PeopleApp(tables, 60, Knows() if crew else None, settings=SETTINGS, actions=actions)
-        return Pages(pages=people, login=LoginApp(access))
+        return people, LoginApp(access)
 
     token = TOKEN if crew else None
     return HttpService(paths=[str(p) for p in paths], options=ServeOptions(port=0), pages=pages, token=token)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import TypeAlias
 
 from ..codec.arrow_schema import project
@@ -141,7 +142,14 @@ def _audit(table: Table, instant: str) -> InstantAudit:
     ledgers = kept_ledgers(table, instant)
     problems = list(ledgers.problems)
     now = _now(table, ledgers, problems)
-    groups = tuple(_audit_group(now, instant, one) for one in ledgers.groups)
+    groups = tuple(
+        audited_group(
+            one,
+            [*_missed_logs(now, instant, one), *_second_files(now, instant, one)],
+            partial(_files, now, instant, one),
+        )
+        for one in ledgers.groups
+    )
     return InstantAudit(
         instant=instant,
         groups=_without_undone(now, instant, groups, problems),
@@ -193,11 +201,6 @@ def _now(table: Table, ledgers: KeptLedgers, problems: list[str]) -> _Now:
         view = None
     sizes = {p: {e.name: e.size for e in table.storage.list(p) if not e.is_folder} for p in there}
     return _Now(table=table, ledgers=ledgers, view=view, sizes=sizes)
-
-
-def _audit_group(now: _Now, instant: str, recorded: GroupLedger) -> GroupAudit:
-    problems = [*_missed_logs(now, instant, recorded), *_second_files(now, instant, recorded)]
-    return audited_group(recorded, problems, lambda: _files(now, instant, recorded))
 
 
 def audited_group(recorded: GroupLedger, problems: list[str], files: Callable[[], Verdict]) -> GroupAudit:

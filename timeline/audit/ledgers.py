@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from ..errors import MalformedError
-from ..format.commit_metadata import LEDGER, CommitMetadata, WriteStat
+from ..format.commit_metadata import LEDGER
 from ..format.instant import Instant
 from ..format.ledger import GroupLedger, decode_ledgers
 from ..record_fields import Fields
@@ -118,12 +118,8 @@ def kept_ledgers(table: Table, instant: str) -> KeptLedgers:
     return KeptLedgers(
         groups=groups,
         problems=tuple(problems),
-        named=frozenset(s.path for m in commits.values() for s in _stats(m) if s.path),
+        named=frozenset[str]().union(*(m.named_files for m in commits.values())),
     )
-
-
-def _stats(metadata: CommitMetadata) -> Iterator[WriteStat]:
-    return (stat for stats in metadata.partition_to_write_stats.values() for stat in stats)
 
 
 def _same_execution(commits: Mapping[str, str], logged: tuple[AuditEntry, ...]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from ..dashboard.orders import CommandSettings
 from ..dashboard.people_app import LoginApp, PeopleApp
 from ..instants.clock_check import ClockOptions
 from ..service.access import Access
-from ..service.run import HttpService, Pages, ServeOptions, read_token
+from ..service.run import HttpService, ServeOptions, read_token
 from ..service.served_tables import ServedTables
 from ..storage.storage_options import parse_pairs
 from ..terminal.command import command
@@ -79,9 +79,9 @@ def serve(
     given = parse_pairs(storage_option)
     settings = CommandSettings(lock=lock, sole_writer=sole_writer, timezone=timezone)
 
-    def pages(served: ServedTables, access: Access) -> Pages:
+    def pages(served: ServedTables, access: Access) -> tuple[PeopleApp, LoginApp]:
         actions = ActionApp(access, OrderRunner(installed(), given), settings) if allow_actions else None
-        return Pages(pages=PeopleApp(served, slo, settings=settings, actions=actions), login=LoginApp(access))
+        return PeopleApp(served, slo, settings=settings, actions=actions), LoginApp(access)
 
     service = HttpService(
         paths=tables,

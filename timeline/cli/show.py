@@ -195,11 +195,10 @@ def _operation_row(operation: CompactionOperation, sizes: Mapping[str, int]) -> 
 
 
 def recommended_executors(slice_bytes: Sequence[int]) -> int:
-    """How many executors finish a plan soonest: ceil(total bytes / largest slice's bytes).
-
-    One file slice is one task and cannot be divided, so a plan takes at least as long as its largest slice. This many
-    executors are all busy for as long as the largest slice takes; more of them would only wait. The result is at most
-    the number of slices, and 0 for an empty plan."""
+    """How many executors finish a plan soonest: ceil(total bytes / largest slice's bytes). One file slice is one task
+    and cannot be divided, so a plan takes at least as long as its largest slice. This many executors are all busy for
+    as long as the largest slice takes; more of them would only wait. The result is at most the number of slices, and 0
+    for an empty plan."""
     largest = max(slice_bytes, default=0)
     if largest == 0:
         return min(1, len(slice_bytes))

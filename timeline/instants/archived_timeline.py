@@ -55,12 +55,10 @@ def with_archive(storage: Storage, config: TableConfig, timeline: Timeline) -> T
 
 
 def load_history(storage: Storage, config: TableConfig) -> tuple[Instant, ...]:
-    """Every completed archived instant, ordered by time; only those of v8+ have completion times.
-
-    Without a history folder, or with an empty one, nothing was archived: the result is an empty tuple.
-
-    UnknownStateError: a file in the folder is missing or unreadable. An instant that is not found may be in that file,
-    so "not found" must not be treated as "not archived"."""
+    """Every completed archived instant, ordered by time; only those of v8+ have completion times. Without a history
+    folder, or with an empty one, nothing was archived: the result is an empty tuple. UnknownStateError: a file in the
+    folder is missing or unreadable. An instant that is not found may be in that file, so "not found" must not be
+    treated as "not archived"."""
     return whole(config, lambda: highest_states(_instants(storage, config)))
 
 

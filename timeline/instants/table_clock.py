@@ -149,12 +149,11 @@ class TableClock:
         probes: bool,
         waits: datetime | None = None,
     ) -> str:
-        """A time greater than the clock and the used times, but none in the future.
-
-        Of the used times that exceed `shown` by more than the allowed difference, only those of completed writes (and
-        `always` ones) count: a time chosen below the others hides nothing and differs from them. Up to `waits` all
-        instants count. Instants of `undone` never count. ClockError: the times that count are in the future. `probes`:
-        the storage's clock may be read, if this one seems to be slow."""
+        """A time greater than the clock and the used times, but none in the future. Of the used times that exceed
+        `shown` by more than the allowed difference, only those of completed writes (and `always` ones) count: a time
+        chosen below the others hides nothing and differs from them. Up to `waits` all instants count. Instants of
+        `undone` never count. ClockError: the times that count are in the future. `probes`: the storage's clock may be
+        read, if this one seems to be slow."""
         now = self.now()
         time = next_time(now, (u.time for u in used))
         skew = timedelta(seconds=min(self.options.clock_skew_s, _SKEW_MAX_S))

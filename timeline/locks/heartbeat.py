@@ -141,12 +141,9 @@ def _content(data: bytes) -> tuple[Process | None, Mapping[str, Any] | None]:
 
 def is_live(beat: Heartbeat | None, now_ms: int, expiry_s: float = EXPIRY_S) -> bool:
     """Whether the owner of this heartbeat may still work (Hudi's rule; exactly `expiry_s` old counts as live).
-
-    `now_ms`: by the clock of the storage, which dates the file (`storage_ms`): this process's may be wrong.
-
-    No file means dead. A phantombase process that is known to have ended is dead at once. A time more than `expiry_s`
-    ahead of that clock means dead too: the clock was set back, and a live process would have refreshed the file since.
-    """
+    `now_ms`: by the clock of the storage, which dates the file (`storage_ms`): this process's may be wrong. No file
+    means dead. A phantombase process that is known to have ended is dead at once. A time more than `expiry_s` ahead of
+    that clock means dead too: the clock was set back, and a live process would have refreshed the file since."""
     return beat is not None and not beat.owner_gone and abs(now_ms - beat.beat_ms) <= expiry_s * 1000
 
 

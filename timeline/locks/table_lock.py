@@ -246,16 +246,9 @@ _ENOUGH_S = 2.0
 _SESSION_S = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """A process with a node at the lock: its description of itself, and the age of the node."""
-
-    who: str
-    for_s: float
-
-
-def contenders(lock: ZooKeeperLock) -> list[Contender]:
-    """The contenders in order of arrival: the first holds the lock. LockError: ZooKeeper does not answer in time."""
+def contenders(lock: ZooKeeperLock) -> list[tuple[str, float]]:
+    """The contenders in order of arrival, the first holds the lock: what each is, and since how many seconds.
+    LockError: ZooKeeper does not answer in time."""
     from kazoo.exceptions import KazooException, NoNodeError  # late, as in `zookeeper_lock`
 
     from .zookeeper_handler import answer
@@ -274,7 +267,7 @@ def contenders(lock: ZooKeeperLock) -> list[Contender]:
                 data, stat = call(client.get_async, f"{lock.folder}/{name}")
             except NoNodeError:  # removed since the listing
                 continue
-            found.append(Contender(who=data.decode(errors="replace"), for_s=max(0.0, time.time() - stat.created)))
+            found.append((data.decode(errors="replace"), max(0.0, time.time() - stat.created)))
     except NoNodeError:  # no process has used this lock yet
         return []
     except (KazooException, client.handler.timeout_exception) as error:
@@ -338,9 +331,9 @@ def _in_zookeeper(lock: ZooKeeperLock) -> LockSeen:
     waiting = contenders(lock)
     if not waiting:
         return LockSeen(lock=name, state=LockState.FREE)
-    first, others = waiting[0], len(waiting) - 1
-    why = f"{others} more wait for it" if others else ""
-    return LockSeen(lock=name, state=LockState.HELD, holder=first.who or None, for_s=first.for_s, why=why)
+    (who, for_s), *others = waiting
+    why = f"{len(others)} more wait for it" if others else ""
+    return LockSeen(lock=name, state=LockState.HELD, holder=who or None, for_s=for_s, why=why)
 
 
 def _by_presence(storage: Storage, path: str, now_ms: int) -> LockSeen:

@@ -50,11 +50,10 @@ _ANSWER_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZooKeeperLock:
-    """Excludes every process, Hudi's writers included, with the same servers, base path and key.
-
-    `hosts`: `host:port[,host:port][/chroot]`. `timeout_s`: for connecting and waiting together. `session_timeout_s`:
-    after this time without a heartbeat ZooKeeper frees the lock of a dead holder. With a digest the nodes are for its
-    user only; otherwise they are open, as those of Hudi's writers. UsageError: impossible settings."""
+    """Excludes every process, Hudi's writers included, with the same servers, base path and key. `hosts`:
+    `host:port[,host:port][/chroot]`. `timeout_s`: for connecting and waiting together. `session_timeout_s`: after this
+    time without a heartbeat ZooKeeper frees the lock of a dead holder. With a digest the nodes are for its user only;
+    otherwise they are open, as those of Hudi's writers. UsageError: impossible settings."""
 
     hosts: str
     base_path: str

@@ -74,11 +74,10 @@ def log_runs(
     pending: Iterable[str] = (),
     names: StoredNames = _SAME,
 ) -> tuple[LogRun, ...]:
-    """The pieces of a slice in merge order, divided where they must not be merged with each other.
-
-    `blocks`: of all its log files, in log order (`log_blocks.slice_blocks`). `pending`: instants of pending delta
-    commits. `names`: of the columns in older files. Incomplete pieces are left out, and the run ends at each of them.
-    UnsupportedError: the names in a block are unknown."""
+    """The pieces of a slice in merge order, divided where they must not be merged with each other. `blocks`: of all its
+    log files, in log order (`log_blocks.slice_blocks`). `pending`: instants of pending delta commits. `names`: of the
+    columns in older files. Incomplete pieces are left out, and the run ends at each of them. UnsupportedError: the
+    names in a block are unknown."""
     selection = select_blocks(blocks, visibility)
     files = {log.path: log for log in slice_.logs}
     paths: defaultdict[str, dict[str, None]] = defaultdict(dict)
@@ -172,11 +171,10 @@ def log_operation(slice_: FileSlice, pieces: Sequence[LogPiece]) -> CompactionOp
 def planned_pieces(
     runs: Iterable[LogRun], operation: CompactionOperation, instant: str
 ) -> tuple[tuple[LogPiece, ...], bool]:
-    """The pieces that an operation names, and whether they are the bottom of the slice's logs (pure).
-
-    StalePlanError: the pieces are not (or no longer) neighbours in one run, the plan names only some files of a piece,
-    or columns were renamed since (Hudi may have made the plan, and can execute it). Planned files without a block that
-    counts are ignored: Hudi plans such files too."""
+    """The pieces that an operation names, and whether they are the bottom of the slice's logs (pure). StalePlanError:
+    the pieces are not (or no longer) neighbours in one run, the plan names only some files of a piece, or columns were
+    renamed since (Hudi may have made the plan, and can execute it). Planned files without a block that counts are
+    ignored: Hudi plans such files too."""
     names = set(operation.delta_file_paths)
     for run in runs:
         inside = [n for n, piece in enumerate(run.pieces) if names & _names(piece)]

@@ -117,11 +117,10 @@ class Survey:
         return PartitionGroups(waiting=listed.waiting, groups=groups, plain=tuple(plain))
 
     def waiting(self, planned: Planned) -> list[Waiting]:
-        """Where the next planning must look, besides partitions written until then, in order.
-
-        These are also the partitions of pending plans, and of all plans made now except the last: if one of them is
-        cancelled, its file groups wait again, but only the last plan is read. And partitions where log files are merged
-        with each other, since the results are log files again."""
+        """Where the next planning must look, besides partitions written until then, in order. These are also the
+        partitions of pending plans, and of all plans made now except the last: if one of them is cancelled, its file
+        groups wait again, but only the last plan is read. And partitions where log files are merged with each other,
+        since the results are log files again."""
         unseen = [planned.closed_in, *self._walk.rest] if planned.closed_in is not None else []
         last = len(planned.plans) - 1
         others = [p for n, plan in enumerate(planned.plans) for p in _waiting_in(plan, last=n == last)]

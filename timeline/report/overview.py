@@ -270,10 +270,9 @@ def health_of(
     refused: PhantombaseError | None = None,
 ) -> Health:
     """The health of a readable table. `worked_on`: what daemons know of the pending compactions, as in the JSON of
-    `compactor-daemon status`. `refused`: the error of a lost or damaged file.
-
-    Broken: a file is lost or damaged. Stuck: a write's heartbeat has stopped, a plan cannot be read, or a compaction is
-    parked. Late: a compaction is pending for longer than `slo_s`; None: never."""
+    `compactor-daemon status`. `refused`: the error of a lost or damaged file. Broken: a file is lost or damaged. Stuck:
+    a write's heartbeat has stopped, a plan cannot be read, or a compaction is parked. Late: a compaction is pending for
+    longer than `slo_s`; None: never."""
     if refused is not None:
         return Health(Word.BROKEN, str(refused))
     for one in pending:

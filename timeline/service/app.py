@@ -2,8 +2,8 @@
 
 Starlette's request and response objects would halve the speed of Hudi's routes.
 
-Earlier requests are kept by their complete target (`Repeats`), since most of the cost of a cached answer is the search
-for it. All tasks of a large Hudi job send the same few requests, with the same targets."""
+Earlier requests are kept by their complete target (`HudiApp.repeated`), since most of the cost of a cached answer is
+the search for it. All tasks of a large Hudi job send the same few requests, with the same targets."""
 
 from __future__ import annotations
 
@@ -50,36 +50,6 @@ class _Repeat:
     key: Hashable
 
 
-class Repeats:
-    """The targets of earlier GETs, and the cache keys of their answers. `cache_bytes`: the most for `answers`."""
-
-    def __init__(self, answers: AnswerCache, cache_bytes: int) -> None:
-        self._answers = answers
-        self._most = cache_bytes // _BYTES_EACH
-        self._by_target: dict[bytes, _Repeat] = {}
-
-    def keep(self, target: bytes, table: ServedTable, held: Held, key: Hashable) -> None:
-        """Keeps which state of a table answers a target: path and query as they were sent."""
-        if len(target) > _TARGET_BYTES_MAX:
-            return
-        if len(self._by_target) >= self._most:
-            self._by_target.clear()
-        self._by_target[target] = _Repeat(table, held, key)
-
-    def find(self, target: bytes) -> Answer | None:
-        """The answer, if the table is served and the state that answered is its newest. An older state answers a client
-        only while the client lags by one step: that is checked each time."""
-        known = self._by_target.get(target)
-        if known is None:
-            return None
-        table = known.table
-        if table.gone or table.newest is not known.held:
-            del self._by_target[target]
-            return None
-        table.used_s = time.monotonic()
-        return self._answers.find(known.key)
-
-
 _NOT_IN_KEYS = frozenset({"basepath", "lastinstantts", "timelinehash", "refreshoff", "pretty"})
 _NAME_BYTES_MAX, _PATH_BYTES_MAX = 255, 2048
 
@@ -90,7 +60,22 @@ class HudiApp:
     def __init__(self, tables: ServedTables, cache_bytes: int) -> None:
         self._tables = tables
         self._cache = AnswerCache(cache_bytes)
-        self.repeats = Repeats(self._cache, cache_bytes)
+        self._targets_max = cache_bytes // _BYTES_EACH
+        self._by_target: dict[bytes, _Repeat] = {}
+
+    def repeated(self, target: bytes) -> Answer | None:
+        """The answer to an earlier GET with this target, path and query as they were sent, if the table is served and
+        the state that answered is its newest. An older state answers a client only while the client lags by one step:
+        that is checked each time."""
+        known = self._by_target.get(target)
+        if known is None:
+            return None
+        table = known.table
+        if table.gone or table.newest is not known.held:
+            del self._by_target[target]
+            return None
+        table.used_s = time.monotonic()
+        return self._cache.find(known.key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -119,7 +104,11 @@ class HudiApp:
             answer = await asyncio.to_thread(lambda: encoded(route.answer(question)))
             self._cache.keep(key, answer)
         if method == "GET" and "pretty" not in given and not route.looks:
-            self.repeats.keep(b"%s?%s" % (scope["raw_path"], query), table, held, key)
+            target = b"%s?%s" % (scope["raw_path"], query)
+            if len(target) <= _TARGET_BYTES_MAX:
+                if len(self._by_target) >= self._targets_max:
+                    self._by_target.clear()
+                self._by_target[target] = _Repeat(table, held, key)
         return _printed(answer, given)
 
 
@@ -138,9 +127,8 @@ def _is_fresh(route: Route, held: Held, given: Mapping[str, str]) -> bool:
 def _fresh(table: ServedTable, held: Held, route: Route, given: Mapping[str, str]) -> Answer:
     whole = route.fresh is Fresh.PENDING_TABLE
     partitions = held.state.partitions if whole else (given.get("partition", ""),)
-    found = load_partitions(table.table, held.state, tuple(partitions))
-    printer = _printer(found.state, given)
-    return encoded(route.answer(Question(found.state, given, printer, found.pending)))
+    state, pending = load_partitions(table.table, held.state, tuple(partitions))
+    return encoded(route.answer(Question(state, given, _printer(state, given), pending)))
 
 
 def _key(held: Held, route: Route, name: str, given: Mapping[str, str]) -> Hashable:
@@ -209,7 +197,7 @@ class ServiceApp:
 
     def repeated(self, target: bytes, given: Mapping[bytes, bytes], client: str | None) -> Answer | None:
         """The answer to an earlier GET of Hudi's routes, if it is still valid and allowed for this client."""
-        answer = self._hudi.repeats.find(target)
+        answer = self._hudi.repeated(target)
         if answer is None or self._access.refusal(given) or not self._access.is_hudi_client(client):
             return None
         return answer

@@ -18,7 +18,7 @@ a file removed by hand."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
@@ -165,17 +165,11 @@ def _oldest(before: ServedState, without: Collection[str]) -> Iterable[str]:
     return [p for p, _ in zip((p for p in before.partitions if p not in without), range(_OLDEST_LISTED), strict=False)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FreshState:
-    """A state in which some partitions were listed again. `pending`: by partition."""
-
-    state: ServedState
-    pending: Mapping[str, PendingFiles]
-
-
-def load_partitions(table: Table, state: ServedState, partitions: Collection[str]) -> FreshState:
-    """`state` with the current state of some partitions, also with the files of writes that began later.
-    TableChangedError: the state is too old for the listing."""
+def load_partitions(
+    table: Table, state: ServedState, partitions: Collection[str]
+) -> tuple[ServedState, Mapping[str, PendingFiles]]:
+    """`state` with the current state of some partitions, also with the files of writes that began later, and these by
+    partition. TableChangedError: the state is too old for the listing."""
     now = table.snapshot(records=False)
     timeline = replace(now.load_timeline(), archived=state.timeline.archived)
     if digests(timeline) != state.digests:  # the client is answered from the timeline that it knows
@@ -184,7 +178,7 @@ def load_partitions(table: Table, state: ServedState, partitions: Collection[str
     listed = {p: entries for p in partitions if (entries := _entries(now, state, p)) is not None}
     timeline, made = _made(now, timeline, state.records, listed)
     pending = {p: pending_files(p, listed[p], timeline, files) for p, files in made.items()}
-    return FreshState(state=replace(state, partitions={**state.partitions, **made}), pending=pending)
+    return replace(state, partitions={**state.partitions, **made}), pending
 
 
 def _entries(table: Table, state: ServedState, partition: str) -> list[Entry] | None:

@@ -27,7 +27,6 @@ FileIds: TypeAlias = frozenset[str]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
     """The content of one file. `partitions`: those whose files the instant adds, removes or plans with; None: any.
-
     `bases`: partition -> file id -> base file, of a completed compaction or clustering. `replaced`, `planned`: file ids
     by partition, of a completed replace commit and of a pending compaction. `operation`: Hudi's name of the kind of a
     completed write. `plan`: of a pending compaction or log compaction. `clustered`: what a pending clustering will

@@ -12,7 +12,7 @@ import gc
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -96,23 +96,16 @@ class ServeOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pages:
-    """The application for people, and the one for people without the token."""
-
-    pages: App | None = None
-    login: App | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HttpService:
-    """A service that can be started. `found`: where further tables come from while it runs, see `ServedTables`.
-    UsageError: a table is given twice, or see `Access`."""
+    """A service that can be started. `pages`: the applications for people, and for people without the token. `found`:
+    where further tables come from while it runs, see `ServedTables`. UsageError: a table is given twice, or see
+    `Access`."""
 
     paths: Sequence[str]
     options: ServeOptions
     storage_options: Given = None
     token: str | None = None
-    pages: Callable[[ServedTables, Access], Pages] | None = None
+    pages: Callable[[ServedTables, Access], tuple[App, App]] | None = None
     found: Callable[[], Iterable[str]] | None = None
     clock: ClockOptions = CLOCK
 
@@ -149,8 +142,8 @@ class HttpService:
         access = Access(host=options.host, token=self.token, hudi_clients=options.hudi_clients, names=names)
         answers = options.max_memory // _ANSWERS_SHARE
         tables = ServedTables(self.paths, self.storage_options, options.max_memory - answers, self.found, self.clock)
-        made = self.pages(tables, access) if self.pages else Pages()
-        app = ServiceApp(tables, answers, access=access, markers=options.markers, pages=made.pages, login=made.login)
+        pages, login = self.pages(tables, access) if self.pages else (None, None)
+        app = ServiceApp(tables, answers, access=access, markers=options.markers, pages=pages, login=login)
         return tables, app
 
 
@@ -232,29 +225,27 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 async def _load_all(tables: ServedTables) -> None:
     """Loads every table once, so that first requests do not wait, and searches for new tables from time to time."""
-    await asyncio.gather(*map(_Loader().load, list(tables.by_name.values())), _find_new(tables))
+    await asyncio.gather(*map(_loader(), list(tables.by_name.values())), _find_new(tables))
 
 
 async def _find_new(tables: ServedTables) -> None:
-    loader = _Loader()
+    load = _loader()
     while True:
         try:
             looked = await asyncio.to_thread(tables.snapshot)
         except PhantombaseError as error:
             _log.warning("new tables cannot be found", reason=str(error))
         else:
-            await asyncio.gather(*map(loader.load, tables.follow(looked)))
+            await asyncio.gather(*map(load, tables.follow(looked)))
         await asyncio.sleep(_SEARCH_S)
 
 
-class _Loader:
+def _loader() -> Callable[[ServedTable], Awaitable[None]]:
     """Runs a few loads at a time; an unreadable table stops no other load."""
+    free = asyncio.Semaphore(_LOADS_AT_ONCE)
 
-    def __init__(self) -> None:
-        self._free = asyncio.Semaphore(_LOADS_AT_ONCE)
-
-    async def load(self, table: ServedTable) -> None:
-        async with self._free:
+    async def load(table: ServedTable) -> None:
+        async with free:
             try:
                 held = await table.load()
             except PhantombaseError as error:
@@ -263,3 +254,5 @@ class _Loader:
                 _log.error("table cannot be served", table=table.path, exc_info=error)
             else:
                 _log.info("table loaded", table=table.path, partitions=len(held.state.partitions))
+
+    return load

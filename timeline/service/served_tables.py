@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import count
 from pathlib import PurePosixPath
 
@@ -157,20 +158,14 @@ def is_pattern(path: str) -> bool:
     return not _WILD.isdisjoint(path)
 
 
-@dataclass(frozen=True, slots=True)
-class TablePattern:
-    """A path in which some parts are patterns of names, as in a shell. No table is searched below a table."""
-
-    pattern: str
-    storage_options: Given = None
-
-    def tables(self) -> list[str]:
-        """The base paths of the tables that exist now. PhantombaseError: they cannot be listed."""
-        parts = self.pattern.rstrip("/").split("/")
-        fixed = next(n for n, part in enumerate(parts) if is_pattern(part))
-        root = "/".join(parts[:fixed]) or "/"
-        storage = open_storage(root, self.storage_options)
-        return [f"{root.rstrip('/')}/{below}" for below in _matching(storage, "", parts[fixed:])]
+def tables_of(pattern: str, storage_options: Given = None) -> list[str]:
+    """The base paths of the tables that exist now. `pattern`: a path in which some parts are patterns of names, as in a
+    shell. No table is searched below a table. PhantombaseError: they cannot be listed."""
+    parts = pattern.rstrip("/").split("/")
+    fixed = next(n for n, part in enumerate(parts) if is_pattern(part))
+    root = "/".join(parts[:fixed]) or "/"
+    storage = open_storage(root, storage_options)
+    return [f"{root.rstrip('/')}/{below}" for below in _matching(storage, "", parts[fixed:])]
 
 
 def _matching(storage: Storage, folder: str, parts: list[str]) -> Iterator[str]:
@@ -197,7 +192,7 @@ def spelled(base_path: str) -> str:
 
 
 class ServedTables:
-    """See the module. `paths`: of tables, and patterns (`TablePattern`). `max_bytes`: of all states. `found`: the paths
+    """See the module. `paths`: of tables, and patterns (`tables_of`). `max_bytes`: of all states. `found`: the paths
     of further tables. `clock`: the zone of their instants. UsageError: a path is given twice."""
 
     def __init__(
@@ -217,7 +212,7 @@ class ServedTables:
         for given in paths:
             path = full_path(given).rstrip("/")
             if is_pattern(path):
-                self._sources.append(TablePattern(path, storage_options).tables)
+                self._sources.append(partial(tables_of, path, storage_options))
             elif path in self._by_path:
                 raise UsageError("a table is given twice", path=path)
             else:
@@ -245,7 +240,7 @@ class ServedTables:
         table.name = self._free_name(table.name)
         table.on_load = self._make_room
         self.by_name[table.name] = table
-        for form in {path, os.path.realpath(path)} if _is_local(path) else _forms(path):
+        for form in _forms(path):
             self._by_path.setdefault(form, table)
         return table
 
@@ -286,13 +281,11 @@ class ServedTables:
         return found
 
 
-def _is_local(path: str) -> bool:
-    return "://" not in path or path.startswith("file:")
-
-
-def _forms(url: str) -> set[str]:
-    """The schemes under which Hadoop and others name the same object store."""
-    scheme, _, rest = url.partition("://")
+def _forms(path: str) -> set[str]:
+    """A path with its links resolved; the schemes under which Hadoop and others name the same object store."""
+    if "://" not in path or path.startswith("file:"):
+        return {path, os.path.realpath(path)}
+    scheme, _, rest = path.partition("://")
     same = next((s for s in _SCHEMES if scheme in s), frozenset({scheme}))
     return {f"{other}://{rest}" for other in same}
 

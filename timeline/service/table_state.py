@@ -99,11 +99,10 @@ _PARTITION_BYTES, _GROUP_BYTES, _FILE_BYTES = 2000, 600, 450
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionFiles:
-    """The file groups of a partition as readers see them, and what made them.
-
-    `modified`: file name -> milliseconds since the epoch. `times`: the instants in the names of its files. `serial`: a
-    number unique among the listings of this process. `refused`: a file is lost or damaged. Hudi's server answers
-    without the file; a writer that uses such an answer would lose the file's rows."""
+    """The file groups of a partition as readers see them, and what made them. `modified`: file name -> milliseconds
+    since the epoch. `times`: the instants in the names of its files. `serial`: a number unique among the listings of
+    this process. `refused`: a file is lost or damaged. Hudi's server answers without the file; a writer that uses such
+    an answer would lose the file's rows."""
 
     groups: tuple[FileGroup, ...]
     facts: ViewFacts

@@ -80,11 +80,10 @@ def parse_history(text: str, where: str) -> tuple[EvolvedColumns, ...]:
 def unsupported_change(
     times: Iterable[EvolvedColumns], fixed: Collection[str], ordering: Collection[str] = ()
 ) -> str | None:
-    """A change that cannot be followed from file to file; None: there is none.
-
-    An int may become a long, both a string, a float a double. Columns may be renamed, dropped and added again, except
-    their parts and the `fixed` columns, which the table's settings name. The `ordering` columns must keep their type:
-    text orders 10 before 9, and a delete with an int as its ordering value wins over every row of longs."""
+    """A change that cannot be followed from file to file; None: there is none. An int may become a long, both a string,
+    a float a double. Columns may be renamed, dropped and added again, except their parts and the `fixed` columns, which
+    the table's settings name. The `ordering` columns must keep their type: text orders 10 before 9, and a delete with
+    an int as its ordering value wins over every row of longs."""
     every = list(times)
     for name in sorted(ordering):
         known = (one.parts.get((name,)) for one in every)

@@ -61,11 +61,10 @@ class OpenSection:
 def exclusive(
     table: Table, lock: TableLock, purpose: str, allow: Allowed = NONE, *, snapshot: bool = False
 ) -> Iterator[OpenSection]:
-    """Holds the lock for the `with` block; `purpose`: for messages, as "schedule a compaction".
-
-    `allow`: guards that are not asked. `snapshot`: `OpenSection.table` is a snapshot, see `Table.snapshot`. LockError:
-    the lock did not become free, or was lost before a change. ConflictError, TableChangedError: refused by a guard;
-    nothing was changed. After the block nothing can be changed through its table (LockError)."""
+    """Holds the lock for the `with` block; `purpose`: for messages, as "schedule a compaction". `allow`: guards that
+    are not asked. `snapshot`: `OpenSection.table` is a snapshot, see `Table.snapshot`. LockError: the lock did not
+    become free, or was lost before a change. ConflictError, TableChangedError: refused by a guard; nothing was changed.
+    After the block nothing can be changed through its table (LockError)."""
     with lock.hold(purpose) as section:
         is_open = True
         asked = replace(section, is_held=lambda: is_open and section.is_held())

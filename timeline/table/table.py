@@ -294,9 +294,8 @@ BUILD_AGAIN = (
 
 
 def open_metadata_table(table: Table) -> Table:
-    """The metadata table of a data table; `config.metadata_partitions` of the data table shows whether it has one.
-
-    The checks of data tables do not apply: its base files are HFiles, and its records have their own merge rules.
+    """The metadata table of a data table; `config.metadata_partitions` of the data table shows whether it has one. The
+    checks of data tables do not apply: its base files are HFiles, and its records have their own merge rules.
     NotATableError: it does not exist. TableChangedError: it was removed since. MalformedError: its settings are
     unusable."""
     storage = PrefixStorage(without_snapshot(table.storage), METADATA_FOLDER)

@@ -10,8 +10,7 @@ table lock, where nothing else shows that a process works by it:
 
 A process that stalls may have read the plan of a clustering before it was damaged: it finds the tombstone of the
 instant. On version 6 an empty plan of a replace commit is that of an overwrite, which the next write rolls back. A plan
-of a compaction blocks nothing but itself while no write depends on it: see `undo.unschedule`.
-"""
+of a compaction blocks nothing but itself while no write depends on it: see `undo.unschedule`."""
 
 from __future__ import annotations
 

@@ -113,11 +113,9 @@ _TRIES = 20
 
 def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, str], int] | None:
     """Puts a command block after the revoked log files of a slice, once; returns its file and that file's size (bytes).
-
-    None if the slice has no log file any more. ConflictError: other processes used the file name at each try.
-
-    The block's own instant is its target. Hudi uses the rollback's instant, which is greater than those of writes that
-    ran concurrently: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2)."""
+    None if the slice has no log file any more. ConflictError: other processes used the file name at each try. The
+    block's own instant is its target. Hudi uses the rollback's instant, which is greater than those of writes that ran
+    concurrently: Hudi 0.15 stops reading a slice there and hides their rows (hudi-format.md 6.2)."""
     for _ in range(_TRIES):
         logs = [
             (name, entry.size)
@@ -149,12 +147,11 @@ def revokes(table: Table, path: str, target: str) -> bool:
 
 
 def traces_of(table: Table, target: str, action: str, *, scan: bool) -> RollbackPlan:
-    """The files of a pending instant, by its markers and by listing.
-
-    Names of base files contain their instant. So do names of log files from version 8 on, and on version 6 in file
-    groups that the instant started. Other log files of version 6 are known from their markers, also those on a base
-    file of another action of the same time, which later writes may have written. Without any marker, and with `scan`,
-    all log files are searched for blocks of the instant."""
+    """The files of a pending instant, by its markers and by listing. Names of base files contain their instant. So do
+    names of log files from version 8 on, and on version 6 in file groups that the instant started. Other log files of
+    version 6 are known from their markers, also those on a base file of another action of the same time, which later
+    writes may have written. Without any marker, and with `scan`, all log files are searched for blocks of the
+    instant."""
     markers = list_markers(table.storage, target)
     marked: dict[str, set[str]] = {m.partition: set() for m in markers}
     for marker in markers:

@@ -73,13 +73,10 @@ class OtherNames:
 def command(
     function: Callable[..., Any], *, json: Any = JSON, names: OtherNames | None = None, quiet: bool = True
 ) -> Callable[..., Any]:
-    """Gives a command an option for each field of the option dataclasses among its parameters.
-
-    Their values are the defaults; a parameter without one has that of the dataclass. A command that returns a
-    `CommandResult` has `--json`, and its result is shown. Of several, each takes the place of the one before.
-
-    `json`: its annotation; `names`: other names of the options; `quiet`: see `configure_logging`. UsageError: two
-    values of an option."""
+    """Gives a command an option for each field of the option dataclasses among its parameters. Their values are the
+    defaults; a parameter without one has that of the dataclass. A command that returns a `CommandResult` has `--json`,
+    and its result is shown. Of several, each takes the place of the one before. `json`: its annotation; `names`: other
+    names of the options; `quiet`: see `configure_logging`. UsageError: two values of an option."""
     own, shared, each, shows = _declared(function, json)
     groups = {n: g for n, p in own.items() if (g := group_of(p.annotation, p.default)) is not None}
     flags = [flag for group in groups.values() for flag in group.fields]
@@ -97,13 +94,14 @@ def command(
         if shows:
             configure_logging(as_json, quiet=quiet)
         typed = {name: _typed(group, given) for name, group in groups.items()}
-        merged: Merged = _as_typed
+        merged: Merged | None = None
         if names is not None:
             merged, plain = names.read(kinds, {name: given.pop(name, None) for name in names.params}, given)
             given |= plain
         for name, group in groups.items():
             words = {f.name: _option_name(flag) for flag, f in group.fields.items()}
-            given[name] = group.built(merged(group.kind, typed[name], words), typed[name], words)
+            values = typed[name] if merged is None else merged(group.kind, typed[name], words)
+            given[name] = group.built(values, typed[name], words)
         for name, one_each in each.items():
             given[name] = {one: given.pop(one) for one in one_each.kinds}
         for name, kind in shared.items():
@@ -168,10 +166,6 @@ def _fields_of(kind: Any, marks: Collection[Any]) -> Iterator[inspect.Parameter]
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def _as_typed(kind: type, typed: Mapping[str, Any], words: Mapping[str, str]) -> Mapping[str, Any]:
-    return typed
 
 
 def _typed(group: OptionGroup, given: dict[str, Any]) -> dict[str, Any]:

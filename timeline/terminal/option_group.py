@@ -53,11 +53,11 @@ class Only:
         self.names = names
 
 
+@dataclass(frozen=True, slots=True)
 class Prefix:
     """The word before the names of a dataclass's options, where those of several dataclasses would be alike."""
 
-    def __init__(self, word: str) -> None:
-        self.word = word
+    word: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

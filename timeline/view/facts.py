@@ -144,11 +144,10 @@ class FactLoader:
         plans: Mapping[str, CompactionPlan] = MappingProxyType({}),
     ) -> Mapping[str, Later]:
         """Pending writes that had completed, see `Witness.uncompleted`. `named`: files of completed writes, if known.
-        `plans`: those that are known, by instant.
-
-        A plan names base files of completed writes, and from version 8 on log files of completed writes; the base file
-        below a log file was completed when the log file's write started. Writes that a rollback or restore undoes are
-        left out, since they are pending for that reason. Only instants later than a pending write are read."""
+        `plans`: those that are known, by instant. A plan names base files of completed writes, and from version 8 on
+        log files of completed writes; the base file below a log file was completed when the log file's write started.
+        Writes that a rollback or restore undoes are left out, since they are pending for that reason. Only instants
+        later than a pending write are read."""
         pending = {i.requested_time for i in timeline.inflight_writers}
         pending -= {i.requested_time for i in timeline.completed}  # file names do not distinguish writes of one time
         if not pending or (undone := self._being_undone(timeline)) is None:

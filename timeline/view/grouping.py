@@ -28,11 +28,9 @@ def file_groups(
 ) -> tuple[FileGroup, ...]:
     """The file groups of one partition from its listing, by file id. `known`: groups known to be complete, whose files
     are not among the entries. `as_of`: files of the state as of an instant have flaws too, although later files replace
-    them; no clean may have removed files of that state.
-
-    Includes groups without listed files, if a completed write names files of them that are not superseded. A file that
-    is not as it is named is a flaw of its slice. `brief`: for a partition without any files, only one of these groups,
-    which is enough to stop a reader of the current state."""
+    them; no clean may have removed files of that state. Includes groups without listed files, if a completed write
+    names files of them that are not superseded. A file that is not as it is named is a flaw of its slice. `brief`: for
+    a partition without any files, only one of these groups, which is enough to stop a reader of the current state."""
     bases: defaultdict[str, list[BaseFile]] = defaultdict(list)
     logs: defaultdict[str, list[LogFile]] = defaultdict(list)
     changes: defaultdict[str, list[LogFile]] = defaultdict(list)
@@ -87,11 +85,10 @@ def strays(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: 
 
 
 def counted_by_name(now: TableView, witnessed: TableView) -> list[str]:
-    """Paths of files whose rows count although no write names them. `witnessed`: the view with archived writes.
-
-    They are of another attempt of an archived write, of a file group that an archived write replaced, or of an instant
-    that is neither on the timeline nor in the archive: it was rolled back and a stalled process put its file, or
-    archiving passed it before its files were removed. Hudi counts these files, too."""
+    """Paths of files whose rows count although no write names them. `witnessed`: the view with archived writes. They
+    are of another attempt of an archived write, of a file group that an archived write replaced, or of an instant that
+    is neither on the timeline nor in the archive: it was rolled back and a stalled process put its file, or archiving
+    passed it before its files were removed. Hudi counts these files, too."""
     counted, named = _newest_files(now), _newest_files(witnessed)
     timeline = witnessed.timeline
     since = min((i.requested_time for i in timeline.archived if i.is_write), default=UNKNOWN_COMPLETION)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import replace
 
 import pyarrow as pa
@@ -68,8 +67,9 @@ def blocks_of(log: LogFile, source: pa.NativeFile) -> list[LogBlock]:
             raise _damaged(log, write.instant, f"a corrupt block at byte {torn.offset}")
         if all(b.headers.get(HeaderKey.INSTANT_TIME) != write.instant for b in mine):
             raise _damaged(log, write.instant, "no block of this instant")
-    named = {w.instant for w in marks.writes}
-    return [replace(b, is_named=False) if _is_foreign(b, marks.known, named) else b for b in blocks]
+    named, known = {w.instant for w in marks.writes}, marks.known
+    times = ((b, b.headers.get(HeaderKey.INSTANT_TIME)) for b in blocks)
+    return [replace(b, is_named=False) if time in known and time not in named else b for b, time in times]
 
 
 def check_base(slice_: FileSlice, selection: Selection) -> None:
@@ -82,11 +82,6 @@ def check_base(slice_: FileSlice, selection: Selection) -> None:
         if instant and (instant > slice_.base_instant or slice_.base_instant in opened):
             path = join(slice_.partition, f"{slice_.file_id}_*_{instant}.parquet")
             raise Flaw(path=path, instant=instant, expected=0, found=None, is_base=True).error()
-
-
-def _is_foreign(block: LogBlock, known: Set[str], named: Set[str]) -> bool:
-    instant = block.headers.get(HeaderKey.INSTANT_TIME)
-    return instant in known and instant not in named
 
 
 def _damaged(log: LogFile, instant: str, found: str) -> MalformedError:

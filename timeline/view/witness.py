@@ -36,11 +36,10 @@ _KEPT, _KEPT_EACH_BYTES = 1024, 32 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedFile:
-    """One file of a write. `path`: relative to the table.
-
-    `size`: of the complete file in bytes at the end of the write, 0 if not recorded. `offset`: the start of the write's
-    blocks in a log file; they end at `size`. `rows`: the number of rows written, of a base file all rows; 0 if not
-    recorded. `is_below`: the base file below a log file of the write, which another write may have made."""
+    """One file of a write. `path`: relative to the table. `size`: of the complete file in bytes at the end of the
+    write, 0 if not recorded. `offset`: the start of the write's blocks in a log file; they end at `size`. `rows`: the
+    number of rows written, of a base file all rows; 0 if not recorded. `is_below`: the base file below a log file of
+    the write, which another write may have made."""
 
     path: str
     size: int
@@ -330,12 +329,11 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flaw:
-    """A file of a slice that is not as a completed write names it.
-
-    `expected`: its recorded bytes, 0 if not recorded. `found`: its bytes, None if it is missing. `rows`: the recorded
-    rows of a base file, 0 if not recorded. `whole`: names of files of other attempts with the expected size.
-    `is_alone`: its partition has no files. `opener`: of a log file in no slice, the missing instant. `named_by`: the
-    file which shows that a write with a missing completed file had completed."""
+    """A file of a slice that is not as a completed write names it. `expected`: its recorded bytes, 0 if not recorded.
+    `found`: its bytes, None if it is missing. `rows`: the recorded rows of a base file, 0 if not recorded. `whole`:
+    names of files of other attempts with the expected size. `is_alone`: its partition has no files. `opener`: of a log
+    file in no slice, the missing instant. `named_by`: the file which shows that a write with a missing completed file
+    had completed."""
 
     path: str
     instant: str

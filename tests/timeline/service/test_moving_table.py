@@ -13,7 +13,7 @@ from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.service import served_tables
 from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.routes import PREFIX
-from phantombase.timeline.service.served_tables import ServedTables, TablePattern
+from phantombase.timeline.service.served_tables import ServedTables, tables_of
 from phantombase.timeline.service.table_state import ServedState
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
@@ -280,7 +280,7 @@ def catalog(tmp_path: Path) -> Path:
     ],
 )
 def test_patterns_name_tables(catalog: Path, pattern: str, names: list[str]) -> None:
-    assert sorted(TablePattern(f"{catalog}/{pattern}").tables()) == [f"{catalog}/{name}" for name in names]
+    assert sorted(tables_of(f"{catalog}/{pattern}")) == [f"{catalog}/{name}" for name in names]
 
 
 def test_tables_come_and_go_while_the_service_runs(catalog: Path) -> None:

@@ -255,12 +255,12 @@ def test_a_table_that_went_is_not_answered_from_memory(table: Path) -> None:
 
 def test_what_is_remembered_is_bounded(table: Path) -> None:
     wire = Wire(ServiceClient.of(table, cache_bytes=10 * (16 << 10)))
-    repeats = wire.client.app._hudi.repeats
+    hudi = wire.client.app._hudi
     for number in range(35):
         assert wire.ask(target(LATEST, partition=str(number), **known(table))).status == 200
-        assert len(repeats._by_target) <= 10
+        assert len(hudi._by_target) <= 10
     wire.ask(target(LATEST, partition="x" * 250, padding="y" * 2000, **known(table)))
-    assert all(len(t) < 1500 for t in repeats._by_target)
+    assert all(len(t) < 1500 for t in hudi._by_target)
 
 
 @pytest.mark.parametrize("seed", range(3))

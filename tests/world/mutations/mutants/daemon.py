@@ -102,7 +102,7 @@ SERVING: tuple[Mutant, ...] = (
     (_ROUTES, "q.with_pending.with_logs, bound))", "q.partition.groups, bound))", "moving_table"),
     (_STATE, "                found[name.file_id, name.instant] = entry", "                found[entry.name] = entry", "moving_table"),
     ("timeline/service/served_tables", "    if running is not None and not running.done():\n            await asyncio.wait([running])\n", "    pass\n", "moving_table"),
-    ("timeline/service/served_tables", "os.path.realpath(path)} if _is_local", "path} if _is_local", "moving_table"),
+    ("timeline/service/served_tables", "{path, os.path.realpath(path)}", "{path}", "moving_table"),
     ("timeline/service/app", "part in (\"\", \".\", \"..\", HOODIE) or", "part in (\"\", \".\") or", "moving_table"),
     (_MARKERS, "    if \"://\" in base:\n", "    if True:\n", "service/markers"),
     ("timeline/service/served_tables", "            self._held.pop()  #", "            pass  #", "moving_table"),
