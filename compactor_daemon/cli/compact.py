@@ -145,14 +145,9 @@ def render_compacted(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if not data["compacted"]:
         yield _nothing(data)
         return
-    columns = (
-        "instant",
-        numbers("file groups"),
-        numbers("rows"),
-        sizes("written", "bytes_written"),
-        Column("time", duration("seconds"), right=True),
-        Column("", lambda r: "finished an earlier run" if r["resumed"] else ""),
-    )
+    written, time = sizes("written", "bytes_written"), Column("time", duration("seconds"), right=True)
+    resumed = Column("", lambda r: "finished an earlier run" if r["resumed"] else "")
+    columns = ("instant", numbers("file groups"), numbers("rows"), written, time, resumed)
     yield RowsTable("compacted", columns, data["compacted"])
     for one in data.get("executors", ()):
         if one["why"].startswith("--executor "):  # nothing new

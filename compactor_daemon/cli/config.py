@@ -103,12 +103,9 @@ def _told(name: str, value: Any, where: str) -> dict[str, Any]:
 
 
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    columns = (
-        Column("setting", lambda r: r["name"]),
-        Column("value", lambda r: None if r["value"] is None else _text(r["value"])),
-        Column("from", lambda r: r["from"]),
-    )
-    yield RowsTable(f"settings of {data['command']}", columns, data["settings"])
+    name = Column("setting", lambda r: r["name"])
+    value = Column("value", lambda r: None if r["value"] is None else _text(r["value"]))
+    yield RowsTable(f"settings of {data['command']}", (name, value, "from"), data["settings"])
 
 
 def _text(value: Any) -> str:

@@ -209,40 +209,25 @@ def _holds(row: Mapping[str, Any]) -> str | None:
     return ", ".join(row["holds"]) or None if len(row["holds"]) <= _NAMED else plural(len(row["holds"]), "compaction")
 
 
-_PENDING_COLUMNS = (
-    "instant",
-    Column("for", _age),
-    numbers("groups", "file_groups"),
-    sizes("size", "input_bytes"),
-    Column("state", _state),
+_FOR, _PROCESS, _GROUPS = Column("for", _age), Column("process", _who, shorten=True), numbers("groups", "file_groups")
+_SINCE, _TRY = duration("for_s"), plain("attempt")
+_WORK_COLUMNS = (
     Column("by", _of_work(_who), shorten=True),
-    Column("since", _of_work(duration("for_s"))),
-    Column("try", _of_work(plain("attempt"))),
+    Column("since", _of_work(_SINCE)),
+    Column("try", _of_work(_TRY)),
     Column("slices", _of_work(_slices)),
 )
-_WRITE_COLUMNS = (
-    "instant",
-    "state",
-    Column("for", _age),
-    Column("writer", _alive),
-    Column("process", _who, shorten=True),
-    Column("waited for by", _holds),
-)
-_RECENT_COLUMNS = (
-    "instant",
-    Column("completed", lambda row: row["completion_time"] and readable(row["completion_time"])),
-    "by",
-    numbers("groups", "file_groups"),
-    numbers("rows"),
-    sizes("written", "bytes_written"),
-)
+_PENDING_COLUMNS = ("instant", _FOR, _GROUPS, sizes("size", "input_bytes"), Column("state", _state), *_WORK_COLUMNS)
+_WRITE_COLUMNS = ("instant", "state", _FOR, Column("writer", _alive), _PROCESS, Column("waited for by", _holds))
+_COMPLETED = Column("completed", lambda row: row["completion_time"] and readable(row["completion_time"]))
+_RECENT_COLUMNS = ("instant", _COMPLETED, "by", _GROUPS, numbers("rows"), sizes("written", "bytes_written"))
 _CLAIM_COLUMNS = (
     Column("table", plain("table"), shorten=True),
     "instant",
     Column("by", lambda row: row["holder"] or _who(row)),
-    Column("process", _who, shorten=True),
-    Column("since", duration("for_s")),
-    Column("try", plain("attempt")),
+    _PROCESS,
+    Column("since", _SINCE),
+    Column("try", _TRY),
     Column("slices", _slices),
     Column("size", lambda row: human_bytes(row["input_bytes"] or None), right=True),
 )

@@ -142,14 +142,8 @@ def _audit(table: Table, instant: str) -> InstantAudit:
     ledgers = kept_ledgers(table, instant)
     problems = list(ledgers.problems)
     now = _now(table, ledgers, problems)
-    groups = tuple(
-        audited_group(
-            one,
-            [*_missed_logs(now, instant, one), *_second_files(now, instant, one)],
-            partial(_files, now, instant, one),
-        )
-        for one in ledgers.groups
-    )
+    flawed = ((one, [*_missed_logs(now, instant, one), *_second_files(now, instant, one)]) for one in ledgers.groups)
+    groups = tuple(audited_group(one, found, partial(_files, now, instant, one)) for one, found in flawed)
     return InstantAudit(
         instant=instant,
         groups=_without_undone(now, instant, groups, problems),
@@ -334,13 +328,8 @@ def _inputs(now: _Now, recorded: GroupLedger) -> FileSlice:
             base = DataFile(partition=recorded.partition, name=name, size=size)
         elif name is not None:
             logs.append(DataFile(partition=recorded.partition, name=name, size=size))
-    return FileSlice(
-        partition=recorded.partition,
-        file_id=recorded.file_id,
-        base_instant=base.name.instant if base is not None else "",
-        base=base,
-        logs=tuple(logs),
-    )
+    (partition, file_id), instant = recorded.key, base.name.instant if base is not None else ""
+    return FileSlice(partition=partition, file_id=file_id, base_instant=instant, base=base, logs=tuple(logs))
 
 
 def same(what: str, found: object, expected: object, path: str) -> None:

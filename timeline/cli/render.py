@@ -82,30 +82,14 @@ def show(data: Row) -> Iterator[RenderableType]:
     yield _header(data["table"])
     yield ""
     if not data["pending_only"]:
-        yield RowsTable(
-            plural(len(data["instants"]), "instant"),
-            (
-                "instant",
-                Column("requested", lambda row: readable(row["instant"])),
-                "action",
-                Column("state", _state),
-                Column("completed", _completed),
-            ),
-            data["instants"],
-        )
+        requested = Column("requested", lambda row: readable(row["instant"]))
+        columns = ("instant", requested, "action", Column("state", _state), Column("completed", _completed))
+        yield RowsTable(plural(len(data["instants"]), "instant"), columns, data["instants"])
         yield ""
     if data["pending"]:
-        yield RowsTable(
-            f"{len(data['pending']):,} pending",
-            (
-                "instant",
-                Column("pending", lambda row: f"{row['action']} {row['state']}"),
-                Column("for", age),
-                Column("plan", _plan),
-                Column("heartbeat", _heartbeat),
-            ),
-            data["pending"],
-        )
+        pending = Column("pending", lambda row: f"{row['action']} {row['state']}")
+        shown = ("instant", pending, Column("for", age), Column("plan", _plan), Column("heartbeat", _heartbeat))
+        yield RowsTable(f"{len(data['pending']):,} pending", shown, data["pending"])
     else:
         yield "Nothing is pending."
     for row in data["pending"]:
@@ -172,22 +156,15 @@ def _heartbeat(row: Mapping[str, Any]) -> Text:
     return Text(text, _HEARTBEAT_STYLES[row["heartbeat"]])
 
 
+_SLICE = ("partition", Column("file id", plain("file_id"), shorten=True), "base instant")
+
+
 def slices(data: Row) -> Iterator[RenderableType]:
     """One line for each file slice, then totals."""
     totals = data["totals"]
-    yield RowsTable(
-        plural(totals["slices"], "file slice"),
-        (
-            "partition",
-            Column("file id", plain("file_id"), shorten=True),
-            "base instant",
-            Column("base", _base, right=True),
-            Column("logs", plain("log_files"), right=True),
-            sizes("log size", "log_bytes"),
-            Column("outcome", _outcome),
-        ),
-        data["slices"],
-    )
+    base, logs = Column("base", _base, right=True), Column("logs", plain("log_files"), right=True)
+    columns = (*_SLICE, base, logs, sizes("log size", "log_bytes"), Column("outcome", _outcome))
+    yield RowsTable(plural(totals["slices"], "file slice"), columns, data["slices"])
     yield ""
     yield (
         f"{plural(totals['file_groups'], 'file group')}: {human_bytes(totals['base_bytes'])} in base files, "
@@ -212,27 +189,14 @@ def plan(data: Row) -> Iterator[RenderableType]:
     """One line for each operation, then totals and the recommendation."""
     totals, executors = data["totals"], data["recommended_executors"]
     title = f"compaction {data['instant']}, {data['state']}: {plural(totals['operations'], 'operation')}"
-    yield RowsTable(
-        title,
-        (
-            "partition",
-            Column("file id", plain("file_id"), shorten=True),
-            "base instant",
-            sizes("base", "base_bytes"),
-            Column("logs", lambda row: str(len(row["logs"])), right=True),
-            sizes("log size", "log_bytes"),
-            sizes("total", "bytes"),
-        ),
-        data["operations"],
-    )
+    logs = Column("logs", lambda row: str(len(row["logs"])), right=True)
+    of = (sizes("base", "base_bytes"), logs, sizes("log size", "log_bytes"), sizes("total", "bytes"))
+    yield RowsTable(title, (*_SLICE, *of), data["operations"])
     yield ""
-    yield facts_grid(
-        {
-            "total": f"{human_bytes(totals['bytes'])}: {human_bytes(totals['base_bytes'])} in base files, "
-            f"{human_bytes(totals['log_bytes'])} in {plural(totals['log_files'], 'log file')}",
-            "executors": f"{executors} recommended: more cannot finish sooner, the largest slice decides",
-        }
-    )
+    in_logs = f"{human_bytes(totals['log_bytes'])} in {plural(totals['log_files'], 'log file')}"
+    total = f"{human_bytes(totals['bytes'])}: {human_bytes(totals['base_bytes'])} in base files, {in_logs}"
+    enough = f"{executors} recommended: more cannot finish sooner, the largest slice decides"
+    yield facts_grid({"total": total, "executors": enough})
 
 
 def read(data: Row) -> Iterator[RenderableType]:
@@ -259,22 +223,18 @@ def audit(data: Row) -> Iterator[RenderableType]:
     if not data["instants"]:
         yield "No compaction by phantombase has left a ledger here."
         return
-    yield RowsTable(
-        plural(len(data["instants"]), "instant"),
-        (
-            "instant",
-            numbers("file groups"),
-            numbers("rows"),
-            Column("found", lambda r: ", ".join(f"{n:,} {verdict}" for verdict, n in r["verdicts"].items())),
-            Column("", lambda r: Text("good", "green") if r["good"] else Text("WRONG", "bold red")),
-        ),
-        data["instants"],
-    )
+    found = Column("found", lambda r: ", ".join(f"{n:,} {verdict}" for verdict, n in r["verdicts"].items()))
+    columns = ("instant", numbers("file groups"), numbers("rows"), found, Column("", _verdict))
+    yield RowsTable(plural(len(data["instants"]), "instant"), columns, data["instants"])
     for row in data["instants"]:
         for problem in row["problems"]:
             yield labelled("wrong", "bold red", f"{row['instant']}: {problem}")
         for leftover in row["leftovers"]:
             yield labelled("left over", "yellow", f"{leftover}: the next compactor run removes it")
+
+
+def _verdict(row: Mapping[str, Any]) -> Text:
+    return Text("good", "green") if row["good"] else Text("WRONG", "bold red")
 
 
 def pins(data: Row) -> Iterator[RenderableType]:
@@ -283,16 +243,9 @@ def pins(data: Row) -> Iterator[RenderableType]:
         verb = "would be released" if data["dry_run"] else "released"
         yield f"{plural(data['released'], 'pin')} {verb}."
     if data["pins"]:
-        yield RowsTable(
-            plural(len(data["pins"]), "pin"),
-            (
-                "name",
-                Column("holds the table from", plain("holds")),
-                "holder",
-                Column("ends", lambda r: f"in {r['expires_in_s']:,.0f} s" if r["live"] else Text("expired", "yellow")),
-            ),
-            data["pins"],
-        )
+        ends = Column("ends", lambda r: f"in {r['expires_in_s']:,.0f} s" if r["live"] else Text("expired", "yellow"))
+        columns = ("name", Column("holds the table from", plain("holds")), "holder", ends)
+        yield RowsTable(plural(len(data["pins"]), "pin"), columns, data["pins"])
     else:
         yield "No pins: no reader holds an old state."
 
@@ -301,17 +254,9 @@ def validate(data: Row) -> Iterator[RenderableType]:
     """Every difference, then what was compared."""
     rows = data["differences"]
     if rows:
-        yield RowsTable(
-            plural(len(rows), "difference"),
-            (
-                "partition",
-                "file",
-                Column("found", plain("what")),
-                sizes("on storage", "storage_bytes"),
-                sizes("in the metadata table", "metadata_bytes"),
-            ),
-            rows,
-        )
+        bytes_of = (sizes("on storage", "storage_bytes"), sizes("in the metadata table", "metadata_bytes"))
+        columns = ("partition", "file", Column("found", plain("what")), *bytes_of)
+        yield RowsTable(plural(len(rows), "difference"), columns, rows)
         yield ""
     for row in data["mistimed"]:
         when = f"{row['file']} was modified at {row['modified']}, {row['why']}"
@@ -327,11 +272,10 @@ def validate(data: Row) -> Iterator[RenderableType]:
         yield labelled("unnamed", "bold red", f"{path} {why}")
     for path in data["strays"]:
         yield f"passed over: {path} is no file of the table"
-    verdict = Text("good", "green") if data["good"] else Text("WRONG", "bold red")
     compared = f"{plural(data['partitions'], 'partition')}, {plural(data['files'], 'file')}"
     commits = data["metadata_commits_since_compaction"]
     compared = "no metadata table" if commits is None else f"{compared}; the metadata table has {_to_compact(commits)}"
-    yield Text.assemble(verdict, f": {compared}")
+    yield Text.assemble(_verdict(data), f": {compared}")
     if data["mistimed"]:
         yield (
             "Hudi 1.x then reads other rows than 0.15: timeline repair-times (see its help) sets the times back, "

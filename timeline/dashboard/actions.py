@@ -13,6 +13,7 @@ import os
 import shutil
 import sys
 import time
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,12 +123,7 @@ class OrderRunner:
 
     async def _process(self, words: Sequence[str]) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
-            *self._command,
-            *words,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=self._environment,
+            *self._command, *words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=self._environment
         )
         try:
             async with asyncio.timeout(_ENOUGH_S):

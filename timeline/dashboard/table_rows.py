@@ -244,11 +244,9 @@ class TableRows:
         )
         if found.debt is not None:
             self.trends.add(path, time.time(), found.debt)
-        return (
-            found
-            if found.details is None
-            else replace(found, details=replace(found.details, trend=self.trends.of(path)))
-        )
+        if found.details is not None:
+            found = replace(found, details=replace(found.details, trend=self.trends.of(path)))
+        return found
 
     def _lock(self, table: Table) -> LockSeen:
         given = self._settings.lock_of(table.config.name)

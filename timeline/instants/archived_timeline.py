@@ -170,12 +170,8 @@ def _parquet_instants(storage: Storage, path: str) -> Iterator[Instant]:
     for row in rows.to_pylist():
         if None in row.values():
             raise MalformedError("history row with a null", path=path, found=repr(row))
-        yield Instant(
-            requested_time=row["instantTime"],
-            action=row["action"],
-            state=State.COMPLETED,
-            completion_time=row["completionTime"],
-        )
+        time, done, action = (row[name] for name in _LSM_COLUMNS)
+        yield Instant(requested_time=time, action=action, state=State.COMPLETED, completion_time=done)
 
 
 def _archive_instants(storage: Storage, path: str) -> Iterator[Instant]:

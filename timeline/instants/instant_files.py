@@ -40,13 +40,8 @@ class StateFiles:
 
     def written(self, instants: Iterable[Instant], moment: Callable[[int], str]) -> dict[str, str]:
         """When completed files were written, by requested time. `moment`: makes an instant of a modification time."""
-        return {
-            i.requested_time: moment(f.modified_ms)
-            for i in instants
-            if i.completed
-            for f in self.files(i)
-            if f.instant.completed
-        }
+        files = ((i.requested_time, f) for i in instants if i.completed for f in self.files(i))
+        return {time: moment(f.modified_ms) for time, f in files if f.instant.completed}
 
     def begun(self, instants: Iterable[Instant], moment: Callable[[int], str]) -> dict[str, str]:
         """When the first files of pending instants were written, in the form of `written`."""
@@ -63,14 +58,9 @@ def load_state_files(storage: Storage, config: TableConfig) -> StateFiles:
     for entry in list_of_table(storage, config.timeline_folder):
         instant = None if entry.is_folder else config.layout.parse(entry.name)
         if instant is not None:
-            found[instant.requested_time, instant.family].append(
-                StateFile(
-                    instant=instant,
-                    path=f"{config.timeline_folder}/{entry.name}",
-                    size=entry.size,
-                    modified_ms=entry.modified_ms,
-                )
-            )
+            path = f"{config.timeline_folder}/{entry.name}"
+            one = StateFile(instant=instant, path=path, size=entry.size, modified_ms=entry.modified_ms)
+            found[instant.identity].append(one)
     return StateFiles(of={key: sorted(files, key=lambda f: f.instant.state) for key, files in found.items()})
 
 

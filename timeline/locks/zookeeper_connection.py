@@ -27,15 +27,7 @@ from ..event_log import get_logger
 
 _log = get_logger()
 
-_FIELDS = {
-    "ca": "ca",
-    "cert": "cert",
-    "key": "key",
-    "digest-file": "digest_file",
-    "sasl": "sasl",
-    "sasl-file": "sasl_file",
-}
-_EXPECTED = "ca, cert, key, digest-file, sasl, sasl-file"
+_FIELDS = {name: name.replace("-", "_") for name in ("ca", "cert", "key", "digest-file", "sasl", "sasl-file")}
 MECHANISMS = ("GSSAPI", "DIGEST-MD5")
 _SERVICE = "zookeeper"
 """The name of ZooKeeper's principal, which is also its default."""
@@ -106,7 +98,7 @@ def with_access(text: str) -> tuple[str, ZooKeeperAccess]:
     found: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in _FIELDS:
-            raise UsageError("no part of the access to ZooKeeper", expected=_EXPECTED, found=name)
+            raise UsageError("no part of the access to ZooKeeper", expected=", ".join(_FIELDS), found=name)
         found[_FIELDS[name]] = value
     return before, ZooKeeperAccess(**found)
 

@@ -209,16 +209,15 @@ def _of_plain(partition: str, slice_: PlainSlice) -> _Row:
         numbered = [part for pair in zip(_HEADS, metrics.values(), strict=True) for part in pair]
         encoded = text.encode("latin-1") + _METRICS.pack(*numbered)
     else:
-        encoded = encode_operation(
-            CompactionOperation(
-                base_instant_time=base_instant,
-                delta_file_paths=tuple(logs),
-                data_file_path=base,
-                file_id=file_id,
-                partition_path=partition,
-                metrics=metrics,
-            )
+        planned = CompactionOperation(
+            base_instant_time=base_instant,
+            delta_file_paths=tuple(logs),
+            data_file_path=base,
+            file_id=file_id,
+            partition_path=partition,
+            metrics=metrics,
         )
+        encoded = encode_operation(planned)
     return base_instant, -log_bytes, file_id, 1 + len(logs), read, write, encoded
 
 

@@ -85,16 +85,9 @@ class PickOptions:
         return self.size_ratio + (self.off_peak_ratio if inside else 0)
 
 
-_LEAST = {
-    "compaction_trigger": 2,
-    "size_ratio": 0,
-    "max_size_amplification": 1,
-    "optimization_interval_s": 1,
-    "total_size_threshold": 1,
-    "incremental_size_threshold": 1,
-    "full_compaction_delta_commits": 1,
-    "off_peak_ratio": 0,
-}
+_FROM_ONE = ("max_size_amplification", "optimization_interval_s", "total_size_threshold", "incremental_size_threshold")
+_LEAST = {"compaction_trigger": 2, "full_compaction_delta_commits": 1, "size_ratio": 0, "off_peak_ratio": 0}
+_LEAST |= dict.fromkeys(_FROM_ONE, 1)
 
 
 def _hours(text: str) -> tuple[int, int]:

@@ -153,11 +153,8 @@ MARKER_PREFIX = "/v1/hoodie/marker/"
 
 _FOLDER = re.compile(rf"(?P<base>.+)/{re.escape(HOODIE)}/\.temp/(?P<instant>\d{{14,20}})")
 _FOLDERS_MAX = 1000
-_METHODS = {
-    "create": "POST",
-    "dir/delete": "POST",
-    **dict.fromkeys(("dir/exists", "all", "create-and-merge", "append"), "GET"),
-}
+_METHODS = dict.fromkeys(("dir/exists", "all", "create-and-merge", "append"), "GET")
+_METHODS |= {"create": "POST", "dir/delete": "POST"}
 
 
 class MarkerApp:
@@ -178,11 +175,10 @@ class MarkerApp:
 
     async def _answer(self, route: str, given: Mapping[str, str]) -> Json:
         table, instant = self._place(need(given, "markerdirpath"))
-        storage = (
-            table.table.storage
-            if table.newest
-            else await asyncio.to_thread(open_storage, table.path, table.storage_options)
-        )
+        if table.newest:
+            storage = table.table.storage
+        else:
+            storage = await asyncio.to_thread(open_storage, table.path, table.storage_options)
         if route == "create":
             name = checked_name(need(given, "markername"))
             return await self._folder(table, storage, instant).create(name)

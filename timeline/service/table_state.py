@@ -235,13 +235,12 @@ def writes_files(instant: Instant) -> bool:
 
 def _as_completed(timeline: Timeline, which: Callable[[Instant], bool]) -> Timeline:
     """The timeline with some pending instants completed last, since Hudi puts their log files on the newest slice."""
-    return replace(
-        timeline,
-        instants=tuple(
-            replace(i, action=i.family, state=State.COMPLETED, completion_time=UNKNOWN_COMPLETION) if which(i) else i
-            for i in timeline.instants
-        ),
-    )
+
+    def shown(i: Instant) -> Instant:
+        done = which(i)
+        return replace(i, action=i.family, state=State.COMPLETED, completion_time=UNKNOWN_COMPLETION) if done else i
+
+    return replace(timeline, instants=tuple(map(shown, timeline.instants)))
 
 
 def _one_base_each(entries: tuple[Entry, ...], pending: Iterable[str], *, keep: bool) -> list[Entry]:

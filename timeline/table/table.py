@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from ..errors import (
     ConflictError,
@@ -39,7 +39,7 @@ from ..storage.storage_options import Given
 from ..view.facts import FactLoader
 from ..view.listing import Listing, StorageListing
 from ..view.view import TableView, ViewFacts
-from ..view.view_loader import Named, ViewLoader
+from ..view.view_loader import ViewAsked, ViewLoader
 from .evolved_schema import LATEST_SCHEMA
 from .schema_finder import TableSchema as TableSchema
 from .schema_finder import WasVisible, find_schema, names_in_inputs
@@ -120,14 +120,7 @@ class Table:
 
     @property
     def views(self) -> ViewLoader:
-        return ViewLoader(
-            storage=self.storage,
-            config=self.config,
-            listing=self.listing,
-            timelines=self.timelines,
-            files=self.files,
-            facts=self.facts,
-        )
+        return ViewLoader(self.storage, self.config, self.listing, self.timelines, self.files, self.facts)
 
     @property
     def times(self) -> TableClock:
@@ -197,30 +190,9 @@ class Table:
         """Partition paths at or under a folder, from the table's listing."""
         return [partition for partition, _ in self.listing.below(self.storage, self.config, under)]
 
-    def load_view(
-        self,
-        partition: str | None = None,
-        *,
-        exactly: Collection[str] | None = None,
-        pending: str | None = None,
-        prevails: str | None = None,
-        completed_by: str | None = None,
-        as_of: str | None = None,
-        brief: bool = False,
-        archive: bool = False,
-        named: Named | None = None,
-    ) -> TableView:
-        return self.views.load(
-            partition,
-            exactly=exactly,
-            pending=pending,
-            prevails=prevails,
-            completed_by=completed_by,
-            as_of=as_of,
-            brief=brief,
-            archive=archive,
-            named=named,
-        )
+    def load_view(self, partition: str | None = None, **asked: Unpack[ViewAsked]) -> TableView:
+        """See `ViewLoader.load`."""
+        return self.views.load(partition, **asked)
 
     def load_plan_view(
         self, plans: Iterable[CompactionPlan], *, pending: str | None = None, prevails: str | None = None

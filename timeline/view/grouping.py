@@ -143,7 +143,6 @@ def _file_group(
     else:
         stacks = _slices_by_completion(visible, ordered, pending, timeline, facts.witness.uncompleted)
     homeless = [] if is_replaced else _homeless(there, stacks, newest, timeline, as_of)
-    partition, file_id = key
     slices = list[FileSlice]()
     for instant in sorted(stacks):
         base, mine = visible.get(instant), tuple(log for log in stacks[instant] if log.size != _GONE)
@@ -155,17 +154,11 @@ def _file_group(
             wrong = [_unknown(key, instant)]
         base = None if base is not None and base.size < 0 else base
         if base is not None or mine or wrong or instant == pending or instant in visible:
+            shown = () if is_replaced else tuple(replace(f, is_alone=is_alone) for f in wrong)
             slices.append(
-                FileSlice(
-                    partition=partition,
-                    file_id=file_id,
-                    base_instant=instant,
-                    base=base,
-                    logs=mine,
-                    flaws=() if is_replaced else tuple(replace(f, is_alone=is_alone) for f in wrong),
-                )
+                FileSlice(partition=key[0], file_id=key[1], base_instant=instant, base=base, logs=mine, flaws=shown)
             )
-    return FileGroup(partition=partition, file_id=file_id, slices=tuple(slices), pending_compaction=pending)
+    return FileGroup(partition=key[0], file_id=key[1], slices=tuple(slices), pending_compaction=pending)
 
 
 def _homeless(
@@ -316,27 +309,16 @@ def _visible_bases(
         elif instant not in facts.witness.uncompleted and (instant == pending or not timeline.is_committed(instant)):
             continue
         if instant in visible:
-            flaws.append(
-                Flaw(
-                    path=base.path,
-                    instant=instant,
-                    expected=0,
-                    found=base.size,
-                    is_base=True,
-                    second=str(visible[instant].name),
-                )
-            )
+            other = str(visible[instant].name)
+            flaws.append(Flaw(path=base.path, instant=instant, expected=0, found=base.size, is_base=True, second=other))
             continue
         visible[instant] = base
     if facts.is_replaced(key, as_of):
         return visible, flaws
     below = {named_instant(text): text for text in facts.witness.below_of(key) if not text.startswith(".")}
     named_bases = {instant: text for instant, text in below.items() if timeline.is_committed(instant)}
-    named_bases = {
-        **named_bases,
-        **{named_instant(text): text for text in names if not text.startswith(".")},
-        **compacted,
-    }
+    named_bases |= {named_instant(text): text for text in names if not text.startswith(".")}
+    named_bases |= compacted
     for last in dict.fromkeys((None, as_of)):
         instant = max((t for t in named_bases if last is None or t <= last), default="")
         newest = max((t for t in visible if last is None or t <= last), default="")

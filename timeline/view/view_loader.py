@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError
 from ..format.compaction_plan import CompactionPlan
@@ -65,7 +65,20 @@ def _is_whole(storage: Storage, flaw: Flaw) -> bool:
     return not flaw.rows or rows == flaw.rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewAsked(TypedDict, total=False):
+    """The arguments of `ViewLoader.load`."""
+
+    exactly: Collection[str] | None
+    pending: str | None
+    prevails: str | None
+    completed_by: str | None
+    as_of: str | None
+    brief: bool
+    archive: bool
+    named: Named | None
+
+
+@dataclass(frozen=True, slots=True)
 class ViewLoader:
     """`listing`: the source of the files of partitions."""
 
