@@ -121,8 +121,6 @@ def _pool(given: Mapping[str, Any], schedule: ScheduleOptions) -> Pool:
 
 
 _OWN = frozenset({"weight", "slo", "quota", "bytes-per-hour", "daemons"})
-
-
 _CONNECT_S = 10.0
 EMBEDDED = "embedded"
 
@@ -203,6 +201,5 @@ class ZooKeeperFlags:
 
 ZOOKEEPER = ZooKeeperFlags()
 """No fleet."""
-
 Fleet = Annotated[ZooKeeperFlags, Only("hosts", "folder", "digest_file", "ca", "cert", "key", "sasl", "sasl_file")]
 """For commands that show a fleet, or ring its doorbell, and hold no claims."""

@@ -26,7 +26,6 @@ from ..services.hudi_conf import KINDS, command_conf, conf_fields
 
 OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()
 """The defaults, from the dataclasses that define the options."""
-
 TablePath = Annotated[
     str, typer.Argument(metavar="TABLE", parser=full_path, help="base path of the table: the folder that holds .hoodie")
 ]

@@ -48,7 +48,6 @@ from .fleet_flags import CatalogFlags, ZooKeeperFlags
 from .option_flags import Lock, StorageOption, check_reachable, check_writers_known, offers, typed_options
 
 _KILLED = 128
-
 _log = get_logger()
 
 

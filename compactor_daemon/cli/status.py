@@ -136,7 +136,6 @@ _RECENT = 5
 _TABLE = "base path of the table: the folder that holds .hoodie"
 _OPTIONS = StatusOptions()
 RETRY, TRIGGER = RetryOptions(), TriggerOptions()
-
 TablePaths = Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of tables")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document: sizes in bytes, times in seconds")]
 reports = partial(offers, json=Json)

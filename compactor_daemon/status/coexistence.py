@@ -63,13 +63,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HudiSigns:
-    """What a table shows about other programs.
-
-    `compactions`: the completed compactions of the active timeline, by the names of their commits, earliest first: True
-    for phantombase's, None if the commit cannot be read. `metadata_waiting`: delta commits of the metadata table since
-    its last compaction. `silent`: pending delta commits without any heartbeat. `traces`: of Hudi executors at pending
-    compactions. `zone`: the time zone of the writers compared with that of this process; `zone_shown`: the evidence.
-    `in_utc`: the table's own setting. `one_record_index`: see `has_one_record_index`."""
+    """What a table shows about other programs. `compactions`: the completed compactions of the active timeline, by the
+    names of their commits, earliest first: True for phantombase's, None if the commit cannot be read.
+    `metadata_waiting`: delta commits of the metadata table since its last compaction. `silent`: pending delta commits
+    without any heartbeat. `traces`: of Hudi executors at pending compactions. `zone`: the time zone of the writers
+    compared with that of this process; `zone_shown`: the evidence. `in_utc`: the table's own setting.
+    `one_record_index`: see `has_one_record_index`."""
 
     version: int
     metadata_partitions: tuple[str, ...]

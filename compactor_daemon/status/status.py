@@ -49,7 +49,6 @@ _IN_PROGRESS = {
     "replacecommit": "a clustering: compactor-daemon cluster TABLE, or Hudi's; an overwrite: the next write",
 }
 """Actions that block others while they are in progress, and what finishes each if its process is dead."""
-
 _OPTIONS = StatusOptions()
 
 

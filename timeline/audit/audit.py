@@ -67,7 +67,6 @@ def was_undone(instant: str, timeline: Timeline) -> bool:
 _BATCH_ROWS = 65_536
 _MEMORY_BYTES = 1 << 30
 """Memory for the merge that is run again; log data beyond it is spilled."""
-
 _LOOKS_MAX = 5
 
 

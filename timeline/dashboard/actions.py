@@ -157,7 +157,6 @@ def installed() -> tuple[str, ...]:
 
 PROOF = "proof"
 """The field of a form that shows which login it was made for."""
-
 _WAIT_S = 20.0
 _JSON = b"application/json"
 

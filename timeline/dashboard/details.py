@@ -119,7 +119,6 @@ def _short(extra: dict[str, Any]) -> dict[str, str]:
 
 
 PAGE = 50
-
 _ORDERS = ("log_bytes", "log_files", "base_bytes", "read_amplification", "partition")
 
 

@@ -23,8 +23,6 @@ from ..terminal.text_table import Row, human_bytes, human_duration, moment, plur
 from .orders import CommandSettings, Order, OrderName, shown
 
 _TRIGGER = TriggerOptions()
-
-
 _SETTINGS = CommandSettings()
 _RELEASES = "removes its recorded failures, so that daemons try it again"
 _SCHEDULES = "requests a compaction of them; writers go on"
@@ -147,9 +145,7 @@ def held_back(pending: Sequence[Row], fleet_info: Row | None) -> dict[str, str]:
 
 WIDTH = 1000
 """The width of all the time shown."""
-
 HEIGHT = 60
-
 _LEAST = 6
 _MARGIN = 4
 SHOWN = 40

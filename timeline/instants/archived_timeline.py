@@ -36,13 +36,10 @@ from ..storage.contract import Storage, listed_if_there
 from .timeline import Timeline
 
 T = TypeVar("T")
-
 _VERSION_FILE = "_version_"
 _MANIFEST = re.compile(r"manifest_(\d+)")
 _LSM_COLUMNS = ("instantTime", "completionTime", "action")
-
 _NAME_COLUMNS = ("instantTime", "action")
-
 _ARCHIVE = re.compile(r"\.commits_\.archive\.\d+.*")
 _MERGE_PLAN = "mergeArchivePlan"
 _MERGE_PLAN_SCHEMA = root_record("HoodieMergeArchiveFilePlan", optional("mergedArchiveFileName", STRING))
@@ -210,7 +207,6 @@ def is_being_merged(storage: Storage, log: str) -> bool:
 
 Extras: TypeAlias = tuple[str, Mapping[str, str], str | None]
 """Requested time, entries, operation."""
-
 _AT_ONCE = 16
 _COMMIT, _REPLACE, _CLEAN = "hoodieCommitMetadata", "hoodieReplaceCommitMetadata", "hoodieCleanerPlan"
 

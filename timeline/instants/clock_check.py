@@ -62,7 +62,6 @@ class ClockOptions:
 
 
 _DAYS_FROM_H = 72
-
 REPAIR = "If the table was copied without its files' times, `timeline repair-times` sets them back."
 
 

@@ -108,13 +108,12 @@ def _stamp(file: tuple[Instant, int]) -> Stamp:
 
 
 def judge(stamps: Sequence[Stamp], local: Callable[[int], datetime], skew_s: float) -> ZoneVerdict:
-    """Compares the writers' zone with this process's zone.
-
-    `local`: converts milliseconds since the epoch to this process's time of day at that time (naive, as instants are),
-    so that a change to or from daylight saving time does not look like another zone. `skew_s`: how far the writers'
-    clocks may be ahead of the storage's. If some writers agree with this process and others do not, the writers whose
-    instants are earlier decide: their next writes would be older than what this process requests. They do not decide if
-    they only had a wrong clock that was corrected since (see above)."""
+    """Compares the writers' zone with this process's zone. `local`: converts milliseconds since the epoch to this
+    process's time of day at that time (naive, as instants are), so that a change to or from daylight saving time does
+    not look like another zone. `skew_s`: how far the writers' clocks may be ahead of the storage's. If some writers
+    agree with this process and others do not, the writers whose instants are earlier decide: their next writes would be
+    older than what this process requests. They do not decide if they only had a wrong clock that was corrected since
+    (see above)."""
     early = min(timedelta(seconds=skew_s), _EARLY_MAX)
     newest = sorted(stamps, key=lambda s: s.written_ms, reverse=True)
     by_zone: dict[timedelta, list[_Seen]] = {}

@@ -250,7 +250,6 @@ def _torn_todo(completed: Instant) -> str:
 _CLEAN = root_record(
     "HoodieCleanMetadata", optional("totalFilesDeleted", "int"), optional("earliestCommitToRetain", STRING)
 )
-
 _PLAN = root_record(
     "HoodieCleanerPlan",
     optional("earliestInstantToRetain", record_of(f"{NAMESPACE}.HoodieActionInstant", required("timestamp", STRING))),

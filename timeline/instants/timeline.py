@@ -29,14 +29,13 @@ UNKNOWN_COMPLETION = "9" * 17
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """One instant per (time, family) at its highest state, ordered by time.
-
-    `archived`: completed instants that were moved out of the active timeline, as far as they are loaded.
-    `legacy_completions`: for completed files without a completion time in their name (tables upgraded from version 6)
-    the files' modification times, as instant times. `written`: what modification times show about the writers' clocks;
-    it does not take part in comparisons of timelines. `commits_are_writes`: the table is COPY_ON_WRITE; otherwise a
-    completed commit is a compaction. `hidden`: completed delta commits that `instants` lacks, since it has another
-    instant of that time (a write and a log compaction); their files count."""
+    """One instant per (time, family) at its highest state, ordered by time. `archived`: completed instants that were
+    moved out of the active timeline, as far as they are loaded. `legacy_completions`: for completed files without a
+    completion time in their name (tables upgraded from version 6) the files' modification times, as instant times.
+    `written`: what modification times show about the writers' clocks; it does not take part in comparisons of
+    timelines. `commits_are_writes`: the table is COPY_ON_WRITE; otherwise a completed commit is a compaction. `hidden`:
+    completed delta commits that `instants` lacks, since it has another instant of that time (a write and a log
+    compaction); their files count."""
 
     layout: Layout
     instants: tuple[Instant, ...]

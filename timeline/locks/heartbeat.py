@@ -32,7 +32,6 @@ from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS
 
 _log = get_logger()
-
 _OURS = b"phantombase\n"
 BEAT_S = 30.0
 """How often a heartbeat is refreshed: twice within one Hudi interval."""

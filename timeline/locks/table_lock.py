@@ -49,21 +49,15 @@ class TableLock(Protocol):
 
 STORAGE = "storage"
 """The name of the lock of the table's own storage."""
-
 NAME = "{name}"
 """Placeholder for the name of the table in the text of a lock."""
-
 BASE_PATH_HASH = "{base_path_hash}"
 """Placeholder for the hash of the base path, as in the node of Hudi's ZookeeperBasedImplicitBasePathLockProvider."""
-
 _HASH_SEED = 0xDABADABA - (1 << 32) + (1 << 64)
 """Hudi's seed, a negative int as a long."""
-
 _ZOOKEEPER = "zookeeper:HOST:PORT[,HOST:PORT]/BASE/PATH/KEY"
-
 HUDI_LOCK = f"{HOODIE}/.locks/table_lock.json"
 """The lock object of Hudi's StorageBasedLockProvider."""
-
 _process_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -173,7 +167,6 @@ def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
 
 def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False) -> TableLock:
     """The lock that all processes of a table share: the given one (see `parse_lock`), else one on its storage.
-
     `storage` names the latter too. In a given lock `{name}` stands for the name of the table (`hoodie.table.name`), and
     `{base_path_hash}` for the `base_path_hash` of its path, so that one text serves many tables. On an object store the
     lock of the storage is the one Hudi's own writers share (StorageBasedLockProvider). HDFS has none that Hudi's

@@ -26,7 +26,6 @@ from ..errors import UsageError
 from ..event_log import get_logger
 
 _log = get_logger()
-
 _FIELDS = {name: name.replace("-", "_") for name in ("ca", "cert", "key", "digest-file", "sasl", "sasl-file")}
 MECHANISMS = ("GSSAPI", "DIGEST-MD5")
 _SERVICE = "zookeeper"

@@ -133,7 +133,6 @@ def _runs(pieces: list[LogPiece], pending: list[str]) -> Iterator[LogRun]:
 
 def folds_exactly(rules: SliceRules, pieces: Sequence[LogPiece], *, bottom: bool) -> bool:
     """Whether the winners of some pieces give readers the same result as all entries, whatever surrounds the pieces.
-
     They do under commit time, since the last entry wins. Under event time the greatest entry wins. But a delete without
     an ordering value is lost once a row has won against it, and that row could then lose against an older row below the
     pieces. So the pieces must be the bottom. Rows marked deleted are not delete-block entries. On version 6 the readers

@@ -32,13 +32,10 @@ from .universal import MergeKind
 
 SliceMeasure = Callable[[Iterable[FileSlice]], Iterator[tuple[FileSlice, SliceStats]]]
 """Looks up sizes and row counts, in order and on demand."""
-
 Check = Callable[[Iterable[Candidate]], Iterator[tuple[Candidate, str | None]]]
 """The reason why a compactor would refuse each candidate, or None; in order and on demand."""
-
 Plan: TypeAlias = tuple[Candidate, ...] | PackedPlan
 """The content of one plan."""
-
 _ROUNDS_MAX = 5
 """How many times one of Hudi's strategies chooses again after a chosen slice was refused."""
 

@@ -37,7 +37,6 @@ from .planner import PartitionGroups, Plan, Planned
 from .universal import MergeKind, Picking
 
 _log = get_logger()
-
 _FOOTERS_MAX = 10_000
 """Most footers of base files read for one planning; beyond them one for each instant that wrote base files."""
 

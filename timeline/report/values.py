@@ -20,7 +20,6 @@ FLAT = {"json": "flat"}
 """Metadata of a field whose own fields stand in its place; None: it has none."""
 OPTIONAL = {"json": "optional"}
 """Metadata of a field that JSON lacks while it is None."""
-
 Fact = TypeVar("Fact")
 
 

@@ -22,12 +22,9 @@ from typing import TypeAlias
 from ..errors import UsageError
 
 Network: TypeAlias = IPv4Network | IPv6Network
-
 COOKIE = "phantombase"
 SESSION_S = 12 * 3600
-
 _KEPT = 1024
-
 _LOCAL_NAMES = frozenset({"localhost"})
 _TOKEN_LEAST = 16
 _LOOPBACK: tuple[Network, ...] = (ip_network("127.0.0.0/8"), ip_network("::1/128"))

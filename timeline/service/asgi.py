@@ -20,10 +20,8 @@ from ..event_log import get_logger
 
 GZIP_FROM_BYTES = 1500
 """From this size on Hudi's server compresses an answer."""
-
 _GZIP_LEVEL = 1
 """A tenth of the time of level 6, and a quarter more bytes."""
-
 _OVERHEAD_BYTES = 500
 """Approximate memory of an answer besides its bytes."""
 
@@ -77,13 +75,10 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 MAX_QUERY_BYTES = 64 << 10
 """Longest query string. In some routes it names hundreds of instants or partitions."""
-
 PLAIN = b"text/plain;charset=utf-8"
 """The content type of errors; Hudi's servers give it to their JSON, too."""
-
 _ALWAYS = ((b"x-content-type-options", b"nosniff"),)
 _FIELDS_MAX = 64
 _FORM_BYTES, _FORM_S = 4 << 10, 10.0

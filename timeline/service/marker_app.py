@@ -150,7 +150,6 @@ class MarkerFolder:
 
 
 MARKER_PREFIX = "/v1/hoodie/marker/"
-
 _FOLDER = re.compile(rf"(?P<base>.+)/{re.escape(HOODIE)}/\.temp/(?P<instant>\d{{14,20}})")
 _FOLDERS_MAX = 1000
 _METHODS = dict.fromkeys(("dir/exists", "all", "create-and-merge", "append"), "GET")

@@ -97,8 +97,6 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 _PHRASES = {413: b"Content Too Large", 414: b"URI Too Long", 431: b"Request Header Fields Too Large"}
-
-
 _UNDERSTOOD = frozenset({b"host", b"connection", b"user-agent", b"accept", b"accept-encoding"})
 """Headers of Hudi's clients. Others may mean anything: a body, a proxy before the service, a page of another site."""
 

@@ -132,7 +132,6 @@ def _by_partition(groups: Iterable[GroupKey]) -> dict[str, FileIds]:
 
 FileKey: TypeAlias = tuple[str, int, int, str]
 """Name, size, modification time and tag of a file: if these are unchanged, so is its content."""
-
 _NO_FILES = frozenset({"savepoint", "indexing", "schemacommit"})
 
 

@@ -35,7 +35,6 @@ from .served_tables import CLOCK, ServedTable, ServedTables
 _GARBAGE_PAUSE_S = 1.0
 _EVERY, _ALL_EVERY = 30, 86_400
 """Checks between two collections, and between two full ones."""
-
 _NEVER = 1 << 30
 
 
@@ -67,7 +66,6 @@ def collect(*, everything: bool = False) -> None:
 
 DEFAULT_PORT = 26754
 """The port that Hudi's clients use by default (`hoodie.filesystem.view.remote.port`)."""
-
 _KEEP_ALIVE_S = 75
 _STOP_S = 10
 _ANSWERS_SHARE = 4

@@ -19,10 +19,8 @@ from .table_state import counted
 
 Json: TypeAlias = Any
 """A value that `json.dumps` accepts."""
-
 _BLOCK_BYTES = 32 << 20
 """The block size that Hadoop's local file system reports; clients do not use it."""
-
 _NOT_IN_A_URI = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=@/\u0080-\U0010ffff]")
 
 

@@ -30,10 +30,8 @@ from ..storage.contract import Storage, listed_if_there
 
 LATEST_SCHEMA = "latest_schema"
 """The key in a commit's extra metadata."""
-
 _ALIKE = (frozenset({"int", "long", "string"}), frozenset({"float", "double"}))
 """Types between which a column may change: old values in files are read as in Hudi."""
-
 _KNOWN_KINDS = frozenset({"boolean", "int", "long", "float", "double", "string", "record", "array", "map"})
 """Types with the same name in Avro."""
 

@@ -39,7 +39,6 @@ class Guard(Enum):
 
 Allowed: TypeAlias = Mapping[Guard, str]
 """Guards that do not apply, with the reasons."""
-
 NONE: Allowed = MappingProxyType({})
 READ_INSIDE: Allowed = MappingProxyType({Guard.SETTINGS: "all that the section depends on is read inside it"})
 """For sections that take nothing but names and options from outside."""

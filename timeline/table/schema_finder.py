@@ -59,16 +59,13 @@ class TableSchema:
 def find_schema(
     files: InstantFiles, timeline: Timeline, *, before: str | None = None, then: WasVisible | None = None
 ) -> TableSchema:
-    """The schema of the newest completed write that records one.
-
-    Newest by requested time. Table services come last, since they copy the schema that they found. Where no active
-    write is completed, archived ones count: all active ones may be rolled back. The schema of CREATE TABLE comes after
-    them. `before`: where columns evolve on read, only writes requested before this instant count, as in Hudi: its
-    readers look up the columns of a file by the time in the file's name. `then`: the schema of a past state, from the
-    completed writes that were visible in it.
-
-    MalformedError: the table has none. UnsupportedError: columns evolve on read (`hoodie.schema.on.read.enable`) in a
-    way that cannot be followed, see `unsupported_change`."""
+    """The schema of the newest completed write that records one. Newest by requested time. Table services come last,
+    since they copy the schema that they found. Where no active write is completed, archived ones count: all active ones
+    may be rolled back. The schema of CREATE TABLE comes after them. `before`: where columns evolve on read, only writes
+    requested before this instant count, as in Hudi: its readers look up the columns of a file by the time in the file's
+    name. `then`: the schema of a past state, from the completed writes that were visible in it. MalformedError: the
+    table has none. UnsupportedError: columns evolve on read (`hoodie.schema.on.read.enable`) in a way that cannot be
+    followed, see `unsupported_change`."""
     if then is not None:
         return _schema_then(files, timeline, then)
     found = _newest(files, timeline, None)

@@ -45,7 +45,6 @@ from .schema_finder import TableSchema as TableSchema
 from .schema_finder import WasVisible, find_schema, names_in_inputs
 
 T = TypeVar("T")
-
 _READ_AGAIN_MAX = 5
 
 

@@ -57,7 +57,6 @@ EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 TRACEBACK = "PHANTOMBASE_TRACEBACK"
 """Environment variable: `1` prints the traceback above the error line."""
-
 _INTERRUPTED = "interrupted. Run the same command again: what is finished is kept, and the rest continues from there."
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _PIPE_COLUMNS = 1000
 _LOG_INTERVAL_S = 10.0
-
 Data = TypeVar("Data", bound=Mapping[str, Any])
 
 

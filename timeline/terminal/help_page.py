@@ -16,10 +16,8 @@ from typing import Any
 LEAST_WIDTH = 40
 MOST_WIDTH = 100
 """Wider lines are hard to read."""
-
 OPTIONS = "Options"
 """The group of options without a group."""
-
 _FIRST = 26
 _KEPT = "\N{NO-BREAK SPACE}"
 _INDENT = "  "

@@ -41,7 +41,6 @@ _TITLES: Mapping[str, str] = {
     "BackPressure": "Back-pressure",
 }
 """By the dataclass that defines the option; its name, so that none is imported for a title alone."""
-
 _ON = frozenset(("1", "true", "t", "yes", "y", "on"))
 _OFF = frozenset(("0", "false", "f", "no", "n", "off"))
 

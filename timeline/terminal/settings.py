@@ -45,19 +45,14 @@ _PLAIN = frozenset(
     }
 )  # fmt: skip
 """Settings among a command's own options; all options of option dataclasses are settings."""
-
 _OF_COMMAND = {"run": frozenset({"schedule", "tables"})}
 """Options that are settings of this command only: in other commands they say what to do now."""
-
 WRITES = "write"
 """The table of writers (`writer(...).config()`), and the name under which their settings are shown; not a command."""
-
 _BESIDE = {"run": ("schedule",), WRITES: ("schedule",)}
 """Tables of other commands that apply to a command too."""
-
 POOLS = "pool"
 """The array of tables that only `run` reads: its names differ from those of command line options."""
-
 _ELSEWHERE = "timeline"
 """The table that contains the tables of the other program's commands."""
 

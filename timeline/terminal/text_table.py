@@ -70,13 +70,10 @@ def moment(time: str) -> datetime | None:
 
 _SHORTENED_COLUMNS = 9
 """Smallest width of a column that is shortened: `4b9809df…`."""
-
 _WRAPPED_COLUMNS = 6
 """Smallest width in which wrapped text is readable."""
-
 _WORD_COLUMNS = 17
 """Number of digits of an instant."""
-
 _NONE = "–"
 
 

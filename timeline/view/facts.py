@@ -34,7 +34,6 @@ from .witness import Later, NamedFiles, Witness, files_of, merged_by, named_file
 
 HASHING_METADATA = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
 """The folder in a table with such buckets: it has a folder for each partition, with files `<instant>.hashing_meta`."""
-
 _PARTITION, _NODES = "clustering.group.partition", "clustering.group.child.node"
 
 
@@ -69,8 +68,6 @@ _SCHEMA = root_record(
     "HoodieRequestedReplaceMetadata",
     optional("clusteringPlan", record_of("HoodieClusteringPlan", optional("inputGroups", array_of(_GROUP)))),
 )
-
-
 _RECORDING = ("commit", "replacecommit")
 
 

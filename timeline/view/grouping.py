@@ -331,13 +331,12 @@ def _visible_bases(
 def _slices_by_name(
     bases: Mapping[str, BaseFile], logs: list[LogFile], pending: str | None, timeline: Timeline, *, is_replaced: bool
 ) -> dict[str, list[LogFile]]:
-    """Version 6: a log's name contains the base instant of its slice.
-
-    A slice counts if its base instant is committed or is the instant of the pending compaction. Without a base file it
-    is a log-only slice, opened by the delta commit in its name. A completed compaction opens no slice without a base
-    file: it left out this file group, which was replaced when it completed, and the logs belong to the slice below.
-    This matters if the replacing write is not visible, as in a read as of an earlier instant. If the compaction is
-    archived, a slice below shows that it was one: a writer opens a log-only slice only in a new file group."""
+    """Version 6: a log's name contains the base instant of its slice. A slice counts if its base instant is committed
+    or is the instant of the pending compaction. Without a base file it is a log-only slice, opened by the delta commit
+    in its name. A completed compaction opens no slice without a base file: it left out this file group, which was
+    replaced when it completed, and the logs belong to the slice below. This matters if the replacing write is not
+    visible, as in a read as of an earlier instant. If the compaction is archived, a slice below shows that it was one:
+    a writer opens a log-only slice only in a new file group."""
     stacks: dict[str, list[LogFile]] = {instant: [] for instant in bases}
     if pending is not None:
         stacks.setdefault(pending, [])

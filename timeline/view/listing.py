@@ -15,8 +15,6 @@ from ..storage.contract import Entry, Storage
 from ..storage.folders import HOODIE
 
 _PARTITION_MARK = ".hoodie_partition_metadata"
-
-
 _LISTED = "files"
 
 
@@ -39,7 +37,6 @@ def subfolders(folder: str, entries: Iterable[Entry]) -> list[str]:
 
 Listed: TypeAlias = tuple[str, list[Entry]]
 """A partition path and the files in its folder; these may include files that are not data files."""
-
 _THREADS = 8
 
 

@@ -109,14 +109,12 @@ class FileGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewFacts:
-    """The records about file groups in the files of the timeline.
-
-    `pending_plans`: file group -> instant of the pending compaction plan that contains it. `replaced`: file group ->
-    instant of the completed replace commit that replaced it. `compacted`: file group -> instant -> base file name, of
-    every completed compaction and clustering. `shared`: for times that several writes share, the paths of the files
-    that their completed commits name; no other files of these times count. `forming`: file groups that a pending resize
-    of buckets will make. They do not count until it completes, since their rows were written to the old file groups,
-    too. `witness`: the files of completed writes."""
+    """The records about file groups in the files of the timeline. `pending_plans`: file group -> instant of the pending
+    compaction plan that contains it. `replaced`: file group -> instant of the completed replace commit that replaced
+    it. `compacted`: file group -> instant -> base file name, of every completed compaction and clustering. `shared`:
+    for times that several writes share, the paths of the files that their completed commits name; no other files of
+    these times count. `forming`: file groups that a pending resize of buckets will make. They do not count until it
+    completes, since their rows were written to the old file groups, too. `witness`: the files of completed writes."""
 
     pending_plans: Mapping[GroupKey, str]
     replaced: Mapping[GroupKey, str]

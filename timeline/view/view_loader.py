@@ -25,7 +25,6 @@ from .witness import Flaw
 
 Sizes: TypeAlias = Mapping[str, Mapping[str, int]]
 """Bytes of files, by partition and name."""
-
 Named: TypeAlias = Callable[[str], Sizes]
 
 
@@ -102,14 +101,13 @@ class ViewLoader:
         archive: bool = False,
         named: Named | None = None,
     ) -> TableView:
-        """Timeline, then facts, then listing.
-
-        `partition`: only partitions at or under that path. `exactly`: these partitions and no others. `pending`: a
-        compaction or log compaction that is treated as not completed. `prevails`: see `FactLoader.pending_plans`.
-        `completed_by`: the state at this completion time (versions 8 and 9), see `Timeline.completed_by`. `as_of`,
-        `brief`: see `file_groups`. `archive`: archived writes are witnesses, too; reads the complete archive. `named`:
-        the files that the metadata table names at or under a folder, see `Witness.listed`. UsageError: no such
-        partition. MissingFileError, TableChangedError: see `from_one_snapshot`."""
+        """Timeline, then facts, then listing. `partition`: only partitions at or under that path. `exactly`: these
+        partitions and no others. `pending`: a compaction or log compaction that is treated as not completed.
+        `prevails`: see `FactLoader.pending_plans`. `completed_by`: the state at this completion time (versions 8 and
+        9), see `Timeline.completed_by`. `as_of`, `brief`: see `file_groups`. `archive`: archived writes are witnesses,
+        too; reads the complete archive. `named`: the files that the metadata table names at or under a folder, see
+        `Witness.listed`. UsageError: no such partition. MissingFileError, TableChangedError: see
+        `from_one_snapshot`."""
         timeline = newest = self.timelines.load(archived=archive or completed_by is not None)
         if completed_by is not None:
             timeline = newest.completed_by(completed_by)
@@ -222,9 +220,8 @@ class ViewLoader:
     def check_not_cleaned(
         self, timeline: Timeline, listings: Collection[Sequence[Entry]], *, several: bool = False
     ) -> None:
-        """TableChangedError if files that are the newest by the timeline may have been removed before the listing.
-
-        A base file completed after the timeline was loaded is ignored, but the files that it replaces may be cleaned if
+        """TableChangedError if files that are the newest by the timeline may have been removed before the listing. A
+        base file completed after the timeline was loaded is ignored, but the files that it replaces may be cleaned if
         its write was requested before the cutoff that the clean retained: of each file group a clean also retains the
         newest slice below the cutoff. `several`: the listing may be of several partitions. A partition whose rows were
         all deleted has no files left, while other partitions are read without the writes that preceded the deletion. A

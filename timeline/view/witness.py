@@ -188,9 +188,7 @@ class Later(NamedTuple):
 
 Names: TypeAlias = Mapping[str, tuple[FileRecord, ...]]
 """The files of a file group that completed writes name, by name."""
-
 _NO_NAMES: Names = {}
-
 Named: TypeAlias = Mapping[str, Sequence[NamedFile]]
 """The files that one write or plan names, by partition."""
 
@@ -201,12 +199,9 @@ class Witness:
     files that each of these names. `unread`: completed writes whose files are unknown: their files count by their
     names. `plans`: the base files that pending compactions merge. `listed`: bytes, by partition and name, of the files
     that the metadata table names and that are missing or have another size. Lost files of archived writes are found
-    only by these, and by the base files below log files of completed writes.
-
-    `uncompleted`: pending writes that had completed, since later instants name their files: their completed files are
-    lost. The value is the earliest instant that names one.
-
-    The files of a partition are processed on demand."""
+    only by these, and by the base files below log files of completed writes. `uncompleted`: pending writes that had
+    completed, since later instants name their files: their completed files are lost. The value is the earliest instant
+    that names one. The files of a partition are processed on demand."""
 
     known: frozenset[str] = frozenset()
     writes: tuple[tuple[str, Named], ...] = ()
