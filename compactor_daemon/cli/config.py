@@ -25,7 +25,7 @@ from phantombase.timeline.terminal.settings import (
 )
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
-app = typer.Typer(
+config_app = typer.Typer(
     name="config",
     add_completion=False,
     help="Show the settings of a command, and where each value comes from.",
@@ -33,12 +33,12 @@ app = typer.Typer(
 )
 
 
-@app.callback()
+@config_app.callback()
 def config() -> None:
     """There will be more than one command."""
 
 
-@app.command()
+@config_app.command()
 @command
 def show(
     ctx: typer.Context,

@@ -9,35 +9,25 @@ from pathlib import Path
 from phantombase.timeline.terminal.boundary import run, without_pandas
 from phantombase.timeline.terminal.command_line import lazy_app, lazy_commands
 
+_SERVICES = ("clean", "archive", "cluster", "metadata", "orphans")
 COMMANDS = lazy_commands(
     "phantombase.compactor_daemon.cli",
     {
-        "Compactions": {
-            "compact": "compact.compact",
-            "schedule": "schedule.schedule",
-            "run": "run.run_daemon",
-            "unschedule": "schedule.unschedule_command",
-            "release": "undo.release",
-        },
-        "Inspection": {
-            "status": "status.status",
-            "claims": "status.claims",
-            "config": "config.app",
-            "demo": "compact.demo",
-        },
-        "Table services": {
-            "clean": "table_services.clean_command",
-            "archive": "table_services.archive_command",
-            "cluster": "table_services.cluster_command",
-            "metadata": "table_services.metadata_command",
-            "orphans": "table_services.orphans_command",
-        },
-        "Savepoints and undo": {
-            "savepoint": "undo.savepoint_app",
-            "rollback": "undo.rollback_command",
-            "restore": "undo.restore_command",
-            "repair": "undo.repair_command",
-        },
+        "Compactions": (
+            "compact.compact",
+            "schedule.schedule",
+            "run.run_command",
+            "schedule.unschedule_command",
+            "undo.release",
+        ),
+        "Inspection": ("status.status", "status.claims", "config.config_app", "compact.demo"),
+        "Table services": tuple(f"table_services.{name}_command" for name in _SERVICES),
+        "Savepoints and undo": (
+            "undo.savepoint_app",
+            "undo.rollback_command",
+            "undo.restore_command",
+            "undo.repair_command",
+        ),
     },
 )
 

@@ -88,7 +88,7 @@ class _Http:
     ],
     quiet=False,
 )
-def run_daemon(
+def run_command(
     ctx: typer.Context,
     of_services: Annotated[dict[str, Any], Each({service.value: service.kind for service in Service})],
     *,

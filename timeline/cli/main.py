@@ -12,19 +12,10 @@ from ..terminal.command_line import lazy_app, lazy_commands
 COMMANDS = lazy_commands(
     "phantombase.timeline.cli",
     {
-        "Inspection and reads": {
-            "show": "show.show",
-            "slices": "show.slices",
-            "plan": "show.plan",
-            "read": "read.read",
-        },
-        "Check and repair": {
-            "audit": "check.audit",
-            "validate": "check.validate",
-            "repair-times": "check.repair_times",
-        },
-        "Service": {"serve": "serve.serve"},
-        "Readers": {"pins": "read.pins"},
+        "Inspection and reads": ("show.show", "show.slices", "show.plan", "read.read"),
+        "Check and repair": ("check.audit", "check.validate", "check.repair_times"),
+        "Service": ("serve.serve",),
+        "Readers": ("read.pins",),
     },
 )
 

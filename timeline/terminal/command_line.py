@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib import import_module
@@ -35,12 +35,15 @@ _OTHER_WORDS = {"stitch": "cluster", "clustering": "cluster", "compaction": "com
 """Words by which users look for a command, and the command's name."""
 
 
-def lazy_commands(package: str, panels: Mapping[str, Mapping[str, str]]) -> dict[str, LazyCommand]:
-    """Commands of a package, by name. `panels`: by title and name of the command, `module.function`."""
+def lazy_commands(package: str, panels: Mapping[str, Sequence[str]]) -> dict[str, LazyCommand]:
+    """Commands of a package, by name. `panels`: by title, `module.function`; the function has the command's name, which
+    may end with `_command`, or with `_app`."""
+    found = ((panel, *where.split(".")) for panel, commands in panels.items() for where in commands)
     return {
-        name: LazyCommand(module=f"{package}.{module}", name=function, panel=panel)
-        for panel, commands in panels.items()
-        for name, (module, _, function) in ((n, where.partition(".")) for n, where in commands.items())
+        name.removesuffix("_command").removesuffix("_app").replace("_", "-"): LazyCommand(
+            module=f"{package}.{module}", name=name, panel=panel
+        )
+        for panel, module, name in found
     }
 
 
