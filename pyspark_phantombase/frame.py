@@ -8,7 +8,6 @@ need; through Python all columns of the DataFrame are read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -22,6 +21,7 @@ from phantombase.timeline.codec.conform import NO_DEFAULTS, Defaults
 from phantombase.timeline.codec.parquet_read import open_parquet, readable
 from phantombase.timeline.codec.stored_names import SAME_NAMES, Names
 from phantombase.timeline.errors import UnknownStateError
+from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.table_read import Scan, plan_read
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, from_one_snapshot
@@ -99,8 +99,6 @@ def _is_simple(kind: pa.DataType) -> bool:
 
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
-_THREADS = 8
-"""Footers that are read at a time."""
 _EXACT = {
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
@@ -142,9 +140,8 @@ def _planned(table: Table, options: SourceOptions) -> tuple[Scan, frozenset[File
     if scan.where is not None or scan.options.limit is not None or _root(scan.table.storage) is None:
         return scan, frozenset()
     found = [slice_ for slice_ in scan.slices if only_base(slice_)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        alike = pool.map(lambda slice_: _alike(scan, slice_), found)
-        return scan, frozenset(slice_ for slice_, same in zip(found, alike, strict=True) if same)
+    alike = prefetched(found, lambda slice_: _alike(scan, slice_))
+    return scan, frozenset(slice_ for slice_, same in zip(found, alike, strict=True) if same)
 
 
 def _root(storage: Storage) -> str | None:

@@ -54,7 +54,7 @@ from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
 from ..files.stored_keys import positions_in, slice_keys
 from ..files.task_context import WriteWork
 from ..options import MovedKeys, Operation, Write
-from .assign_step import combined
+from .key_index import combined
 from .lookup_step import HITS, Slices, bins_of, distinct, keys_in_base, keys_of
 from .prepare_step import KeyRoute
 

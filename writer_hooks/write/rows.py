@@ -30,10 +30,9 @@ from ..engine.engine import Engine, Pieces, RowCounts
 from ..files.stager import FileKind, StagedFile
 from ..files.stored_keys import NOT_NOTED
 from ..files.task_context import WriteWork
-from ..index.assign_step import NewFilesStep
 from ..index.bucket_step import BucketStep
 from ..index.global_keys import place_keys
-from ..index.key_index import KeyIndex
+from ..index.key_index import KeyIndex, NewFilesStep
 from ..index.lookup_step import replaced_keys
 from ..index.prepare_step import BySource, KeyRoute, PrepareRows, ToBucket, ToSlot
 from ..options import MovedKeys, Operation, Write, WriteOptions

@@ -34,7 +34,7 @@ from phantombase.writer_hooks.commit.conflict import (
 from phantombase.writer_hooks.commit.stream_batches import Begun, StreamBatch, written_as
 from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.engine.engine import LocalEngine
-from phantombase.writer_hooks.index.assign_step import Spread, plan_inserts
+from phantombase.writer_hooks.index.key_index import Spread, plan_inserts
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.archived_tables import one_row, upsert
@@ -141,18 +141,19 @@ def group(size: int, *, logs: int = 0, pending: str | None = None, base: bool = 
     ],
 )
 def test_which_files_take_new_rows(held: FileGroup, takes: bool) -> None:
-    plan = plan_inserts({"p": 5}, {"p": [held]}, frozenset(), small_file_bytes=50, file_bytes=100, row_bytes=1)
-    assert plan.rewritten == (frozenset({held.key}) if takes else frozenset())
-    busy = plan_inserts(
+    _, rewritten = plan_inserts({"p": 5}, {"p": [held]}, frozenset(), small_file_bytes=50, file_bytes=100, row_bytes=1)
+    assert rewritten == (frozenset({held.key}) if takes else frozenset())
+    _, rewritten = plan_inserts(
         {"p": 5}, {"p": [held]}, frozenset({held.key}), small_file_bytes=50, file_bytes=100, row_bytes=1
     )
-    assert not busy.rewritten
+    assert not rewritten
 
 
 def test_new_rows_are_spread_by_room() -> None:
     """90 rows into the small file, 100 into each new one; every key finds its file again."""
-    plan = plan_inserts({"p": 290}, {"p": [group(10)]}, frozenset(), small_file_bytes=50, file_bytes=100, row_bytes=1)
-    spread = plan.spreads["p"]
+    group_of_10 = {"p": [group(10)]}
+    spreads, _ = plan_inserts({"p": 290}, group_of_10, frozenset(), small_file_bytes=50, file_bytes=100, row_bytes=1)
+    spread = spreads["p"]
     assert spread.file_ids[0] == "f"
     assert len(spread.file_ids) == 3
     assert spread.until == pytest.approx((90 / 290, 190 / 290, 1.0))

@@ -260,7 +260,7 @@ VIEW: tuple[Mutant, ...] = (
     ("compactor_daemon/cleaning/choice", "            if group.flaws:\n", "            if False:\n", "witness_services"),
     ("compactor_daemon/clustering/choice", "    if group.flaws:\n", "    if False:\n", "witness_services"),
     ("writer_hooks/index/lookup_step", "        if flaw.is_base or plan is not None:\n", "        if False:\n", "witness_services"),
-    ("writer_hooks/index/assign_step", "if group.flaws or ", "if ", "witness_services"),
+    ("writer_hooks/index/key_index", "if group.flaws or ", "if ", "witness_services"),
     ("writer_hooks/files/task_context", "            slice_.check_whole(self.table.storage.base_path)\n", "            pass\n", "witness_services"),
     ("timeline/view/grouping", "if instant in visible:", "if False:", "view"),
     ("timeline/view/grouping", "        if (partition, file_id) not in facts.forming\n", "", "view"),
