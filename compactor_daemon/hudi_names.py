@@ -15,12 +15,14 @@ from enum import Enum
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from phantombase.timeline.errors import UsageError
 
 _FILE = Path(__file__).with_name("hudi_names.tsv")
 T = TypeVar("T")
+Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
+"""By Hudi's name: the field that it sets, and the function that parses its value."""
 
 
 class NameKind(Enum):
@@ -172,6 +174,15 @@ def word_of(words: Mapping[str, T]) -> Callable[[str], T]:
 
 
 flag = word_of({"true": True, "false": False})
+
+
+def parsed(known: Known, name: str, value: str) -> tuple[str, Any]:
+    """The field that one of the known names sets, and its value. UsageError: no value of this name."""
+    field, convert = known[name]
+    try:
+        return field, convert(value)
+    except (KeyError, ValueError) as error:
+        raise UsageError(f"not a value of {name}", found=value) from error
 
 
 def put_once(

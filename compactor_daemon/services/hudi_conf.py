@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import javaproperties
 
@@ -19,7 +19,18 @@ from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 from ..archiving.choice import ArchiveOptions
 from ..cleaning.choice import CleanOptions, Policy
 from ..clustering.options import ClusterOptions, SortOrder
-from ..hudi_names import NameKind, contradiction, hudi_names, is_of_a_family, meant, put_once, setting, word_of
+from ..hudi_names import (
+    Known,
+    NameKind,
+    contradiction,
+    hudi_names,
+    is_of_a_family,
+    meant,
+    parsed,
+    put_once,
+    setting,
+    word_of,
+)
 from ..metadata_services.due import MetadataOptions
 from .hudi_lock import CONCURRENCY, LOCK, is_concurrent, is_tuning, lock_of
 
@@ -30,8 +41,6 @@ _CODECS = {**{codec.value: codec for codec in Codec}, "uncompressed": Codec("non
 _STRATEGIES = {s.name: s for s in TriggerStrategy if s is not TriggerStrategy.ALWAYS}
 """By Hudi's names; ALWAYS is not one of them."""
 _ORDERS = {"linear": SortOrder.ORDER, "z-order": SortOrder.ZORDER, "hilbert": SortOrder.HILBERT}
-Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
-"""By Hudi's name: the name of the field here, and the function that parses its value."""
 _KNOWN: Known = {
     "hoodie.parquet.compression.codec": ("codec", word_of(_CODECS)),
     "hoodie.parquet.bloom.filter.enabled": ("bloom", word_of({"true": Bloom.ON, "false": Bloom.OFF})),
@@ -226,11 +235,7 @@ def _parsed(pairs: Iterable[str], known: Known) -> dict[str, Any]:
             continue  # Hudi's default, spelled out
         if name not in known:
             raise _not_taken(name, value, known)
-        field, convert = known[name]
-        try:
-            converted = convert(value.strip())
-        except (KeyError, ValueError) as error:
-            raise UsageError(f"not a value of {name}", found=value) from error
+        field, converted = parsed(known, name, value.strip())
         if name in conf and options[field] != converted:
             raise contradiction(name, conf[name], name, value)
         put_once(options, field, converted, name, conf | {name: value}, said)

@@ -9,14 +9,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.hudi_names import (
+    Known,
     contradiction,
     flag,
     hudi_names,
+    parsed,
     put_once,
     texts,
     without_doubles,
@@ -93,10 +95,8 @@ def _plain(value: Any) -> str:
 
 _log = get_logger()
 _lazy = word_of({"LAZY": True, "EAGER": False})
-_Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], Any]]]
-"""By name: the field that it sets, and the function that makes its value of text."""
 _METADATA = "hoodie.metadata.enable"
-_KNOWN: _Known = {
+_KNOWN: Known = {
     "hoodie.combine.before.upsert": ("combine_upserts", flag),
     "hoodie.combine.before.insert": ("combine_inserts", flag),
     "hoodie.write.set.null.for.missing.columns": ("null_for_missing", flag),
@@ -110,12 +110,12 @@ _KNOWN: _Known = {
     "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", _lazy),
     "hoodie.clean.failed.writes.policy": ("lazy_rollback", _lazy),
 }
-_BUCKET: _Known = {
+_BUCKET: Known = {
     "hoodie.bucket.index.num.buckets": ("buckets", int),
     "hoodie.bucket.index.hash.field": ("bucket_fields", lambda text: tuple(f.strip() for f in text.split(","))),
 }
 """Names that have an effect with the bucket index only, as in Hudi."""
-_BEAT: _Known = {
+_BEAT: Known = {
     "hoodie.client.heartbeat.interval_in_ms": ("interval_ms", int),
     "hoodie.client.heartbeat.tolerable.misses": ("misses", int),
 }
@@ -128,18 +128,18 @@ _RECONCILE = "hoodie.datasource.write.reconcile.schema"
 """With it Hudi gives rows the columns that they lack, whatever the value of the other name."""
 _DELETES = "hoodie.combine.before.delete"
 """Both values are the same here: a key that is deleted twice is deleted once."""
-_PRESSURE: _Known = {
+_PRESSURE: Known = {
     "phantombase.write.stop.trigger": ("stop_trigger", int),
     "phantombase.write.stop.action": ("action", lambda text: FullAction(text.strip().lower())),
     "phantombase.write.stop.wait.seconds": ("wait_s", float),
 }
 """Names for back-pressure, which Hudi does not have."""
 _MODES = {"hoodie.compact.inline": Mode.INLINE, "hoodie.compact.schedule.inline": Mode.SCHEDULE}
-_ARCHIVE: _Known = {**ARCHIVE_CONF, "hoodie.archive.automatic": ("automatic", flag)}
+_ARCHIVE: Known = {**ARCHIVE_CONF, "hoodie.archive.automatic": ("automatic", flag)}
 """Names for archiving after a write."""
-_CLEAN: _Known = {**CLEAN_CONF, "hoodie.clean.automatic": ("automatic", flag)}
+_CLEAN: Known = {**CLEAN_CONF, "hoodie.clean.automatic": ("automatic", flag)}
 """Names for cleaning after a write."""
-_PARTS: Mapping[str, _Known] = {
+_PARTS: Mapping[str, Known] = {
     "archive": _ARCHIVE,
     "clean": _CLEAN,
     "pressure": _PRESSURE,
@@ -185,19 +185,19 @@ def parse_write_conf(
 
     named_by: dict[str, dict[str, str]] = {part: {} for part in ("", *_PARTS)}
 
-    def put(name: str, known: _Known, part: str = "") -> None:
-        for field, value in _value(known, name, conf[name]).items():
-            put_once(parts[part] if part else found, field, value, name, conf, named_by[part])
+    def put(name: str, known: Known, part: str = "") -> None:
+        field, value = parsed(known, name, conf[name])
+        put_once(parts[part] if part else found, field, value, name, conf, named_by[part])
 
     def take(name: str, value: str) -> None:
         if name == _INDEX:
             found.update(moved_keys=_moved_keys(value, conf))
         elif name in _MOVES:
-            moves = _value({name: ("moves", flag)}, name, value)["moves"]
+            moves = _flag_of(name, value)
             if name not in _decisive(conf) and moves is not (name != _OF_RECORDS[0]):
                 ignored.append(name)
         elif name in (SERVICES, _DELETES):
-            _value({name: ("flag", flag)}, name, value)
+            _flag_of(name, value)
         elif name.startswith(LOCK) and (name in hudi_names() or not is_tuning({name.removeprefix(LOCK): value})):
             lock[name.removeprefix(LOCK)] = value
             if has_effect_elsewhere(name, value, conf, has_lock=has_lock):
@@ -343,12 +343,8 @@ def parse_operation_conf(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     return found, rest
 
 
-def _value(known: _Known, name: str, value: str) -> dict[str, Any]:
-    field, convert = known[name]
-    try:
-        return {field: convert(value)}
-    except (KeyError, ValueError) as error:
-        raise UsageError(f"not a value of {name}", found=value) from error
+def _flag_of(name: str, value: str) -> bool:
+    return bool(parsed({name: ("", flag)}, name, value)[1])
 
 
 def _check_rollback(conf: Mapping[str, str], found: Mapping[str, Any]) -> None:
@@ -384,7 +380,7 @@ def _buckets(
 
 
 def _compaction(options: CompactionOptions, modes: Mapping[str, str], schedule: list[str]) -> CompactionOptions:
-    flags = {_MODES[name]: _value({name: ("on", flag)}, name, value)["on"] for name, value in modes.items()}
+    flags = {_MODES[name]: _flag_of(name, value) for name, value in modes.items()}
     chosen = [mode for mode, on in flags.items() if on]
     if len(chosen) > 1:
         (first, value), (second, other) = modes.items()
@@ -406,7 +402,7 @@ def _moved_keys(kind: str, conf: Mapping[str, str]) -> MovedKeys | None:
     name = kind.strip().upper()
     if name in _GLOBAL:
         decisive, usual = _GLOBAL[name]
-        moves = _value({decisive: ("moves", flag)}, decisive, conf[decisive])["moves"] if decisive in conf else None
+        moves = _flag_of(decisive, conf[decisive]) if decisive in conf else None
         return usual if moves is None else MovedKeys.MOVE if moves else MovedKeys.STAY
     if name not in (*_OF_PARTITIONS, _BY_BUCKET):
         raise UnsupportedError(

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from phantombase.compactor_daemon.hudi_names import (
+    Known,
     NameKind,
     flag,
     hudi_names,
     meant,
+    parsed,
     put_once,
     same_value,
     setting,
@@ -58,7 +60,7 @@ def _version(text: str) -> int:
 _VERSION_WORDS = {"SIX": 6, "EIGHT": 8, "NINE": 9}
 
 
-_KNOWN: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+_KNOWN: Known = {
     "hoodie.table.name": ("name", str),
     "hoodie.datasource.write.table.name": ("name", str),
     "hoodie.database.name": ("database", str),
@@ -134,11 +136,7 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
             continue
         if own not in _KNOWN:
             raise UsageError("not a known configuration of a write or a table", found=f"{name}={value}")
-        field, convert = _KNOWN[own]
-        try:
-            converted = convert(value)
-        except (KeyError, ValueError) as error:
-            raise UsageError(f"not a known value of {name}", found=value) from error
+        field, converted = parsed({name: _KNOWN[own]}, name, value)
         put_once(found, field, converted, name, conf, named)
     return {**found, "times": tuple(sorted(times.items()))} if times else found
 
