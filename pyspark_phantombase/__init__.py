@@ -24,8 +24,8 @@ class DefaultSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the table, or those that the option `columns` names."""
+        from .batch_reader import table_columns
         from .options import source_options
-        from .planned import table_columns
 
         return table_columns(source_options(self.options).of_table())
 

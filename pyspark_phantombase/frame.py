@@ -27,9 +27,8 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import FileSlice
 
-from .batch_reader import SlicePartition, take_pin, task_batches
+from .batch_reader import SlicePartition, parted, shown, spark_columns, take_pin, task_batches
 from .options import SourceOptions, batch_options
-from .planned import parted, shown, spark_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

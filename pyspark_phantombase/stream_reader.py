@@ -47,9 +47,8 @@ from phantombase.timeline.read.windows import moment_of_text
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey
 
-from .batch_reader import SlicePartition, task_batches
+from .batch_reader import SlicePartition, plan_tasks, task_batches
 from .options import EARLIEST
-from .planned import plan_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,9 +11,8 @@ from pyspark.errors import PySparkException
 from phantombase import MissingFileError, ReadOptions, UnsupportedError, UsageError, read_table
 from phantombase.timeline.read.table_read import Query
 from pyspark_phantombase import DefaultSource
-from pyspark_phantombase.batch_reader import BatchReader
+from pyspark_phantombase.batch_reader import BatchReader, table_columns
 from pyspark_phantombase.options import source_options
-from pyspark_phantombase.planned import table_columns
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import deep

@@ -26,10 +26,16 @@ from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileSlice
-from pyspark_phantombase.batch_reader import BatchReader, SlicePartition, task_batches
+from pyspark_phantombase.batch_reader import (
+    BatchReader,
+    SlicePartition,
+    parted,
+    plan_tasks,
+    table_columns,
+    task_batches,
+)
 from pyspark_phantombase.frame import _planned, only_base, read_alike
 from pyspark_phantombase.options import source_options
-from pyspark_phantombase.planned import parted, plan_tasks, table_columns
 from tests.support.compare_rows import assert_same_rows
 from tests.support.evolved_tables import alter, columns_of, renamed
 from tests.support.golden_tables import unzip_golden

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.errors import UsageError
+from pyspark_phantombase.batch_reader import table_columns
 from pyspark_phantombase.options import source_options
-from pyspark_phantombase.planned import table_columns
 from tests.support.golden_tables import unzip_golden
 from tests.support.servers.s3_server import S3Server
 

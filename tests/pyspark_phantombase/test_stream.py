@@ -21,9 +21,8 @@ from phantombase.timeline.read.incremental import StreamedWrite, writes_after
 from phantombase.timeline.read.pins import live_pins
 from phantombase.timeline.read.table_read import Fallback, Query
 from phantombase.timeline.table.table import Table
-from pyspark_phantombase.batch_reader import BatchReader, task_batches
+from pyspark_phantombase.batch_reader import BatchReader, table_columns, task_batches
 from pyspark_phantombase.options import batch_options, source_options, stream_options
-from pyspark_phantombase.planned import table_columns
 from pyspark_phantombase.stream_reader import StreamReader, batch_end
 from tests.hudi.conformance.history import History
 from tests.hudi.conformance.model import window

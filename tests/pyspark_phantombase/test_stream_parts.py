@@ -16,9 +16,8 @@ from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.read.incremental import StreamedWrite, writes_after
 from phantombase.timeline.read.table_read import Query
 from phantombase.timeline.table.table import Table
-from pyspark_phantombase.batch_reader import task_batches
+from pyspark_phantombase.batch_reader import table_columns, task_batches
 from pyspark_phantombase.options import SourceOptions, stream_options
-from pyspark_phantombase.planned import table_columns
 from pyspark_phantombase.stream_reader import StreamReader, part_end
 from tests.support.archived_tables import clean
 from tests.support.selection import deep

@@ -31,8 +31,7 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import refuse_consistent_hashing
 from phantombase.timeline.table.table import Table, TableSchema
 
-from ..commit.after_commit import AfterCommit, after_commit, due_at_once, remove_leftovers, services_after
-from ..commit.back_pressure import Capacity
+from ..commit.compaction import AfterCommit, Capacity, after_commit, due_at_once, remove_leftovers, services_after
 from ..commit.conflict import WriteSet
 from ..commit.place_files import Placed, place_all, refuse_planned, replaced_groups, write_stat
 from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, record_run, written_as

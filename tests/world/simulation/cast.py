@@ -26,7 +26,7 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
-from phantombase.writer_hooks.commit.after_commit import remove_leftovers
+from phantombase.writer_hooks.commit.compaction import remove_leftovers
 from phantombase.writer_hooks.commit.conflict import WriteSet
 from phantombase.writer_hooks.commit.transaction import transaction
 from tests.world.simulation import rows

@@ -29,7 +29,7 @@ from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice, ViewFacts, is_replaced, latest_slice
-from phantombase.writer_hooks.commit.back_pressure import Capacity, full_groups, shows_compaction
+from phantombase.writer_hooks.commit.compaction import Capacity, full_groups, shows_compaction
 from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.options import NO_LIMIT, BackPressure, FullAction
 from tests.support.builders import NO_FACTS, facts_of, group_of, listing_of, timeline_of
@@ -49,7 +49,7 @@ INDEXES = pytest.mark.parametrize("buckets", [None, 1], ids=["key index", "bucke
 
 @pytest.fixture
 def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phantombase.writer_hooks.commit.back_pressure._POLL_S", 0.05)
+    monkeypatch.setattr("phantombase.writer_hooks.commit.compaction._POLL_S", 0.05)
 
 
 class Trips:

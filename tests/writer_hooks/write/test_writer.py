@@ -207,7 +207,7 @@ def test_what_fails_after_the_commit_does_not_undo_it(tmp_path: Path, monkeypatc
     def failing(*_: object, **__: object) -> None:
         raise LockError("could not take the table lock to schedule a compaction")
 
-    monkeypatch.setattr("phantombase.writer_hooks.commit.after_commit.schedule_compaction", failing)
+    monkeypatch.setattr("phantombase.writer_hooks.commit.compaction.schedule_compaction", failing)
     done = trips(rows((1, 1, 1.0)), 9).schedule().upsert(str(tmp_path / "trips"))
     assert done.after.error is not None
     assert read(tmp_path / "trips") == {"k0001": 1.0}

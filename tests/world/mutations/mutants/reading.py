@@ -538,7 +538,7 @@ QUERY_TYPES: tuple[Mutant, ...] = (
     ("timeline/read/incremental", "else archived.get(write)", "else None", "stream"),
     ("timeline/codec/parquet_read", "count * (self.part + 1) // self.of", "count * self.part // self.of + 1", "parquet_read"),
     ("timeline/codec/parquet_read", "if group in own]", "if group >= own.start]", "parquet_read"),
-    ("pyspark_phantombase/planned", "if len(slices) > 1 or slices[0].logs else", "if len(slices) > 1 else", "features_by_paths"),
+    ("pyspark_phantombase/batch_reader", "if len(slices) > 1 or slices[0].logs else", "if len(slices) > 1 else", "features_by_paths"),
     # Parts of a write in a stream.
     ("pyspark_phantombase/stream_reader", "group > self.after)", "group >= self.after)", "stream_parts"),
     ("pyspark_phantombase/stream_reader", "group <= self.upto)", "group < self.upto)", "stream_parts"),
