@@ -383,13 +383,14 @@ class Daemon:
         self._resume(table, instant)
         state = self._states[table] = self._states[table].end(instant)
         if ended.claimed:
-            self._states[table] = state.claimed_by_others(instant)
+            self._change(table, claimed=state.claimed | {instant})
         elif ended.unknown:
             self._postpone(table, instant)
         elif ended.error is not None:
             self._failed(table, instant, ended.error)
         else:
-            self._states[table] = state.without(ended.done_elsewhere | {instant})
+            gone = ended.done_elsewhere | {instant}
+            self._change(table, pending=tuple(p for p in state.pending if p.instant not in gone))
             self._postpone(table, instant)  # a restore may make it pending again: then it must not be tried in a loop
         if ended.done is not None:
             self.summary.done.append((table, ended.done))
@@ -411,7 +412,7 @@ class Daemon:
     def _postpone(self, table: str, instant: str) -> None:
         """Does not try the instant for a while. A daemon that runs once never tries it again, or it would never end."""
         until = _NEVER_MS if self._rules.once else self._clock() + round(self._retry.backoff_s * 1000)
-        self._states[table] = self._states[table].postpone(instant, until)
+        self._change(table, postponed={**self._states[table].postponed, instant: until})
 
     def _assigned(self, tables: Mapping[str, Assigned], members: int) -> None:
         self._use.members = members
@@ -446,9 +447,8 @@ class Daemon:
             self._observer.pool(one)
 
     def _snapshot_by(self, table: str, moment: int) -> None:
-        if table not in self._states:  # a doorbell or claim of a table that is not served any more
-            return
-        self._states[table] = self._states[table].snapshot_by(moment)
+        if table in self._states:  # else a doorbell or claim of a table that is not served any more
+            self._change(table, snapshot_at=min(self._states[table].snapshot_at, moment))
 
     def _echo(self, table: str) -> None:
         if table in self._states and not self._states[table].is_startable(self._clock()):

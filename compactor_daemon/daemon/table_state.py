@@ -96,10 +96,6 @@ class TableState:
             sweep_at=max(now_ms + wait_ms, self.sweep_at),
         )
 
-    def snapshot_by(self, moment_ms: int) -> TableState:
-        """The next snapshot is taken by this time at the latest."""
-        return replace(self, snapshot_at=min(self.snapshot_at, moment_ms))
-
     def begin(self, instant: str, served: int) -> TableState:
         return replace(self, running=self.running | {instant}, served=served)
 
@@ -121,15 +117,6 @@ class TableState:
 
     def end(self, instant: str) -> TableState:
         return replace(self.resume(instant), running=self.running - {instant})
-
-    def without(self, instants: frozenset[str]) -> TableState:
-        return replace(self, pending=tuple(p for p in self.pending if p.instant not in instants))
-
-    def claimed_by_others(self, instant: str) -> TableState:
-        return replace(self, claimed=self.claimed | {instant})
-
-    def postpone(self, instant: str, until_ms: int) -> TableState:
-        return replace(self, postponed={**self.postponed, instant: until_ms})
 
     def requested_ms(self, instant: str) -> int | None:
         """When the instant was requested, since the epoch."""

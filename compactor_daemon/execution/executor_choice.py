@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.terminal.text_table import human_bytes, plural
@@ -45,23 +44,6 @@ class ExecutorChoice:
     executor: Executor
     threads: int | None
     why: str
-
-
-class Sized(Protocol):
-    """A file slice with its sizes."""
-
-    @property
-    def base_bytes(self) -> int:
-        """Bytes of the base file."""
-
-    @property
-    def log_bytes(self) -> int:
-        """Bytes of the logs."""
-
-
-def work_of(slices: Iterable[Sized], slice_memory: int) -> ExecutorWork:
-    sizes = [one.base_bytes + one.log_bytes for one in slices]
-    return ExecutorWork(slices=len(sizes), read_bytes=sum(sizes), slice_memory=slice_memory)
 
 
 def choose(options: ExecuteOptions, work: ExecutorWork, machine: Machine) -> ExecutorChoice:

@@ -24,7 +24,7 @@ from phantombase.timeline.storage.storage_options import Given, StorageOptions
 
 from ..attempt.slice_task import Runner, SliceChunk, SliceDone, SliceProgress, SliceTask, StageSpec, compact_slice
 from ..options import ExecuteOptions, Executor
-from .executor_choice import ExecutorChoice, choose, this_machine, work_of
+from .executor_choice import ExecutorChoice, ExecutorWork, choose, this_machine
 from .spark_session import StartingSpark, check_spark, hadoop_conf
 
 _POLL_S = 0.2
@@ -228,7 +228,9 @@ class ChosenRunner:
     def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
         """See `Runner`. SparkError: Spark does not start."""
         memory = max((task.round.output.memory_limit for task in tasks), default=1)
-        choice = choose(self._options, work_of((task.slice for task in tasks), memory), this_machine())
+        read_bytes = sum(task.slice.base_bytes + task.slice.log_bytes for task in tasks)
+        work = ExecutorWork(slices=len(tasks), read_bytes=read_bytes, slice_memory=memory)
+        choice = choose(self._options, work, this_machine())
         self._chosen(choice)
         if choice.executor is Executor.SPARK:
             return SparkRunner(self.start())(storage, tasks, progress)

@@ -103,7 +103,7 @@ class MisplacedStep:
         for (_, target), group in by_target(pieces):
             asked = _Asked(group)
             found = [asked.twice()] if self.once and target == _FIRST_BIN else []
-            here = (self._misplaced(slice_, asked) for slices in self.bins[int(target)] for slice_ in slices)
+            here = (self._misplaced(slice_, asked) for slice_ in chain.from_iterable(self.bins[int(target)]))
             yield from (fact(json.dumps(asdict(one)).encode()) for one in chain(found, here) if one is not None)
 
     def _misplaced(self, slice_: FileSlice, asked: _Asked) -> Misplaced | None:

@@ -18,6 +18,7 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -215,9 +216,8 @@ class ReplacedKeysStep:
 
     def __call__(self, slot: int, pieces: Iterator[Piece]) -> Iterator[Piece]:
         for (_, target), _ in by_target(pieces):
-            for slices in self.bins[int(target)]:
-                for slice_ in slices:
-                    yield fact(json.dumps(self._staged(slice_)).encode(), target=target)
+            for slice_ in chain.from_iterable(self.bins[int(target)]):
+                yield fact(json.dumps(self._staged(slice_)).encode(), target=target)
 
     def _staged(self, slice_: FileSlice) -> object:
         work, storage, refused = self.work, self.work.table.storage, list[str]()
