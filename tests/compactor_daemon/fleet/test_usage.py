@@ -67,7 +67,8 @@ class World:
                 del self.work[key]
                 table, instant = key
                 self.use.end(self.states[table].pool, key, None, self.now)
-                self.states[table] = self.states[table].end(instant).without(frozenset({instant}))
+                state = self.states[table].end(instant)
+                self.states[table] = replace(state, pending=tuple(p for p in state.pending if p.instant != instant))
 
     def share(self, pool: str) -> float:
         return self.spent[pool] / sum(self.spent.values())
