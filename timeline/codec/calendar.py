@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import UnsupportedError
-from .columns import list_parts
+from .columns import leaf_types, list_parts
 from .conform import null_mask
 
 _VERSION = "org.apache.spark.version"
@@ -58,14 +58,14 @@ class OldCalendar:
     def moved(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch in the new calendar. UnsupportedError: it has times before 1900 of a zone that is not known."""
         columns = [
-            self._moved(column, iter(self.leaves[field.name])) if _has_dates(field.type) else column
+            self._moved(column, iter(self.leaves[field.name])) if _has_dates(field) else column
             for field, column in zip(batch.schema, batch.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
     def holds(self, schema: pa.Schema) -> bool:
         """Whether the file has columns, or parts of them, in the old calendar."""
-        return any(_has_dates(field.type) for field in schema)
+        return any(_has_dates(field) for field in schema)
 
     def _moved(self, array: Any, leaves: Iterator[str]) -> Any:
         kind = array.type
@@ -126,15 +126,8 @@ def first_alike(kind: pa.DataType) -> int:
     return _LAST_CHANGE // 1000 if kind.unit == "ms" else _LAST_CHANGE
 
 
-def _has_dates(kind: pa.DataType) -> bool:
-    types = pa.types
-    if types.is_struct(kind):
-        return any(_has_dates(kind.field(i).type) for i in range(kind.num_fields))
-    if types.is_map(kind):
-        return _has_dates(kind.key_type) or _has_dates(kind.item_type)
-    if types.is_list(kind):
-        return _has_dates(kind.value_type)
-    return bool(types.is_date32(kind) or types.is_timestamp(kind))
+def _has_dates(field: pa.Field) -> bool:
+    return any(pa.types.is_date32(kind) or pa.types.is_timestamp(kind) for _, kind in leaf_types(field))
 
 
 def _moved_days(array: pa.Array) -> pa.Array:

@@ -6,6 +6,7 @@ chunk by chunk there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,6 +42,21 @@ def counted(rows: pa.RecordBatch | pa.Table, count: int | None = None) -> pa.Tab
     if not rows.num_columns:
         return pa.table({"__none": pa.nulls(rows.num_rows if count is None else count)})
     return rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
+
+
+def leaf_types(field: pa.Field, path: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    """Parquet paths of a field's leaf columns, in pyarrow's notation, and their types."""
+    here, kind = f"{path}{field.name}", field.type
+    if pa.types.is_struct(kind):
+        for child in kind:
+            yield from leaf_types(child, f"{here}.")
+    elif pa.types.is_map(kind):
+        yield from leaf_types(kind.key_field.with_name("key"), f"{here}.key_value.")
+        yield from leaf_types(kind.item_field.with_name("value"), f"{here}.key_value.")
+    elif pa.types.is_list(kind):
+        yield from leaf_types(kind.value_field.with_name("element"), f"{here}.list.")
+    else:
+        yield here, kind
 
 
 def list_parts(array: Any) -> tuple[pa.Array, pa.Array]:

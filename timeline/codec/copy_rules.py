@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -49,12 +50,17 @@ def why_not_copied(footers: Iterable[Footer], schema: pa.Schema, least_bytes: in
     first: Footer | None = None
     for footer in footers:
         first = first or footer
-        for obstacle in _obstacles(footer, first, schema, least_bytes):
-            return obstacle
+        for why, expected, found in _obstacles(footer, first, schema, least_bytes):
+            return Obstacle(why=why, path=footer.path, expected=expected, found=found)
     return None
 
 
-def _obstacles(footer: Footer, first: Footer, schema: pa.Schema, least_bytes: int) -> Iterator[Obstacle]:
+_Found: TypeAlias = tuple[str, str, str]
+"""Of an `Obstacle`: why, expected, found."""
+_COLUMNS_DIFFER = "columns not as in the table"
+
+
+def _obstacles(footer: Footer, first: Footer, schema: pa.Schema, least_bytes: int) -> Iterator[_Found]:
     yield from _unknown(footer)
     yield from _other_schema(footer, schema)
     yield from _other_calendar(footer)
@@ -64,14 +70,10 @@ def _obstacles(footer: Footer, first: Footer, schema: pa.Schema, least_bytes: in
     yield from _small(footer, least_bytes)
 
 
-def _unknown(footer: Footer) -> Iterator[Obstacle]:
+def _unknown(footer: Footer) -> Iterator[_Found]:
     for found in _unknown_fields(footer.tree):
-        yield Obstacle(
-            why="a footer with parts that are not known here, or encrypted",
-            path=footer.path,
-            expected="fields of a Parquet footer without encryption",
-            found=found,
-        )
+        expected = "fields of a Parquet footer without encryption"
+        yield "a footer with parts that are not known here, or encrypted", expected, found
 
 
 def _unknown_fields(tree: Struct) -> Iterator[str]:
@@ -100,20 +102,20 @@ def _other_fields(where: str, struct: Struct, known: Mapping[int, int]) -> Itera
         last = field.number
 
 
-def _other_schema(footer: Footer, schema: pa.Schema) -> Iterator[Obstacle]:
+def _other_schema(footer: Footer, schema: pa.Schema) -> Iterator[_Found]:
     """The file has the columns of the table, in their order, with their types."""
     there = footer.arrow
     if there.names != schema.names:
         odd = [n for n in schema.names if n not in there.names] + [n for n in there.names if n not in schema.names]
         found = f"without or with others: {', '.join(odd)}" if odd else f"another order: {', '.join(there.names)}"
-        yield _column(footer, f"the table's columns: {', '.join(schema.names)}", found)
+        yield _COLUMNS_DIFFER, f"the table's columns: {', '.join(schema.names)}", found
     for have, want in zip(there, schema, strict=False):
         if not _is_as(have, want):
-            yield _column(footer, str(want), str(have))
+            yield _COLUMNS_DIFFER, str(want), str(have)
     columns = footer.metadata.schema
     for at in range(len(columns)):
         if columns.column(at).physical_type == _OLD_TIMES:
-            yield _column(footer, "times of 64 bits", f"{columns.column(at).path}: {_OLD_TIMES}")
+            yield _COLUMNS_DIFFER, "times of 64 bits", f"{columns.column(at).path}: {_OLD_TIMES}"
 
 
 def _is_as(have: pa.Field, want: pa.Field) -> bool:
@@ -134,29 +136,20 @@ def _is_type(have: pa.DataType, want: pa.DataType) -> bool:
     return bool(have == want)
 
 
-def _column(footer: Footer, expected: str, found: str) -> Obstacle:
-    return Obstacle(why="columns not as in the table", path=footer.path, expected=expected, found=found)
-
-
-def _other_calendar(footer: Footer) -> Iterator[Obstacle]:
+def _other_calendar(footer: Footer) -> Iterator[_Found]:
     if footer.is_old_calendar:
-        yield Obstacle(
-            why="dates or times in Spark's legacy calendar",
-            path=footer.path,
-            expected="dates and times of the calendar of the new file",
-            found="a footer of Spark's legacy mode",
-        )
+        expected, found = "dates and times of the calendar of the new file", "a footer of Spark's legacy mode"
+        yield "dates or times in Spark's legacy calendar", expected, found
 
 
-def _other_footer(footer: Footer, first: Footer) -> Iterator[Obstacle]:
+def _other_footer(footer: Footer, first: Footer) -> Iterator[_Found]:
     """The same schema, and the same writer: readers decide by its name and version whether to trust its statistics."""
     to = f"as in {first.path}"
     if _text(footer.tree, pf.SCHEMA) != _text(first.tree, pf.SCHEMA):
         expected, found = _first_difference(first, footer)
-        yield Obstacle(why="another Parquet schema", path=footer.path, expected=f"{expected}, {to}", found=found)
+        yield "another Parquet schema", f"{expected}, {to}", found
     if any(_text(footer.tree, n) != _text(first.tree, n) for n in (pf.VERSION, pf.CREATED_BY, pf.COLUMN_ORDERS)):
-        expected, found = f"{_writer(first)}, {to}", _writer(footer)
-        yield Obstacle(why="another writer", path=footer.path, expected=expected, found=found)
+        yield "another writer", f"{_writer(first)}, {to}", _writer(footer)
 
 
 def _first_difference(*footers: Footer) -> tuple[str, str]:
@@ -181,7 +174,7 @@ def _text(tree: Struct, number: int) -> bytes:
     return write_struct([f for f in root if f.number == _CHILDREN]) + b"".join(map(write_struct, others))
 
 
-def _odd_chunks(footer: Footer) -> Iterator[Obstacle]:
+def _odd_chunks(footer: Footer) -> Iterator[_Found]:
     """Each column chunk fits its column, and has a valid description: pyarrow aborts the process otherwise."""
     columns = [
         element for element in value_of(footer.tree, pf.SCHEMA).items[1:] if field_of(element, _CHILDREN) is None
@@ -195,12 +188,9 @@ def _odd_chunks(footer: Footer) -> Iterator[Obstacle]:
             fits = (_fits(meta, column) for meta, column in zip(chunks, columns, strict=True))
             odd = next((name for name, fit in zip(found, fits, strict=True) if not fit), "")
         if odd or len(found) != len(paths):
-            yield Obstacle(
-                why="column chunks that do not fit their columns",
-                path=footer.path,
-                expected=f"the {len(paths)} columns of the schema: their types, known codecs, bounds of their width",
-                found=f"row group {number}: {odd or f'{len(found)} columns'}",
-            )
+            expected = f"the {len(paths)} columns of the schema: their types, known codecs, bounds of their width"
+            what = odd or f"{len(found)} columns"
+            yield "column chunks that do not fit their columns", expected, f"row group {number}: {what}"
 
 
 def _fits(meta: Struct, column: Struct) -> bool:
@@ -213,7 +203,7 @@ def _fits(meta: Struct, column: Struct) -> bool:
     return known and (width is None or all(len(one) == width for one in bounds))
 
 
-def _outside(footer: Footer) -> Iterator[Obstacle]:
+def _outside(footer: Footer) -> Iterator[_Found]:
     """Pages lie between the first four bytes and the footer, and together fit there."""
     metadata = footer.metadata
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
@@ -221,22 +211,13 @@ def _outside(footer: Footer) -> Iterator[Obstacle]:
     odd = [(start, size) for start, size in spans if start < len(pf.MAGIC) or size < 1 or start + size > footer.end]
     total = sum(size for _, size in spans)
     if odd or total > footer.end:
-        yield Obstacle(
-            why="pages outside of their file",
-            path=footer.path,
-            expected=f"pages from {len(pf.MAGIC)} to {footer.end}",
-            found=f"{odd[0][1]} bytes at {odd[0][0]}" if odd else f"{total} bytes in all",
-        )
+        found = f"{odd[0][1]} bytes at {odd[0][0]}" if odd else f"{total} bytes in all"
+        yield "pages outside of their file", f"pages from {len(pf.MAGIC)} to {footer.end}", found
 
 
-def _small(footer: Footer, least_bytes: int) -> Iterator[Obstacle]:
+def _small(footer: Footer, least_bytes: int) -> Iterator[_Found]:
     for number in range(footer.metadata.num_row_groups):
         group = footer.metadata.row_group(number)
         size = sum(group.column(at).total_compressed_size for at in range(group.num_columns))
         if size < least_bytes:
-            yield Obstacle(
-                why="small row groups",
-                path=footer.path,
-                expected=f"row groups of {least_bytes} bytes at least",
-                found=f"{size} bytes",
-            )
+            yield "small row groups", f"row groups of {least_bytes} bytes at least", f"{size} bytes"

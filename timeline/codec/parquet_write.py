@@ -26,6 +26,7 @@ from . import parquet_footer as pf
 from .avro_schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
 from .bloom import ALWAYS_TRUE, BloomBuilder
 from .calendar import NEW_CALENDAR
+from .columns import leaf_types
 from .output_options import Bloom, OutputOptions
 from .parquet_footer import Struct, field_of, read_struct, value_of, write_struct
 
@@ -225,7 +226,7 @@ def _dictionary_columns(sample: pa.Table) -> list[str]:
     encoding time, and enlarges the file. Nested columns always get one."""
     worth: list[str] = []
     for field, column in zip(sample.schema, sample.columns, strict=True):
-        leaves = [path for path, _ in _leaf_types(field)]
+        leaves = [path for path, _ in leaf_types(field)]
         flat = leaves == [field.name] and not pa.types.is_dictionary(field.type)
         if not flat or _repeats(field.name, column):
             worth += leaves
@@ -244,22 +245,7 @@ def statistics_columns(schema: pa.Schema) -> list[str]:
     Arrow omits NaN from the bounds, but Spark treats NaN as greater than all numbers: a row group with bounds 1 to 2
     and a NaN would be skipped for `x > 5`. Parquet's own Java writer omits the bounds in that case; Arrow's writer
     needs the list of columns before the first row."""
-    return [path for field in schema for path, kind in _leaf_types(field) if not pa.types.is_floating(kind)]
-
-
-def _leaf_types(field: pa.Field, path: str = "") -> Iterator[tuple[str, pa.DataType]]:
-    """Parquet paths of a field's leaf columns, in pyarrow's notation, and their types."""
-    here, kind = f"{path}{field.name}", field.type
-    if pa.types.is_struct(kind):
-        for child in kind:
-            yield from _leaf_types(child, f"{here}.")
-    elif pa.types.is_map(kind):
-        yield from _leaf_types(kind.key_field.with_name("key"), f"{here}.key_value.")
-        yield from _leaf_types(kind.item_field.with_name("value"), f"{here}.key_value.")
-    elif pa.types.is_list(kind):
-        yield from _leaf_types(kind.value_field.with_name("element"), f"{here}.list.")
-    else:
-        yield here, kind
+    return [path for field in schema for path, kind in leaf_types(field) if not pa.types.is_floating(kind)]
 
 
 def write_base_file(

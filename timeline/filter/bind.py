@@ -54,16 +54,20 @@ def _scalar(column: str, op: Op, value: Any, kind: pa.DataType) -> tuple[Op, pa.
     """The comparison, and the value as a scalar of the column's type."""
     if isinstance(value, pa.Scalar):
         value = value.as_py()
+    known = ((name, convert) for is_of, name, convert in _TYPES if is_of(kind))
+    wanted, convert = next(known, ("no value", None))
     try:
         if types.is_integer(kind) or types.is_decimal(kind):
             op, value = _on_the_grid(op, value, kind.scale if types.is_decimal(kind) else 0)
         else:
-            value = _plain(value, kind)
+            if convert is None:
+                raise TypeError(value)
+            value = convert(value, kind)
         return op, pa.scalar(value, kind)
     except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
         raise UsageError(
             "a value of the filter does not have the column's type",
-            expected=f"{_wanted(kind)} for {column} ({kind})",
+            expected=f"{wanted} for {column} ({kind})",
             found=repr(value)[:100],
         ) from error
 
@@ -80,14 +84,6 @@ def _on_the_grid(op: Op, value: Any, scale: int) -> tuple[Op, Any]:
             raise ValueError(value)
         op = _ROUNDED_DOWN[op]
     return op, floor if scale == 0 else Decimal(floor).scaleb(-scale, _EXACT)
-
-
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A Python value from which Arrow makes a scalar of this type without loss."""
-    for matches, convert in _CONVERSIONS:
-        if matches(kind):
-            return convert(value, kind)
-    raise TypeError(value)
 
 
 def _float(value: Any, kind: pa.DataType) -> float:
@@ -148,28 +144,17 @@ def _moment(value: Any, kind: pa.DataType) -> datetime:
     return found.replace(tzinfo=UTC) if kind.tz is not None and found.tzinfo is None else found
 
 
-_CONVERSIONS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], Any]], ...] = (
-    (types.is_boolean, _unchanged),
-    (types.is_floating, _float),
-    (types.is_string, _unchanged),
-    (types.is_binary, _bytes),
-    (types.is_fixed_size_binary, _bytes),
-    (types.is_date32, _date),
-    (types.is_time, _time),
-    (types.is_timestamp, _moment),
+_TYPES: tuple[tuple[Callable[[pa.DataType], bool], str, Callable[[Any, pa.DataType], Any] | None], ...] = (
+    (types.is_integer, "an integer in its range", None),
+    (types.is_decimal, "a number in its range", None),
+    (types.is_floating, "a number", _float),
+    (types.is_boolean, "true or false", _unchanged),
+    (types.is_date32, "'yyyy-MM-dd'", _date),
+    (types.is_timestamp, "'yyyy-MM-dd HH:mm:ss'", _moment),
+    (types.is_time, "'HH:mm:ss'", _time),
+    (types.is_string, "a text", _unchanged),
+    (types.is_binary, "X'hex digits'", _bytes),
+    (types.is_fixed_size_binary, "X'hex digits'", _bytes),
 )
-
-_NAMES: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
-    (types.is_integer, "an integer in its range"),
-    (types.is_decimal, "a number in its range"),
-    (types.is_floating, "a number"),
-    (types.is_boolean, "true or false"),
-    (types.is_date, "'yyyy-MM-dd'"),
-    (types.is_timestamp, "'yyyy-MM-dd HH:mm:ss'"),
-    (types.is_time, "'HH:mm:ss'"),
-    (types.is_string, "a text"),
-)
-
-
-def _wanted(kind: pa.DataType) -> str:
-    return next((name for matches, name in _NAMES if matches(kind)), "X'hex digits'")
+"""Types of columns, what a filter compares them with, and how a value becomes a Python value from which Arrow makes a
+scalar of the type without loss; None: see `_on_the_grid`."""

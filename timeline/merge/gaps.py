@@ -95,11 +95,7 @@ class Shapes:
     """The shapes of the rows of one slice's logs; shape n has the columns `shapes[n - 1]`."""
 
     shapes: tuple[frozenset[str], ...]
-
-    @property
-    def stamped(self) -> frozenset[str]:
-        """See `Gaps`."""
-        return frozenset()
+    stamped = frozenset[str]()
 
     def held(self, out: pa.Schema) -> pa.Schema:
         """The schema of folded rows: each column is nullable, and the shape comes last."""

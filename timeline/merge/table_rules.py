@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ..codec.conform import Defaults
 from ..errors import MalformedError, UnsupportedError
-from ..format.merge_settings import DeleteMarker, NotGiven
+from ..format.merge_settings import USE_HUDI, DeleteMarker, NotGiven
 from ..format.record_key import KeySource
 from ..format.table_config import PROPERTIES, MergeMode, TableConfig
 from ..instants.timeline import Timeline
@@ -137,7 +137,7 @@ def _check_marker(marker: DeleteMarker | None, schema: pa.Schema) -> None:
             f"a delete marker in a column that is no text is not supported: {marker.field}",
             path=PROPERTIES,
             found=str(schema.field(marker.field).type),
-            todo="Use Hudi for this table.",
+            todo=USE_HUDI,
         )
 
 
@@ -148,28 +148,19 @@ def _check_not_given(given: NotGiven, schema: TableSchema, version: int) -> None
     if given.text is not None:
         bytes_ = next((f.name for f in schema.arrow if f.type == pa.binary()), None)
         if bytes_ is not None and not given.in_bytes:
-            raise UnsupportedError(
-                f"partial updates of a table with columns of bytes are not supported: {bytes_}",
-                path=PROPERTIES,
-                expected="columns of other types",
-                found=f"values that are {given.text}",
-                todo="Use Hudi for this table.",
-            )
+            what = f"a table with columns of bytes are not supported: {bytes_}"
+            raise _no_partial_updates(what, "columns of other types", f"values that are {given.text}")
         return
     if version < _DELETES_FORGET_SINCE and IS_DELETED in schema.arrow.names and given.among_logs:
-        raise UnsupportedError(
-            f"partial updates of a table with the column {IS_DELETED} are not supported on this version",
-            path=PROPERTIES,
-            expected=f"version {_DELETES_FORGET_SINCE}",
-            found=str(version),
-            todo="Use Hudi for this table.",
-        )
+        what = f"a table with the column {IS_DELETED} are not supported on this version"
+        raise _no_partial_updates(what, f"version {_DELETES_FORGET_SINCE}", str(version))
     for field in json.loads(schema.file_text)["fields"]:
         if field.get("default") is not None:
-            raise UnsupportedError(
-                f"partial updates of a column with another default than null are not supported: {field['name']}",
-                path=PROPERTIES,
-                expected="null",
-                found=str(field["default"]),
-                todo="Use Hudi for this table.",
-            )
+            what = f"a column with another default than null are not supported: {field['name']}"
+            raise _no_partial_updates(what, "null", str(field["default"]))
+
+
+def _no_partial_updates(what: str, expected: str, found: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"partial updates of {what}", path=PROPERTIES, expected=expected, found=found, todo=USE_HUDI
+    )

@@ -12,7 +12,7 @@ import io
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -235,10 +235,7 @@ class Clients:
 
     def text(self, error: Exception) -> str:
         """An error in one line, without secrets."""
-        found = " ".join(f"{type(error).__name__}: {error}".split())
-        for secret in self._secrets:
-            found = found.replace(secret, _HIDDEN)
-        return found[:500]
+        return _hidden(" ".join(f"{type(error).__name__}: {error}".split()), self._secrets)[:500]
 
     @property
     def missing(self) -> str | None:
@@ -249,6 +246,12 @@ class Clients:
             "The options of the driver hold secrets, which are never sent: give "
             f"{', '.join(self.settings.withheld)} to each executor (spark.executorEnv.NAME, or a role of the machine)."
         )
+
+
+def _hidden(text: str, secrets: Iterable[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, _HIDDEN)
+    return text
 
 
 def version(meta: Any) -> Any:
@@ -291,12 +294,9 @@ def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, st
             _secrets=secrets,
         )
     except Exception as error:
-        text = f"{error}"
-        for secret in secrets:
-            text = text.replace(secret, _HIDDEN)
-        raise UsageError(
-            f"the settings of {cloud.name} in options and environment cannot be used", path=url.bucket, found=text
-        ) from None  # the cause may show a secret
+        what = f"the settings of {cloud.name} in options and environment cannot be used"
+        # The cause may show a secret.
+        raise UsageError(what, path=url.bucket, found=_hidden(f"{error}", secrets)) from None
 
 
 def _connection(cloud: Cloud, settings: Settings, environment: Mapping[str, str], seconds: int) -> ClientConfig:

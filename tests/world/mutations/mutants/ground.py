@@ -80,7 +80,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/storage/object_url", "    if algorithm.upper() not in _ENCRYPTION:", "    if algorithm.upper() == \"SSE-C\":", "storage/storage_options"),
     ("timeline/storage/object_clients", "        found.setdefault(\"skip_signature\", \"false\")\n", "        pass\n", "options"),
     ("timeline/storage/object_clients", ", credential_provider=lambda: credential", "", "options"),
-    ("timeline/storage/object_clients", "            found = found.replace(secret, _HIDDEN)", "            pass", "options"),
+    ("timeline/storage/object_clients", "        text = text.replace(secret, _HIDDEN)", "        pass", "options"),
     ("timeline/storage/object_clients", "            self.abort()\n", "            self.close()\n", "object_store"),
     ("timeline/storage/object_lease", "+ _DRIFT_MS", "", "object_store"),
     ("timeline/storage/object_lease", "return not self.lost and", "return", "object_lease"),
