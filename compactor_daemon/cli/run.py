@@ -121,6 +121,10 @@ def run_command(
     attempt: Annotated[AttemptOptions, Only("foreign_grace_s", "barrier_s")],
     clock: ClockOptions,
     storage_option: StorageOption = None,
+    events: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="add each event and decision of the daemon to a file, for a bug report"),
+    ] = None,
     http: _Http,
 ) -> CommandResult:
     """Serve tables: execute their compactions as they are requested, until stopped.
@@ -199,6 +203,7 @@ def run_command(
                 lock=lock,
                 sole_writer=sole_writer,
                 observer=metrics,
+                events=events,
             )
         )
         if http.metrics_port is not None:

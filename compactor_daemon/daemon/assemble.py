@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.event_log import get_logger
@@ -30,7 +31,8 @@ from ..fleet.zookeeper_claims import ZooKeeperClaims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..options import ExecuteOptions
 from .dispatch import Rules
-from .loop import Assigned, Daemon
+from .events import Assigned
+from .loop import Daemon
 from .served_table import DaemonSettings, LazyTable, Served, TableOnStorage
 from .work import Observer
 
@@ -127,11 +129,12 @@ def open_daemon(
     sole_writer: bool = False,
     observer: Observer | None = None,
     runner: Runner | None = None,
+    events: Path | None = None,
 ) -> Iterator[Daemon]:
     """A daemon for some tables, or for those of a `catalog`, ready to `run`. Errors of the tree: ZooKeeper, or every
     named table, cannot be used. A table that cannot be used is tried again. `zookeeper` None: a single daemon. `lock`:
     as for `table_lock`. `sole_writer`: no other process writes to the tables. `runner`: a runner that is open
-    already."""
+    already. `events`: see `Daemon`."""
     given = all_storage_options(paths, settings.storage_options, execute, runner)
     settings = replace(settings, storage_options=given)
     if runner is None and not execute.on_cluster:
@@ -173,7 +176,13 @@ def open_daemon(
         named = {storage.base_path: lazy(storage.base_path, pools.of(storage.base_path)) for storage in storages}
         _open_some(named)
         daemon = Daemon(
-            named, rules, settings.retry, pools=pools, observer=observer, spark_is_gone=partial(_is_gone, running)
+            named,
+            rules,
+            settings.retry,
+            pools=pools,
+            observer=observer,
+            spark_is_gone=partial(_is_gone, running),
+            events=events,
         )
         daemons.append(daemon)
         if session is not None:

@@ -1,7 +1,7 @@
-"""The daemon's loop: gets the next actions from `dispatch`, gives them to threads, and processes their results.
+"""The daemon's loop: gets the next actions from `control`, gives them to threads, and processes their results.
 
 Only the loop's own thread touches the state. Every event (a finished snapshot or instant, a changed claim, the
-doorbell, a signal) is put into one queue as a change of the state, and wakes the loop.
+doorbell, a signal) is a value of `events` in one queue, and wakes the loop.
 
 The loop uses a monotonic clock: a jump of the machine's clock does not change when it takes snapshots of tables.
 
@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Semaphore
+from typing import Any
 
 import structlog
 
@@ -28,26 +30,34 @@ from phantombase.timeline.errors import PhantombaseError, SparkError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled
 
-from ..attempt.failures import FailureClass, Parked, RetryOptions, Waits, classify
+from ..attempt.failures import FailureClass, Parked, RetryOptions, classify
 from ..fleet.pools import Pool, Pools, PoolUsage, QuotaUsage
 from ..services.serve import ServiceDone
-from .dispatch import (
-    UPKEEP_LEAST,
-    Action,
-    Relist,
-    Request,
-    Resume,
-    Rules,
-    Serve,
-    Sharing,
-    Stop,
-    Sweep,
-    Take,
-    next_steps,
+from .control import Control
+from .dispatch import UPKEEP_LEAST, Action, Relist, Request, Resume, Rules, Serve, Stop, Sweep, Take
+from .events import (
+    Assigned,
+    ClaimsChanged,
+    DoorbellRang,
+    Event,
+    Moment,
+    PlanRequested,
+    ServicesRan,
+    SessionChanged,
+    SlotWanted,
+    SnapshotTaken,
+    Stopped,
+    Swept,
+    TablesAssigned,
+    UpkeepFailed,
+    WorkBegan,
+    WorkEnded,
+    WorkSuspended,
 )
-from .served_table import SeenTable, Served
-from .table_state import Pending, TableState
-from .work import Ended, Observer, RunningWork, Summary
+from .record import Recorder
+from .served_table import Served
+from .table_state import TableState
+from .work import Observer, RunningWork, Summary
 
 _log = get_logger()
 _SUSPENDED_MAX = 32
@@ -61,36 +71,30 @@ the newest snapshot in the mean.
 """
 _SERVICE_THREADS = 2
 """How many tables are served at a time: a clean may take long, and the other tables need snapshots concurrently."""
-_NEVER_MS = 1 << 62
 _NEAR = 64
 _SHOW_MS = 2000
 """How often the use of the pools is published."""
 _REST, _REST_MAX_S = 4.0, 0.05
 """After a long turn, as with thousands of tables, events are collected for this multiple of it, up to a limit."""
-_ECHO_S = 0.5
-"""How soon a table has a snapshot after its claims changed: not at once, since many busy daemons change them often."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
-    served: Served
-    pool: Pool
 
 
 def _steady_ms() -> int:
     return round(time.monotonic() * 1000)
 
 
-def _on_clock(pending: Pending, ahead_ms: int) -> Pending:
-    """Converts the time until which an instant waits, from the machine's clock to one that is `ahead_ms` ahead."""
-    match pending.readiness:
-        case Waits(until_ms):
-            return replace(pending, readiness=Waits(until_ms + ahead_ms))
-    return pending
+def _requested(table: str, scheduled: Scheduled) -> PlanRequested:
+    return PlanRequested(table=table, instant=scheduled.instant, why=scheduled.why)
+
+
+def _services_ran(table: str, done: tuple[ServiceDone, ...]) -> ServicesRan:
+    return ServicesRan(table=table, done=done)
 
 
 class Daemon:
-    """Serves tables until it is stopped, or with `rules.once` until nothing more can be done now."""
+    """Serves tables until it is stopped, or with `rules.once` until nothing more can be done now.
+
+    `events`: a file that gets every event and decision, see `record`.
+    """
 
     def __init__(
         self,
@@ -103,26 +107,27 @@ class Daemon:
         spark_is_gone: Callable[[], bool] = lambda: False,
         clock: Callable[[], int] = _steady_ms,
         chance: random.Random | None = None,
+        events: Path | None = None,
     ) -> None:
         pools = pools or Pools()
         self._served = dict(tables)
-        self._rules = rules
-        self._retry = retry
         self._observer = observer or Observer()
         self._spark_is_gone = spark_is_gone
         self._clock = clock
         self._chance = chance or random.Random()
-        self._news: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._states = {name: TableState(pool=pools.of(name)) for name in tables}
-        self._leaving: set[str] = set()
-        self._use = QuotaUsage(pools=pools, slots=rules.max_concurrent, began=clock())
+        self._news: SimpleQueue[Event] = SimpleQueue()
+        self._control = Control(
+            rules=rules,
+            retry=retry,
+            use=QuotaUsage(pools=pools, slots=rules.max_concurrent, began=clock()),
+            tables={name: TableState(pool=pools.of(name)) for name in tables},
+        )
+        self._recorder = None if events is None else Recorder(events, self._control)
         self._show_at = 0
         self._snapshot_s = _QUEUED_S
         self._work: dict[tuple[str, str], RunningWork] = {}
-        self._stop: Stop | None = None
-        self._takes = 0
-        self._room_aside = Semaphore(_SUSPENDED_MAX)
-        self._fatal: PhantombaseError | None = None
+        self._suspensions = Semaphore(_SUSPENDED_MAX)
+        self._fatal: Exception | None = None
         self._beat = time.monotonic()
         self.summary = Summary()
         self.pools: tuple[PoolUsage, ...] = ()
@@ -132,23 +137,23 @@ class Daemon:
 
     def stop(self, how: Stop) -> None:
         """Ends the daemon; may be called from a signal handler."""
-        self._news.put(partial(self._stopped, how))
+        self._news.put(Stopped(how=how))
 
     def wake(self, table: str) -> None:
         """The table's doorbell rang: a plan was requested."""
-        self._news.put(partial(self._snapshot_by, table, 0))
+        self._news.put(DoorbellRang(table=table))
 
     def claims_changed(self, table: str) -> None:
         """A process took or released a claim on the table."""
-        self._news.put(partial(self._echo, table))
+        self._news.put(ClaimsChanged(table=table))
 
     def session_changed(self) -> None:
         """The connection to ZooKeeper was made or lost, or the session was lost with its claims."""
-        self._news.put(self._session_changed)
+        self._news.put(SessionChanged())
 
     def assign(self, tables: Mapping[str, Assigned], members: int = 1) -> None:
         """From now on serves these tables and no others. `members`: the daemons that share the quotas of bytes."""
-        self._news.put(partial(self._assigned, tables, members))
+        self._news.put(TablesAssigned(tables=tables, members=members))
 
     @property
     def silent_s(self) -> float:
@@ -159,7 +164,7 @@ class Daemon:
     def trouble(self) -> str | None:
         """Why the daemon cannot work now; None if it can. If only some tables cannot be served, it can."""
         found = None
-        for name, state in tuple(self._states.items()):
+        for name, state in tuple(self._control.tables.items()):
             if (problem := self._trouble_of(name, state)) is None:
                 return None
             found = found or problem
@@ -172,7 +177,7 @@ class Daemon:
 
     def pool_of(self, path: str) -> Pool:
         """The rules for a table; for one that it does not serve, the default rules."""
-        state = self._states.get(path)
+        state = self._control.tables.get(path)
         return Pool() if state is None else state.pool
 
     @property
@@ -192,26 +197,31 @@ class Daemon:
     def run(self) -> Summary:
         """Runs until the end. SparkError: the executor has ended; all claims are released."""
         with (
-            ThreadPoolExecutor(self._rules.max_concurrent + _SUSPENDED_MAX, "work") as workers,
+            ThreadPoolExecutor(self._control.rules.max_concurrent + _SUSPENDED_MAX, "work") as workers,
             ThreadPoolExecutor(_UPKEEP_THREADS, "upkeep") as upkeep,
             ThreadPoolExecutor(_SERVICE_THREADS, "services") as services,
         ):
             self._take_in(0.0, 0.0)  # tables that were assigned before
             while True:
                 self._beat = time.monotonic()
-                now = self._clock()
-                sharing = Sharing(use=self._use, epoch_ms=clock_ms(), upkeeps=self._upkeeps)
-                steps = next_steps(self._states, self._stop, now, self._rules, self._chance.randrange, sharing)
+                at = self._moment()
+                decide = self._control.decide if self._recorder is None else self._recorder.decide
+                steps = decide(at, self._chance.randrange, self._upkeeps)
+                self._let_go()
                 for action in steps.actions:
                     self._act(action, workers, upkeep, services)
                 if steps.ended:
                     break
-                self._show(now)
+                self._show(at)
                 self._take_in(steps.wait_s, time.monotonic() - self._beat)
         if self._fatal is not None:
             raise self._fatal
-        self.summary.left = {n: tuple(p.instant for p in t.pending) for n, t in self._states.items() if t.pending}
+        tables = self._control.tables
+        self.summary.left = {n: tuple(p.instant for p in t.pending) for n, t in tables.items() if t.pending}
         return self.summary
+
+    def _moment(self) -> Moment:
+        return Moment(now_ms=self._clock(), epoch_ms=clock_ms())
 
     @property
     def _upkeeps(self) -> int:
@@ -221,257 +231,190 @@ class Daemon:
     def _take_in(self, wait_s: float, took_s: float) -> None:
         """Waits for an event, then processes all events. `took_s`: how long the turn took."""
         with suppress(Empty):
-            self._news.get(timeout=wait_s)() if wait_s > 0 else self._news.get_nowait()()
+            self._process(self._news.get(timeout=wait_s) if wait_s > 0 else self._news.get_nowait())
             if (rest_s := took_s * _REST) > _REST_MAX_S / 10:
                 time.sleep(min(rest_s, _REST_MAX_S))
             while True:
-                self._news.get_nowait()()
+                self._process(self._news.get_nowait())
 
     def _act(
         self, action: Action, workers: ThreadPoolExecutor, upkeep: ThreadPoolExecutor, services: ThreadPoolExecutor
     ) -> None:
+        served = self._served[action.table]
         match action:
             case Take(table, instant):
-                self._take(table, instant, workers)
+                state = self._control.tables[table]
+                work = self._work[table, instant] = RunningWork(
+                    served=served,
+                    instant=instant,
+                    near=tuple(p.instant for p in islice(state.startable(self._clock()), _NEAR)),
+                    once=self._control.rules.once,
+                    suspensions=self._suspensions,
+                    begun=partial(self._news.put, WorkBegan(table=table, instant=instant)),
+                    suspend=partial(self._news.put, WorkSuspended(table=table, instant=instant)),
+                    wants_slot=partial(self._news.put, SlotWanted(table=table, instant=instant)),
+                )
+                workers.submit(self._execute, table, instant, work)
             case Resume(table, instant):
-                self._resume(table, instant)
+                self._observer.resumed(table)
                 self._work[table, instant].resumed.put(None)
             case Relist(table):
-                self._change(table, busy=True)
-                upkeep.submit(self._timed_snapshot, table, self._served[table].snapshot)
+                upkeep.submit(self._timed_snapshot, table, served)
             case Request(table):
-                self._change(table, busy=True, due=False)
-                upkeep.submit(self._upkeep, table, self._served[table].request, self._requested)
+                upkeep.submit(self._upkeep, table, served.request, partial(_requested, table))
             case Sweep(table):
-                self._change(table, busy=True)
-                upkeep.submit(self._upkeep, table, self._served[table].sweep, self._swept)
+                upkeep.submit(self._upkeep, table, served.sweep, lambda _: Swept(table=table))
             case Serve(table):
-                self._change(table, serving=True)
-                every_s = 0.0 if self._rules.once else self._rules.services_s
-                serve = partial(self._serve, table, every_s)
-                services.submit(self._upkeep, table, serve, self._services_ran, self._services_failed)
-
-    def _take(self, table: str, instant: str, workers: ThreadPoolExecutor) -> None:
-        self._takes += 1
-        state = self._states[table]
-        near = tuple(p.instant for p in islice(state.startable(self._clock()), _NEAR))
-        self._states[table] = state.begin(instant, self._takes)
-        self._use.begin(state.pool, (table, instant), state.log_bytes(instant), self._clock())
-        work = self._work[table, instant] = RunningWork(
-            served=self._served[table],
-            instant=instant,
-            near=near,
-            once=self._rules.once,
-            suspensions=self._room_aside,
-            begun=self._event(self._begun, table, instant),
-            suspend=self._event(self._suspend, table, instant),
-            wants_slot=self._event(self._wants_slot, table, instant),
-        )
-        workers.submit(self._execute, table, instant, work)
+                ran = partial(_services_ran, table)
+                services.submit(self._upkeep, table, partial(self._serve, served), ran, ServicesRan)
 
     # --- in other threads ----------------------------------------------------------------------------------------
 
     def _execute(self, table: str, instant: str, work: RunningWork) -> None:
         with structlog.contextvars.bound_contextvars(table=table, instant=instant):
             ended = work.run()
-        self._news.put(partial(self._ended, table, instant, work, ended))
-
-    def _event(self, change: Callable[[str, str], None], table: str, instant: str) -> Callable[[], None]:
-        """For another thread: puts a change of an instant's state into the queue."""
-        return lambda: self._news.put(partial(change, table, instant))
+        error = ended.error
+        self._news.put(
+            WorkEnded(
+                table=table,
+                instant=instant,
+                bytes_read=None if ended.done is None else ended.done.bytes_read,
+                done_elsewhere=ended.done_elsewhere,
+                claimed=ended.claimed,
+                unknown=ended.unknown,
+                error=None if error is None else str(error),
+                counts=error is not None and classify(error) is not FailureClass.NOTHING,
+                is_fatal=isinstance(error, SparkError) and self._spark_is_gone(),
+            )
+        )
 
     def _upkeep(
         self,
         table: str,
-        do: Callable[[], object],
-        then: Callable[[str, object], None],
-        failed: Callable[[str, Exception], None] | None = None,
+        do: Callable[[], Any],
+        done: Callable[[Any], Event],
+        failed: type[UpkeepFailed | ServicesRan] = UpkeepFailed,
     ) -> None:
+        """Does something on a table, then puts the event of its end into the queue."""
         with structlog.contextvars.bound_contextvars(table=table):
             try:
-                found = do()
+                event = done(do())
             except Exception as error:
                 if not isinstance(error, PhantombaseError):
                     _log.exception("internal_error")
-                self._news.put(partial(failed or self._upkeep_failed, table, error))
-            else:
-                self._news.put(partial(then, table, found))
+                event = failed(table=table, error=str(error))
+        self._news.put(event)
 
-    def _serve(self, table: str, every_s: float) -> tuple[ServiceDone, ...]:
+    def _serve(self, served: Served) -> tuple[ServiceDone, ...]:
         """Tables wait here for a thread; once the daemon is stopped, none is served any more."""
-        return () if self._is_stopping() else self._served[table].serve(every_s, self._is_stopping)
+        rules = self._control.rules
+        every_s = 0.0 if rules.once else rules.services_s
+        return () if self._is_stopping() else served.serve(every_s, self._is_stopping)
 
     def _is_stopping(self) -> bool:
-        return self._stop is not None
+        return self._control.stop is not None
 
-    def _timed_snapshot(self, table: str, snapshot: Callable[[], object]) -> None:
+    def _timed_snapshot(self, table: str, served: Served) -> None:
         """Takes a snapshot and updates the mean duration: an estimate, which concurrent threads may overwrite."""
         began = time.monotonic()
-        self._upkeep(table, snapshot, self._snapshot_taken)
+        self._upkeep(table, served.snapshot, lambda seen: SnapshotTaken(table=table, seen=seen))
         self._snapshot_s += (time.monotonic() - began - self._snapshot_s) * _LATEST
 
-    # --- changes of the state, in the loop's thread --------------------------------------------------------------
+    # --- events, in the loop's thread ----------------------------------------------------------------------------
 
-    def _change(self, table: str, **fields: object) -> None:
-        self._states[table] = replace(self._states[table], **fields)  # type: ignore[arg-type]
-
-    def _snapshot_taken(self, table: str, found: object) -> None:
-        assert isinstance(found, SeenTable)
-        now = self._clock()
-        self.summary.problems.pop(table, None)
-        pending = tuple(_on_clock(p, now - clock_ms()) for p in found.pending)
-        self._states[table] = self._states[table].after_snapshot(pending, found.claimed, now, self._poll_ms)
-        self._change(table, due=found.due and self._stop is None, available=self._served[table].claims.available)
-        parked = sum(isinstance(p.readiness, Parked) for p in found.pending)
-        self._observer.snapshot_taken(table, len(found.pending), parked, found.oldest_s)
-        self._observer.trouble(table, None)
-
-    def _requested(self, table: str, found: object) -> None:
-        assert isinstance(found, Scheduled)
-        if found.instant is not None:
-            _log.info("requested", table=table, instant=found.instant, why=found.why)
-        self._change(table, busy=False)
-        self._snapshot_by(table, 0)
-
-    def _swept(self, table: str, _: object) -> None:
-        self._change(table, busy=False, sweep_at=self._clock() + round(self._rules.sweep_s * 1000))
-
-    def _services_ran(self, table: str, found: object) -> None:
-        assert isinstance(found, tuple)
-        for done in found:
-            self._observer.served(table, done)
-            if done.failed or done.instants or done.files:
-                self.summary.services.append((table, done))
-        after = _NEVER_MS if self._rules.once else self._clock() + round(self._rules.services_s * 1000)
-        self._change(table, serving=False, serve_at=after)
-
-    def _services_failed(self, table: str, error: Exception) -> None:
-        """The services could not begin."""
-        _log.warning("services_failed", table=table, error=str(error))
-        self.summary.problems[table] = str(error)
-        self._services_ran(table, ())
-
-    def _upkeep_failed(self, table: str, error: Exception) -> None:
-        if self.summary.problems.get(table) != str(error):
-            _log.warning("table_trouble", table=table, error=str(error))
-        self.summary.problems[table] = str(error)
-        self._observer.trouble(table, str(error))
-        self._states[table] = self._states[table].after_trouble(self._clock(), self._poll_ms)
-
-    def _begun(self, table: str, instant: str) -> None:
-        requested = self._states[table].requested_ms(instant)
-        self._observer.started(table, None if requested is None else max(0, clock_ms() - requested) / 1000)
-
-    def _suspend(self, table: str, instant: str) -> None:
-        self._states[table] = self._states[table].suspend(instant)
-        self._observer.suspend(table)
-        if self._stop is not None:
-            self._work[table, instant].stop("the end of its daemon")
-
-    def _resume(self, table: str, instant: str) -> None:
-        if instant in self._states[table].suspended:
-            self._states[table] = self._states[table].resume(instant)
-            self._observer.resumed(table)
-
-    def _wants_slot(self, table: str, instant: str) -> None:
-        self._states[table] = self._states[table].wants_slot(instant)
-
-    def _ended(self, table: str, instant: str, work: RunningWork, ended: Ended) -> None:
-        del self._work[table, instant]
-        read = None if ended.done is None else ended.done.bytes_read
-        self._use.end(self._states[table].pool, (table, instant), read, self._clock())
-        self._resume(table, instant)
-        state = self._states[table] = self._states[table].end(instant)
-        if ended.claimed:
-            self._change(table, claimed=state.claimed | {instant})
-        elif ended.unknown:
-            self._postpone(table, instant)
-        elif ended.error is not None:
-            self._failed(table, instant, ended.error)
-        else:
-            gone = ended.done_elsewhere | {instant}
-            self._change(table, pending=tuple(p for p in state.pending if p.instant not in gone))
-            self._postpone(table, instant)  # a restore may make it pending again: then it must not be tried in a loop
-        if ended.done is not None:
-            self.summary.done.append((table, ended.done))
-        if work.held is not None:
-            self._observer.finished(table, ended.done)
-        if not self._states[table].is_startable(self._clock()):
-            self._snapshot_by(table, 0)
-
-    def _failed(self, table: str, instant: str, error: Exception) -> None:
-        weight = classify(error)
-        self._postpone(table, instant)
-        if weight is not FailureClass.NOTHING:
-            self._observer.failed(table)
-            self.summary.failed.append((table, instant, str(error)))
-        if isinstance(error, SparkError) and self._spark_is_gone():
-            self._fatal = error
-            self._stopped(Stop.HAND_OVER)
-
-    def _postpone(self, table: str, instant: str) -> None:
-        """Does not try the instant for a while. A daemon that runs once never tries it again, or it would never end."""
-        until = _NEVER_MS if self._rules.once else self._clock() + round(self._retry.backoff_s * 1000)
-        self._change(table, postponed={**self._states[table].postponed, instant: until})
-
-    def _assigned(self, tables: Mapping[str, Assigned], members: int) -> None:
-        self._use.members = members
-        for name in self._states.keys() - tables.keys():
-            self._change(name, leaving=True)
-            self._leaving.add(name)
-        for name, one in tables.items():
-            if name not in self._states:
-                self._served[name], self._states[name] = one.served, TableState(pool=one.pool)
-            elif name in self._leaving:
-                self._leaving.discard(name)
-                self._change(name, leaving=False)
+    def _process(self, event: Event) -> None:
+        """Changes the state by an event, then does what follows from it outside of the state."""
+        match event:
+            case SnapshotTaken(table=table):
+                event = replace(event, available=self._served[table].claims.available)
+            case SessionChanged():
+                event = SessionChanged(available={name: one.claims.available for name, one in self._served.items()})
+            case TablesAssigned(tables=tables):
+                for name, one in tables.items():
+                    self._served.setdefault(name, one.served)
+            case WorkEnded(table=table, instant=instant) if instant in self._control.tables[table].suspended:
+                self._observer.resumed(table)
+        at = self._moment()
+        if self._recorder is not None:
+            self._recorder.event(event, at)
+        self._control.apply(event, at)
+        self._follow(event, at)
         self._let_go()
 
-    def _let_go(self) -> None:
-        """Removes the tables that are not served any more and have no work in progress."""
-        for name in [n for n in self._leaving if self._states[n].idle]:
-            self._leaving.discard(name)
-            del self._states[name]
-            self._served.pop(name).close()
-            self.summary.problems.pop(name, None)
-            self._observer.forget(name)
+    def _follow(self, event: Event, at: Moment) -> None:
+        match event:
+            case SnapshotTaken(table=table, seen=seen):
+                self.summary.problems.pop(table, None)
+                parked = sum(isinstance(p.readiness, Parked) for p in seen.pending)
+                self._observer.snapshot_taken(table, len(seen.pending), parked, seen.oldest_s)
+                self._observer.trouble(table, None)
+            case UpkeepFailed(table=table, error=error):
+                if self.summary.problems.get(table) != error:
+                    _log.warning("table_trouble", table=table, error=error)
+                self.summary.problems[table] = error
+                self._observer.trouble(table, error)
+            case PlanRequested(table=table, instant=str(instant), why=why):
+                _log.info("requested", table=table, instant=instant, why=why)
+            case ServicesRan(table=table, error=None, done=done):
+                for one in done:
+                    self._observer.served(table, one)
+                self.summary.services.extend((table, one) for one in done if one.failed or one.instants or one.files)
+            case ServicesRan(table=table, error=str(error)):
+                _log.warning("services_failed", table=table, error=error)
+                self.summary.problems[table] = error
+            case WorkBegan(table=table, instant=instant):
+                requested = self._control.tables[table].requested_ms(instant)
+                self._observer.started(table, None if requested is None else max(0, at.epoch_ms - requested) / 1000)
+            case WorkSuspended(table=table, instant=instant):
+                self._observer.suspend(table)
+                if self._is_stopping():
+                    self._work[table, instant].stop("the end of its daemon")
+            case WorkEnded():
+                self._ended(event)
+            case SessionChanged(available=available):
+                self._session_changed(available.values())
+            case Stopped(how=how):
+                self._stopped(how)
 
-    def _show(self, now: int) -> None:
-        if self._leaving:
-            self._let_go()
-        if now < self._show_at:
-            return
-        self._show_at = now + _SHOW_MS
-        self.pools = self._use.shown(now, clock_ms())
-        for one in self.pools:
-            self._observer.pool(one)
+    def _ended(self, event: WorkEnded) -> None:
+        work = self._work.pop((event.table, event.instant))
+        assert work.ended is not None
+        if work.ended.done is not None:
+            self.summary.done.append((event.table, work.ended.done))
+        if event.counts:
+            self._observer.failed(event.table)
+            self.summary.failed.append((event.table, event.instant, str(event.error)))
+        if work.held is not None:
+            self._observer.finished(event.table, work.ended.done)
+        if event.is_fatal:
+            self._fatal = work.ended.error
+            self._stopped(Stop.HAND_OVER)
 
-    def _snapshot_by(self, table: str, moment: int) -> None:
-        if table in self._states:  # else a doorbell or claim of a table that is not served any more
-            self._change(table, snapshot_at=min(self._states[table].snapshot_at, moment))
-
-    def _echo(self, table: str) -> None:
-        if table in self._states and not self._states[table].is_startable(self._clock()):
-            self._snapshot_by(table, self._clock() + round(_ECHO_S * 1000))
-
-    def _session_changed(self) -> None:
+    def _session_changed(self, available: Iterable[bool]) -> None:
         for (table, instant), work in self._work.items():
             if work.held is not None and work.held.lost and not work.limit.closed:
                 _log.warning("claim_lost", table=table, instant=instant)
                 work.stop("the loss of its claim")
-        for name, served in self._served.items():
-            self._observer.zookeeper(served.claims.available)
-            self._change(name, available=served.claims.available)
-            if served.claims.available:
-                self._snapshot_by(name, 0)
+        for one in available:
+            self._observer.zookeeper(one)
 
     def _stopped(self, how: Stop) -> None:
-        self._stop = how
         _log.info("stopping", how=how.value, running=len(self._work))
         for (table, instant), work in self._work.items():
-            if how is Stop.HAND_OVER or instant in self._states[table].suspended:
+            if how is Stop.HAND_OVER or instant in self._control.tables[table].suspended:
                 work.stop("the end of its daemon")
 
-    @property
-    def _poll_ms(self) -> int:
-        return round(self._rules.poll_s * 1000)
+    def _let_go(self) -> None:
+        while self._control.gone:
+            name = self._control.gone.pop()
+            self._served.pop(name).close()
+            self.summary.problems.pop(name, None)
+            self._observer.forget(name)
+
+    def _show(self, at: Moment) -> None:
+        if at.now_ms < self._show_at:
+            return
+        self._show_at = at.now_ms + _SHOW_MS
+        self.pools = self._control.use.shown(at.now_ms, at.epoch_ms)
+        for one in self.pools:
+            self._observer.pool(one)

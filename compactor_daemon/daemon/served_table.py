@@ -49,17 +49,7 @@ from ..services.options import ServiceOptions
 from ..services.serve import ServiceDone, last_runs, note_runs, serve_table
 from ..services.serve import due as due_services
 from .dispatch import DaemonOrder
-from .table_state import Pending
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeenTable:
-    """What a snapshot found: pending instants, earliest first, claimed ones, if a plan is due. `oldest_s`: an age."""
-
-    pending: tuple[Pending, ...]
-    claimed: frozenset[str]
-    due: bool
-    oldest_s: float | None
+from .table_state import Pending, SeenTable
 
 
 class Served(Protocol):

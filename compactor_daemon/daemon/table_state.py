@@ -23,6 +23,17 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeenTable:
+    """What a snapshot found: the pending instants, earliest first, the claimed instants, and whether a plan is due.
+    `oldest_s`: age of the oldest pending instant in seconds, see `Clock.oldest`."""
+
+    pending: tuple[Pending, ...]
+    claimed: frozenset[str]
+    due: bool
+    oldest_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
     """What the daemon knows about a table. Times in ms of the loop's clock.
 

@@ -53,18 +53,20 @@ class RunningWork:
     held: HeldClaim | None = None
     limit: Limit = field(default_factory=Limit)
     resumed: SimpleQueue[None] = field(default_factory=lambda: SimpleQueue())
+    ended: Ended | None = None
 
     def stop(self, why: str) -> None:
         """Stops the work, unless the compaction is decided already."""
         self.limit.close(0.0, why)
 
     def run(self) -> Ended:
-        """Claims and executes the instant. Never raises: any error is in the result."""
+        """Claims and executes the instant; the result is `ended`, too. Never raises: any error is in the result."""
         try:
-            return self._claimed_and_executed()
+            self.ended = self._claimed_and_executed()
         except Exception as error:
             self._note_failure(error)
-            return Ended(error=error)
+            self.ended = Ended(error=error)
+        return self.ended
 
     def _claimed_and_executed(self) -> Ended:
         served, instant = self.served, self.instant

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import WaitScope
 from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Limit
-from phantombase.compactor_daemon.attempt.failures import RetryOptions, Waits, WorkNote
+from phantombase.compactor_daemon.attempt.failures import Parked, RetryOptions, Waits, WorkNote
 from phantombase.compactor_daemon.daemon import loop
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Stop
-from phantombase.compactor_daemon.daemon.loop import Assigned, Daemon
-from phantombase.compactor_daemon.daemon.served_table import SeenTable
-from phantombase.compactor_daemon.daemon.table_state import Pending
+from phantombase.compactor_daemon.daemon.events import Assigned, SessionChanged, SnapshotTaken, Stopped
+from phantombase.compactor_daemon.daemon.loop import Daemon
+from phantombase.compactor_daemon.daemon.record import as_record
+from phantombase.compactor_daemon.daemon.table_state import Pending, SeenTable
 from phantombase.compactor_daemon.daemon.work import Observer, Summary
 from phantombase.compactor_daemon.fleet.claims import Claim
-from phantombase.compactor_daemon.fleet.pools import Pool
+from phantombase.compactor_daemon.fleet.pools import Hours, Pool, Pools
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import ServiceDone
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError
+from phantombase.timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError, UsageError
 from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import Requested, Scheduled
+from tests.support.replayed_daemon import replay, value_of
 
 WAIT_S = 60.0
 
@@ -165,6 +170,21 @@ class Clock:
         return self.now_ms
 
 
+_RECORDS: list[Path] = []
+
+
+@pytest.fixture(autouse=True)
+def _each_daemon_is_replayed(tmp_path: Path) -> Iterator[None]:
+    """What each daemon of these tests did, it does again from the record of its events alone."""
+    _RECORDS.append(tmp_path / "events")
+    yield
+    record = _RECORDS.pop()
+    if record.exists():
+        runs = list(replay(record.read_text().splitlines()))
+        assert [one.differs for one in runs] == [None] * len(runs)
+        assert any(one.actions for one in runs)
+
+
 def daemon_of(
     *tables: FakeTable,
     observer: Observer | None = None,
@@ -181,6 +201,7 @@ def daemon_of(
         observer=observer,
         spark_is_gone=lambda: gone,
         clock=clock,
+        events=_RECORDS[-1],
     )
 
 
@@ -199,9 +220,9 @@ class Running:
     def goes_round(self) -> None:
         """Waits until the loop has taken in all news of before, and what came of them, in some turns."""
         for _ in range(3):
-            turned = threading.Event()
-            self.daemon._news.put(turned.set)
-            assert turned.wait(WAIT_S)
+            turn = self.daemon._beat
+            self.daemon.wake("no table")
+            until(lambda turn=turn: self.daemon._beat != turn)  # type: ignore[misc]
 
     def end(self, how: Stop) -> Summary:
         self.daemon.stop(how)
@@ -264,7 +285,7 @@ def test_what_is_done_around_it_is_seen_at_once() -> None:
     daemon = daemon_of(table)
     daemon.run()
     assert table.tried == ["099"]
-    assert daemon._takes < 10
+    assert daemon._control.takes < 10
 
 
 def test_a_failure_is_kept_and_the_others_go_on() -> None:
@@ -577,7 +598,7 @@ def test_what_has_waited_takes_no_slot_that_another_holds() -> None:
     runs = Running(daemon_of(slow, other, once=False, max_concurrent=1, sweep_s=300.0))
     until(busy.is_set)
     write.set()
-    until(lambda: runs.daemon._states["a"].resumable != frozenset())
+    until(lambda: runs.daemon._control.tables["a"].resumable != frozenset())
     runs.goes_round()
     free.set()
     until(lambda: not slow.pending and not other.pending)
@@ -818,3 +839,49 @@ def test_looks_that_are_quick_are_queued_in_greater_numbers(look_s: float, monke
     daemon = daemon_of(*tables, poll_s=60.0)
     daemon.run()
     assert (daemon._upkeeps > 16) is (look_s == 0.0)
+
+
+def test_a_record_shows_where_decisions_differ(tmp_path: Path) -> None:
+    """A day is recorded, half a line included; without its first snapshot nothing would have been claimed."""
+    _RECORDS[-1].write_bytes(b'{"at": [1')
+    daemon_of(FakeTable("a", "1", "2")).run()
+    lines = _RECORDS[-1].read_text().splitlines()
+    first = next(n for n, line in enumerate(lines) if '"SnapshotTaken"' in line)
+    (run,) = replay(lines[:first] + lines[first + 1 :])
+    assert run.differs is not None
+    number, recorded, now = run.differs
+    assert first < number
+    assert recorded != now
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Pending(instant="1", requested_ms=None, readiness=Waits(7), log_bytes=3),
+        Pending(instant="1", readiness=Parked("a reason")),
+        Pools(
+            pools=(Pool(match="a*", hours=Hours.parse("22:00-06:00 Europe/Berlin"), schedule=ScheduleOptions()),),
+            exclude=("b",),
+        ),
+        SnapshotTaken(
+            table="a", seen=SeenTable(pending=(), claimed=frozenset({"2", "1"}), due=True, oldest_s=1.5), available=True
+        ),
+        SessionChanged(available={"a": True, "b": False}),
+        Stopped(how=Stop.HAND_OVER),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_recorded_comes_back(value: object) -> None:
+    assert value_of(json.loads(json.dumps(as_record(value)))) == value
+
+
+def test_a_file_for_events_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="the file for events cannot be written"):
+        Daemon({}, Rules(), RetryOptions(), events=tmp_path / "no folder" / "events")
+
+
+def test_a_full_disk_ends_the_record_and_not_the_daemon(caplog: pytest.LogCaptureFixture) -> None:
+    table = FakeTable("a", "1")
+    summary = Daemon({"a": table}, Rules(once=True, poll_s=0.05), RetryOptions(), events=Path("/dev/full")).run()
+    assert len(summary.done) == 1
+    assert caplog.text.count("events_not_recorded") == 1

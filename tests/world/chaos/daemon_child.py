@@ -52,6 +52,7 @@ def run_child(argv: list[str], log: Path, switches: Switches, lock_session_s: fl
     _spoil_calls(switches)
     _watch(switches)
     _shorten_locks(lock_session_s)
+    os.environ["PHANTOMBASE_EVENTS"] = str(log.with_suffix(".events"))
     sys.argv = ["compactor-daemon", *argv]
     main()
 

@@ -50,7 +50,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
         try:
             played = play(folder, seed, min(SECONDS, _ROUND_S))
         except BaseException as error:
-            error.add_note(f"PHANTOMBASE_CHAOS_SEED={seed}, logs in {folder}")
+            error.add_note(f"PHANTOMBASE_CHAOS_SEED={seed}, logs and .events (support/replayed_daemon) in {folder}")
             raise
         print(f"seed {seed}: {played.counts}", flush=True)
         if last is not None:
@@ -77,7 +77,7 @@ def test_a_long_time(tmp_path: Path) -> None:
     try:
         played = play(tmp_path, SEED, SOAK_S)
     except BaseException as error:
-        error.add_note(f"PHANTOMBASE_CHAOS_SEED={SEED}, logs in {tmp_path}")
+        error.add_note(f"PHANTOMBASE_CHAOS_SEED={SEED}, logs and .events (support/replayed_daemon) in {tmp_path}")
         raise
     print(f"seed {SEED}: {played.counts}", flush=True)
     assert played.counts["compactions"] > 0

@@ -13,7 +13,7 @@ SERVICES: tuple[Mutant, ...] = (
     (_DISPATCH, "not any(t.busy or t.serving for t in tables.values())", "not any(t.busy for t in tables.values())", "dispatch"),
     (_DISPATCH, "        and t.available\n        and not (t.serving or", "        and not (t.serving or", "dispatch"),
     (_DISPATCH, "    moments += [t.serve_at for t in tables.values() if rules.services and not t.serving]\n", "", "dispatch"),
-    ("compactor_daemon/daemon/loop", "every_s = 0.0 if self._rules.once else self._rules.services_s", "every_s = self._rules.services_s", "daemon"),
+    ("compactor_daemon/daemon/loop", "every_s = 0.0 if rules.once else rules.services_s", "every_s = rules.services_s", "daemon"),
     (f"{_SERVICES}/serve", "not 0 <= now_ms - runs[s].at_ms <", "not now_ms - runs[s].at_ms <", "services"),
     (f"{_SERVICES}/serve", "runs = last_runs(storage) | {", "runs = {", "services"),
     (f"{_SERVICES}/serve", "s not in runs or", "all(other not in runs for other in Service) or", "services"),

@@ -1,0 +1,170 @@
+"""What a daemon knows and decides: `apply` changes its state by an event, `decide` begins the next actions (no I/O).
+
+The same events and decisions at the same moments give the same state: a record of them can be replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from ..attempt.failures import RetryOptions, Waits
+from ..fleet.pools import Pool, QuotaUsage
+from .dispatch import Action, NextSteps, Relist, Request, Resume, Rules, Serve, Sharing, Stop, Sweep, Take, next_steps
+from .events import (
+    ClaimsChanged,
+    DoorbellRang,
+    Event,
+    Moment,
+    PlanRequested,
+    ServicesRan,
+    SessionChanged,
+    SlotWanted,
+    SnapshotTaken,
+    Stopped,
+    Swept,
+    TablesAssigned,
+    UpkeepFailed,
+    WorkBegan,
+    WorkEnded,
+    WorkSuspended,
+)
+from .table_state import Pending, TableState
+
+_NEVER_MS = 1 << 62
+_ECHO_MS = 500
+"""How soon a table has a snapshot after its claims changed: not at once, since many busy daemons change them often."""
+
+
+def _on_clock(pending: Pending, at: Moment) -> Pending:
+    """Converts the time until which an instant waits, from the machine's clock to the loop's."""
+    match pending.readiness:
+        case Waits(until_ms):
+            return replace(pending, readiness=Waits(until_ms + at.now_ms - at.epoch_ms))
+    return pending
+
+
+def _by(moment_ms: int, state: TableState) -> TableState:
+    """The next snapshot is taken by this time at the latest."""
+    return replace(state, snapshot_at=min(state.snapshot_at, moment_ms))
+
+
+@dataclass(slots=True, kw_only=True)
+class Control:
+    """See the module. `gone`: tables that were let go since the caller last emptied the list."""
+
+    rules: Rules
+    retry: RetryOptions
+    use: QuotaUsage
+    tables: dict[str, TableState]
+    stop: Stop | None = None
+    gone: list[str] = field(default_factory=list)
+    takes: int = 0
+    _leaving: set[str] = field(default_factory=set)
+
+    def decide(self, at: Moment, pick: Callable[[int], int], upkeeps: int) -> NextSteps:
+        """The next actions, see `next_steps`; in the state they have begun. `upkeeps`: see `Sharing`."""
+        self._let_go()
+        sharing = Sharing(use=self.use, epoch_ms=at.epoch_ms, upkeeps=upkeeps)
+        steps = next_steps(self.tables, self.stop, at.now_ms, self.rules, pick, sharing)
+        for action in steps.actions:
+            self.tables[action.table] = self._begun(action, self.tables[action.table], at)
+        return steps
+
+    def _begun(self, action: Action, state: TableState, at: Moment) -> TableState:
+        match action:
+            case Take(table, instant):
+                self.takes += 1
+                self.use.begin(state.pool, (table, instant), state.log_bytes(instant), at.now_ms)
+                return state.begin(instant, self.takes)
+            case Resume(_, instant):
+                return state.resume(instant)
+            case Request():
+                return replace(state, busy=True, due=False)
+            case Serve():
+                return replace(state, serving=True)
+            case Relist() | Sweep():
+                return replace(state, busy=True)
+
+    def apply(self, event: Event, at: Moment) -> None:
+        """Changes the state by an event."""
+        match event:
+            case Stopped(how=how):
+                self.stop = how
+            case TablesAssigned():
+                self._assigned({name: one.pool for name, one in event.tables.items()}, event.members)
+            case SessionChanged(available=available):
+                for name in available.keys() & self.tables.keys():
+                    state = replace(self.tables[name], available=available[name])
+                    self.tables[name] = _by(0, state) if available[name] else state
+            case DoorbellRang(table=table) | ClaimsChanged(table=table) if table not in self.tables:
+                pass  # it is not served any more
+            case _:
+                self.tables[event.table] = self._changed(event, self.tables[event.table], at)
+
+    def _changed(self, event: Event, state: TableState, at: Moment) -> TableState:
+        """The state of a table after an event of it."""
+        now, poll_ms = at.now_ms, round(self.rules.poll_s * 1000)
+        match event:
+            case SnapshotTaken(seen=seen, available=available):
+                pending = tuple(_on_clock(p, at) for p in seen.pending)
+                state = state.after_snapshot(pending, seen.claimed, now, poll_ms)
+                return replace(state, due=seen.due and self.stop is None, available=available)
+            case UpkeepFailed():
+                return state.after_trouble(now, poll_ms)
+            case PlanRequested():
+                return _by(0, replace(state, busy=False))
+            case Swept():
+                return replace(state, busy=False, sweep_at=now + round(self.rules.sweep_s * 1000))
+            case ServicesRan():
+                after = _NEVER_MS if self.rules.once else now + round(self.rules.services_s * 1000)
+                return replace(state, serving=False, serve_at=after)
+            case WorkSuspended(instant=instant):
+                return state.suspend(instant)
+            case SlotWanted(instant=instant):
+                return state.wants_slot(instant)
+            case WorkEnded():
+                return self._ended(event, state, at)
+            case DoorbellRang():
+                return _by(0, state)
+            case ClaimsChanged():
+                return state if state.is_startable(now) else _by(now + _ECHO_MS, state)
+        assert isinstance(event, WorkBegan)
+        return state
+
+    def _ended(self, event: WorkEnded, state: TableState, at: Moment) -> TableState:
+        self.use.end(state.pool, (event.table, event.instant), event.bytes_read, at.now_ms)
+        state = state.end(event.instant)
+        if event.claimed:
+            state = replace(state, claimed=state.claimed | {event.instant})
+        else:
+            if not event.unknown and event.error is None:
+                done = event.done_elsewhere | {event.instant}
+                state = replace(state, pending=tuple(p for p in state.pending if p.instant not in done))
+            # Not tried for a while, also after a success: a restore may make it pending again, and then it must not be
+            # tried in a loop. A daemon that runs once never tries it again, or it would never end.
+            until = _NEVER_MS if self.rules.once else at.now_ms + round(self.retry.backoff_s * 1000)
+            state = replace(state, postponed={**state.postponed, event.instant: until})
+        if event.is_fatal:
+            self.stop = Stop.HAND_OVER
+        return state if state.is_startable(at.now_ms) else _by(0, state)
+
+    def _assigned(self, pools: Mapping[str, Pool], members: int) -> None:
+        self.use.members = members
+        for name in self.tables.keys() - pools.keys():
+            self.tables[name] = replace(self.tables[name], leaving=True)
+            self._leaving.add(name)
+        for name, pool in pools.items():
+            if name not in self.tables:
+                self.tables[name] = TableState(pool=pool)
+            elif name in self._leaving:
+                self._leaving.discard(name)
+                self.tables[name] = replace(self.tables[name], leaving=False)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Removes the tables that are not served any more and have no work in progress."""
+        for name in [n for n in self._leaving if self.tables[n].idle]:
+            self._leaving.discard(name)
+            del self.tables[name]
+            self.gone.append(name)
