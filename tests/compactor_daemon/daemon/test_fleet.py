@@ -278,7 +278,7 @@ def test_books_that_do_not_balance_park_at_once(tmp_path: Path, zookeeper: ZooKe
     wrong = Fails(lambda _: LedgerError("the books do not balance"))
     with daemon_on(table, zookeeper=zookeeper, runner=wrong, once=False, poll_s=0.1) as daemon, at_work(daemon):
         wait_until(lambda: bool(read_failures(open_table(table).storage, pending(table)[0])), WAIT_S)
-        wait_until(lambda: not daemon._states[str(table)].is_startable(0), WAIT_S)
+        wait_until(lambda: not daemon._control.tables[str(table)].is_startable(0), WAIT_S)
     assert len(wrong.tried) == 1
     assert pending(table) != []
 
