@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.compaction_plan import CompactionPlan, planned_paths
@@ -18,6 +19,8 @@ from ..attempt.failures import Failure, read_failures
 from ..attempt.hudi_executors import ForeignTrace, foreign_trace
 from ..attempt.outcome import REVOKED, Outcome, is_revoked, read_outcomes, why_revoked
 from ..attempt.validity import Assessment, Evidence, assess, evidence_of_planned, validity_of
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,50 +43,40 @@ class InstantSnapshot:
 def pending_snapshots(table: Table, timeline: Timeline) -> dict[str, InstantSnapshot | PhantombaseError]:
     """The pending compactions by instant, earliest first. If one cannot be read, its error takes its place."""
     listings: dict[str, Mapping[str, Entry]] = {}
-    seen = _seen(table)
-    return {i.requested_time: _instant(table, i, listings, seen) for i in timeline.pending_merges}
+    seen = _or_error(partial(evidence_of_planned, table))
+    return {i.requested_time: _or_error(partial(_instant, table, i, listings, seen)) for i in timeline.pending_merges}
 
 
-def _seen(table: Table) -> Evidence | PhantombaseError:
+def _or_error(read: Callable[[], T], kind: type[PhantombaseError] = PhantombaseError) -> T | PhantombaseError:
     try:
-        return evidence_of_planned(table)
-    except PhantombaseError as error:
+        return read()
+    except kind as error:
         return error
 
 
 def _instant(
     table: Table, pending: Instant, listings: dict[str, Mapping[str, Entry]], seen: Evidence | PhantombaseError
-) -> InstantSnapshot | PhantombaseError:
+) -> InstantSnapshot:
     storage, instant = table.storage, pending.requested_time
-    try:
-        plan = table.compaction_plan(instant)
-        partitions = {o.partition_path for o in plan.operations}
-        for partition in partitions - listings.keys():
-            listings[partition] = {e.name: e for e in storage.list(partition)}
-        outcomes = _outcomes(storage, instant)
-        revoked = {n for n in outcomes if is_revoked(storage, instant, n)} if isinstance(outcomes, dict) else set()
-        return InstantSnapshot(
-            file_groups=len(plan.operations),
-            input_bytes=_input_bytes(plan, instant, listings),
-            outcomes=_kinds(outcomes, revoked),
-            heartbeat=read_heartbeat(storage, instant),
-            trace=foreign_trace(table, instant, partitions),
-            failures=read_failures(storage, instant),
-            assessment=_assessment(table, pending, outcomes, revoked, seen),
-            revoked_why=_revoked_why(storage, instant, outcomes, revoked),
-        )
-    except PhantombaseError as error:
-        return error
+    plan = table.compaction_plan(instant)
+    partitions = {o.partition_path for o in plan.operations}
+    for partition in partitions - listings.keys():
+        listings[partition] = {e.name: e for e in storage.list(partition)}
+    outcomes = _or_error(partial(read_outcomes, storage, instant), MalformedError)
+    revoked = {n for n in outcomes if is_revoked(storage, instant, n)} if isinstance(outcomes, dict) else set()
+    return InstantSnapshot(
+        file_groups=len(plan.operations),
+        input_bytes=_input_bytes(plan, instant, listings),
+        outcomes=_kinds(outcomes, revoked),
+        heartbeat=read_heartbeat(storage, instant),
+        trace=foreign_trace(table, instant, partitions),
+        failures=read_failures(storage, instant),
+        assessment=_assessment(table, pending, outcomes, revoked, seen),
+        revoked_why=_revoked_why(storage, instant, outcomes, revoked),
+    )
 
 
 _Outcomes: TypeAlias = dict[int, Outcome | None] | PhantombaseError
-
-
-def _outcomes(storage: Storage, instant: str) -> _Outcomes:
-    try:
-        return read_outcomes(storage, instant)
-    except MalformedError as error:
-        return error
 
 
 def _kinds(outcomes: _Outcomes, revoked: set[int]) -> Mapping[int, str | None] | PhantombaseError:
@@ -98,16 +91,9 @@ def _assessment(
     """The assessment, read without the lock: like the entire snapshot, it may be out of date at once."""
     if isinstance(outcomes, PhantombaseError):
         return outcomes
-    decided = [
-        outcome.decision
-        for n, outcome in outcomes.items()
-        if n not in revoked and outcome is not None and outcome.decision is not None
-    ]
-    try:
-        if decided:
-            return validity_of(table, decided[0])
-    except PhantombaseError as error:
-        return error
+    valid = (outcome for n, outcome in outcomes.items() if n not in revoked and outcome is not None)
+    if (decision := next((outcome.decision for outcome in valid if outcome.decision is not None), None)) is not None:
+        return _or_error(partial(validity_of, table, decision))
     return seen if isinstance(seen, PhantombaseError) else assess(pending, (), "", seen)
 
 

@@ -15,7 +15,7 @@ import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -79,16 +79,14 @@ class Ordered:
 class OrderRunner:
     """Runs commands of the program `command`. After one died, the next continues from what it left."""
 
-    def __init__(
-        self, command: Sequence[str], storage_options: Given = None, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, command: Sequence[str], storage_options: Given = None) -> None:
         options = StorageOptions.of(storage_options)
         self._command = tuple(command)
         self._more = [
             word for name, value in options.without_secrets for word in ("--storage-option", f"{name}={value}")
         ]
         # Rich breaks lines at the width of a terminal; here is no terminal.
-        self._environment = {**(environment or os.environ), **options.secret_variables, "COLUMNS": "500"}
+        self._environment = {**os.environ, **options.secret_variables, "COLUMNS": "500"}
         self._ordered: dict[str, deque[Ordered]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 

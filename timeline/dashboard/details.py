@@ -202,11 +202,5 @@ def _kind(error: str, count: int, failed: Iterable[Row]) -> Row:
     last = min(
         (one for one in failed if one["failures"]["error"] == error), key=lambda one: one["failures"]["last_s"] or 0.0
     )
-    return {
-        "error": error,
-        "compactions": count,
-        "served_as": last["served_as"],
-        "instant": last["instant"],
-        "what": last["failures"]["what"],
-        "last_s": last["failures"]["last_s"],
-    }
+    row = {"error": error, "compactions": count, "served_as": last["served_as"], "instant": last["instant"]}
+    return {**row, "what": last["failures"]["what"], "last_s": last["failures"]["last_s"]}

@@ -8,18 +8,7 @@
                                          /metrics                             for Prometheus
 /t/<name>/actions/<order>                /api/tables/<name>/actions/<order>   POST: see `actions`
 
-A visitor without the token gets only the form for the token.
-
-The metrics, whose label is the table's path:
-
-phantombase_pending, _oldest_pending_seconds, _table_up         as of the daemon
-phantombase_health                                              0 ok, 1 late, 2 stuck, 3 broken
-phantombase_backlog_log_bytes, _log_files, _file_groups         logs in no plan yet, and their file groups
-phantombase_log_bytes, _base_bytes, _log_files_max              what readers merge
-phantombase_delta_commits_since_request                         of a compaction
-phantombase_last_compaction_timestamp_seconds, _last_write_...  when they were requested
-phantombase_service_state_bytes, _service_loads_total, _service_load_seconds_total    of the service itself
-"""
+A visitor without the token gets only the form for the token. The label of metrics is the table's path."""
 
 from __future__ import annotations
 

@@ -41,10 +41,8 @@ class PartitionWalk:
     """Partitions at or under some folders, depth first; folders in the order given, names in alphabetical order. A
     missing folder counts as a partition without entries. `rest`: folders not visited yet, in order."""
 
-    def __init__(self, storage: Storage, config: TableConfig, folders: Iterable[Waiting], ahead: int = AHEAD) -> None:
-        self._storage, self._config = storage, config
-        self._ahead = ahead
-        self._todo = deque(folders)
+    def __init__(self, storage: Storage, config: TableConfig, folders: Iterable[Waiting]) -> None:
+        self._storage, self._config, self._todo = storage, config, deque(folders)
 
     @property
     def rest(self) -> tuple[Waiting, ...]:
@@ -52,10 +50,10 @@ class PartitionWalk:
 
     def __iter__(self) -> Iterator[WalkedPartition]:
         listings: dict[Waiting, Future[list[Entry] | None]] = {}
-        with ThreadPoolExecutor(self._ahead) as pool:
+        with ThreadPoolExecutor(AHEAD) as pool:
             try:
                 while self._todo:
-                    for number in range(min(self._ahead, len(self._todo))):
+                    for number in range(min(AHEAD, len(self._todo))):
                         if (ahead := self._todo[number]) not in listings:
                             listings[ahead] = pool.submit(listed_if_there, self._storage, ahead.folder)
                     here = self._todo.popleft()

@@ -199,8 +199,8 @@ class Table:
         """`load_view` of the partitions of the plans that still exist: some may have been removed since then."""
         return self.load_view(exactly=self.views.planned_partitions(plans), pending=pending, prevails=prevails)
 
-    def load_facts(self, timeline: Timeline, prevails: str | None = None) -> ViewFacts:
-        return self.facts.load(timeline, prevails)
+    def load_facts(self, timeline: Timeline) -> ViewFacts:
+        return self.facts.load(timeline)
 
     # --- schema ------------------------------------------------------------------------------------------------
 

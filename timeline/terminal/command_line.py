@@ -143,7 +143,7 @@ def _load(lazy: LazyCommand, name: str) -> Any:
         app.command(name)(with_log_options(found))
     command = typer.main.get_command(app)
     command.name = name
-    for one in _with_inner(command):
+    for one in (command, *getattr(command, "commands", {}).values()):
         one.help = flowing(one.help or "")
         one.format_help = partial(_write_help, one)
         add_variables(name if one is command else f"{name} {one.name}", one.params)
@@ -164,12 +164,6 @@ def pages_of(app: typer.Typer) -> dict[str, HelpPage]:
 
 def _width() -> int:
     return shutil.get_terminal_size().columns
-
-
-def _with_inner(command: Any) -> Iterator[Any]:
-    yield command
-    for inner in getattr(command, "commands", {}).values():
-        yield from _with_inner(inner)
 
 
 def flowing(text: str) -> str:

@@ -237,10 +237,9 @@ class FactLoader:
                     found[done.requested_time] = {group: replaced[group] for group in sorted(out)}
         return found
 
-    def pending_plans(self, timeline: Timeline, prevails: str | None = None) -> dict[GroupKey, str]:
-        """The file groups of pending compaction plans, each with its plan's instant. MalformedError: a group is in two
-        plans. If one of them is `prevails`, there is no error and that plan counts."""
-        return _by_group(self._plans(timeline), prevails)
+    def pending_plans(self, timeline: Timeline) -> dict[GroupKey, str]:
+        """The file groups of pending compaction plans, with the plans' instants. MalformedError: a group is in two."""
+        return _by_group(self._plans(timeline), None)
 
     def _plans(self, timeline: Timeline) -> list[tuple[str, CompactionPlan]]:
         times = (i.requested_time for i in timeline.pending_compactions)
