@@ -97,11 +97,8 @@ def compact(
         table = drop_metadata_table(table, lock) if drop_metadata_table_ else table
         requested = schedule_compaction(table, lock, dry_run=at.dry_run)
     left = unmergeable(requested)
-    data: dict[str, Any] = {
-        "table": at.table,
-        "scheduled": None if requested is None else scheduled_facts(requested),
-        "dry_run": at.dry_run,
-    }
+    facts = None if requested is None else scheduled_facts(requested)
+    data: dict[str, Any] = {"table": at.table, "scheduled": facts, "dry_run": at.dry_run}
     if at.dry_run:
         data |= {"compacted": [], "pending": _pending(at.opened(), instant)}
         return CommandResult(data, _render_dry_run, failed=bool(left))

@@ -170,11 +170,9 @@ class ZooKeeperFlags:
             raise UsageError(
                 "the access to ZooKeeper is given twice", expected="after --zookeeper HOSTS?, or as options"
             )
+        access = within if within.is_given else given
         return ZooKeeperOptions(
-            hosts=hosts,
-            session_timeout_s=self.session_s,
-            connect_timeout_s=_CONNECT_S,
-            access=within if within.is_given else given,
+            hosts=hosts, session_timeout_s=self.session_s, connect_timeout_s=_CONNECT_S, access=access
         )
 
     def on_lock(self, lock: str | None) -> str | None:

@@ -143,12 +143,9 @@ def _audit(table: Table, instant: str) -> InstantAudit:
     now = _now(table, ledgers, problems)
     flawed = ((one, [*_missed_logs(now, instant, one), *_second_files(now, instant, one)]) for one in ledgers.groups)
     groups = tuple(audited_group(one, found, partial(_files, now, instant, one)) for one, found in flawed)
-    return InstantAudit(
-        instant=instant,
-        groups=_without_undone(now, instant, groups, problems),
-        problems=tuple(problems),
-        leftovers=tuple(staged_files(table.storage, instant, STAGED_DATA)),  # a finished compaction has removed them
-    )
+    groups = _without_undone(now, instant, groups, problems)
+    staged = tuple(staged_files(table.storage, instant, STAGED_DATA))  # a finished compaction has removed them
+    return InstantAudit(instant=instant, groups=groups, problems=tuple(problems), leftovers=staged)
 
 
 def _without_undone(

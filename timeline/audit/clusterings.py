@@ -47,12 +47,8 @@ def _audit(table: Table, instant: str) -> InstantAudit:
         key: other for other, metadata in commits.items() if other != instant for key in metadata.replaced_groups
     }
     now = _Now(table, _groups_now(table, recorded), replaced_by)
-    return InstantAudit(
-        instant=instant,
-        groups=tuple(audited_group(one, [*_of_inputs(now, one)], partial(_files, now, one)) for one in recorded),
-        problems=(),
-        leftovers=(),
-    )
+    groups = tuple(audited_group(one, [*_of_inputs(now, one)], partial(_files, now, one)) for one in recorded)
+    return InstantAudit(instant=instant, groups=groups, problems=(), leftovers=())
 
 
 def _replacing(table: Table) -> dict[str, CommitMetadata]:

@@ -224,15 +224,10 @@ def _bar(row: Row, x: int, end: int, seconds: float) -> Bar:
     took = seconds if pending or row["completion_time"] else None
     text = "end not recorded" if took is None else f"{took:.1f} s"
     width = max(end - x, _LEAST)
-    return Bar(
-        instant=row,
-        kind=str(row.get("kind", row["action"])),
-        x=min(x, WIDTH - width),
-        width=width,
-        open=pending,
-        took_s=took,
-        label=f"{row.get('kind', row['action'])} {row['instant']}, {row['state']}, {text}",
-    )
+    kind = str(row.get("kind", row["action"]))
+    label = f"{kind} {row['instant']}, {row['state']}, {text}"
+    x = min(x, WIDTH - width)
+    return Bar(instant=row, kind=kind, x=x, width=width, open=pending, took_s=took, label=label)
 
 
 _FOLDER = Path(__file__).parent

@@ -90,11 +90,9 @@ def written(files: Iterable[tuple[Instant, int]]) -> ClockEvidence:
         # Less precise: a writer requests an instant some time after it chose it, but completes right after choosing.
         chosen += [one for one in known if one[0].action == "deltacommit" and one[0].state is State.REQUESTED]
     unnamed = [one for one in known if one[0].completed and one[0].completion_time is None]
-    return ClockEvidence(
-        stamps=tuple(map(_stamp, nlargest(_NEWEST, chosen, key=_written_ms))),
-        newest_ms=max(map(_written_ms, known), default=0),
-        unnamed=_stamp(max(unnamed, key=_written_ms)) if unnamed else None,
-    )
+    stamps = tuple(map(_stamp, nlargest(_NEWEST, chosen, key=_written_ms)))
+    last = _stamp(max(unnamed, key=_written_ms)) if unnamed else None
+    return ClockEvidence(stamps=stamps, newest_ms=max(map(_written_ms, known), default=0), unnamed=last)
 
 
 def _written_ms(file: tuple[Instant, int]) -> int:

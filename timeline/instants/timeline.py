@@ -206,15 +206,9 @@ class Timeline:
         This timeline has its archive loaded if instants were archived since `before`."""
         known = {i.identity for i in before.completed}
         mine = (i for i in (*self.archived, *self.instants) if i.is_write and i.completed)
-        return sorted(
-            {
-                i.requested_time
-                for i in mine
-                if (i.family != "deltacommit" or seen is None or i.requested_time in seen)
-                and i.identity not in known
-                and before.start <= i.requested_time < below
-            }
-        )
+        new = (i for i in mine if i.identity not in known and before.start <= i.requested_time < below)
+        with_base = (i for i in new if i.family != "deltacommit" or seen is None or i.requested_time in seen)
+        return sorted({i.requested_time for i in with_base})
 
     def with_its_archived(self, archived: Iterable[Instant]) -> Timeline:
         """This timeline with those archived instants that had completed when it was listed. Instants archived since

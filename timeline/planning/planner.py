@@ -272,19 +272,12 @@ class Planner:
             return Planned(plans=(), why=_nothing(self.left), notes=notes)
         writer = pending_writer(self._in.timeline)
         if writer is not None:
-            return Planned(
-                plans=(),
-                why=f"{writer.action} {writer.requested_time} is pending: "
-                "version 6 is planned only without pending writes",
-                notes=notes,
-                waits_for=writer,
-            )
+            pending = f"{writer.action} {writer.requested_time} is pending"
+            why = f"{pending}: version 6 is planned only without pending writes"
+            return Planned(plans=(), why=why, notes=notes, waits_for=writer)
         many = "s" if total.slices > 1 else ""
         until = f", then {closed} was reached" if closed else ""
-        return Planned(
-            plans=plans,
-            why=f"{total.slices} file group{many} with log files{until}{_refused(notes)}",
-            notes=notes,
-            again=tuple(dict.fromkeys(o.partition for o in self.left if o.rule.comes_back)),
-            closed_in=self.here if closed and not self._options.strategies else None,
-        )
+        why = f"{total.slices} file group{many} with log files{until}{_refused(notes)}"
+        again = tuple(dict.fromkeys(o.partition for o in self.left if o.rule.comes_back))
+        closed_in = self.here if closed and not self._options.strategies else None
+        return Planned(plans=plans, why=why, notes=notes, again=again, closed_in=closed_in)

@@ -28,12 +28,9 @@ class Backlog:
 
 
 def backlog(debts: Iterable[GroupDebt]) -> Backlog:
-    waiting = [d for d in debts if d.log_files and d.pending_compaction is None]
-    return Backlog(
-        file_groups=len(waiting),
-        log_files=sum(d.log_files for d in waiting),
-        log_bytes=sum(d.log_bytes for d in waiting),
-    )
+    due = [d for d in debts if d.log_files and d.pending_compaction is None]
+    files, size = sum(d.log_files for d in due), sum(d.log_bytes for d in due)
+    return Backlog(file_groups=len(due), log_files=files, log_bytes=size)
 
 
 def view_backlog(view: TableView) -> Backlog:
@@ -124,10 +121,9 @@ def completed_compactions(table: Table, timeline: Timeline, count: int) -> tuple
 def _completed(table: Table, timeline: Timeline) -> Iterator[CompletedCompaction]:
     for instant in filter(timeline.is_compaction, reversed(timeline.completed)):
         begun, ended = moment(instant.requested_time), moment(instant.completion_time or "")
+        took_s = (ended - begun).total_seconds() if begun and ended else None
         found = CompletedCompaction(
-            instant=instant.requested_time,
-            completion_time=instant.completion_time,
-            took_s=(ended - begun).total_seconds() if begun and ended else None,
+            instant=instant.requested_time, completion_time=instant.completion_time, took_s=took_s
         )
         try:
             metadata = table.commit_metadata(instant)

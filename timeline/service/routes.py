@@ -150,11 +150,8 @@ def _all_slices(q: Question) -> Json:
 
 def _slices_in_range(q: Question) -> Json:
     wanted = q.instants()
-    groups = (
-        _committed(q, g)
-        for name, files in q.all_files()
-        for g in live(files, q.of_pending(name).with_logs, max(wanted))
-    )
+    every = ((files, q.of_pending(name).with_logs) for name, files in q.all_files())
+    groups = (_committed(q, g) for files, with_logs in every for g in live(files, with_logs, max(wanted)))
     return q.slices(next((s for s in reversed(g.slices) if s.base_instant in wanted), None) for g in groups)
 
 

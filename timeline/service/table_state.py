@@ -206,13 +206,10 @@ def partition_files(
     entries = tuple(entries)
     groups = believed(storage, file_groups(partition, entries, timeline, facts))
     flaws = (flaw for g in groups for flaw in g.flaws)
-    return PartitionFiles(
-        groups=groups,
-        refused=next((flaw.error(storage.base_path) for flaw in flaws), None),
-        facts=facts,
-        modified={e.name: e.modified_ms for e in entries if not e.is_folder},
-        times=frozenset(log_instants(entries) | base_instants(entries)),
-    )
+    refused = next((flaw.error(storage.base_path) for flaw in flaws), None)
+    modified = {e.name: e.modified_ms for e in entries if not e.is_folder}
+    times = frozenset(log_instants(entries) | base_instants(entries))
+    return PartitionFiles(groups=groups, refused=refused, facts=facts, modified=modified, times=times)
 
 
 def pending_files(partition: str, entries: Iterable[Entry], timeline: Timeline, files: PartitionFiles) -> PendingFiles:

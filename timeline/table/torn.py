@@ -33,7 +33,6 @@ from ..storage.server_clock import storage_ms
 from .exclusive import READ_INSIDE, Guard, exclusive
 from .in_progress import refuse_pending_restore
 from .table import Table
-from .traces import traces_of
 
 _log = get_logger()
 _NOT_BEGUN = {
@@ -89,6 +88,8 @@ def removal_refused(
         )
     if torn.instant.family != "replacecommit":
         return None
+    from .traces import traces_of  # late: only a torn plan of a clustering needs it
+
     if doomed := traces_of(table, torn.time, "replacecommit", scan=False).doomed:
         return torn.error(f"{doomed[0][1]}, and {len(doomed) - 1} more files of it")
     return None

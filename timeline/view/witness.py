@@ -222,13 +222,8 @@ class Witness:
         every = tuple(writes)
         known = tuple((instant, named) for instant, named in every if named is not None)
         unread = frozenset(instant for instant, named in every if named is None)
-        return Witness(
-            known=frozenset(instant for instant, _ in known) - unread,
-            writes=known,
-            unread=unread,
-            plans=tuple(plans),
-            uncompleted=uncompleted or {},
-        )
+        times, later = frozenset(instant for instant, _ in known) - unread, uncompleted or {}
+        return Witness(known=times, writes=known, unread=unread, plans=tuple(plans), uncompleted=later)
 
     def with_writes(self, writes: Iterable[tuple[str, Named | None]]) -> Witness:
         """The witness with additional (archived) writes, see `of`."""

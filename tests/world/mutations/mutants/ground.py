@@ -196,7 +196,7 @@ GROUND: tuple[Mutant, ...] = (
     ("compactor_daemon/archiving/archive", "        timeline = table.with_archive(timeline)\n    for time, paths", "        pass\n    for time, paths", "archived_timeline"),
     ("timeline/instants/timeline", "        if self.completed:\n", "        if True:\n", "archived_timeline"),
     ("timeline/instants/timeline", "and before.start <= i.requested_time < below", "and i.requested_time < below", "archived_timeline"),
-    ("timeline/instants/timeline", '(i.family != "deltacommit" or seen is None or i.requested_time in seen)', 'i.family != "deltacommit"', "archived_timeline"),
+    ("timeline/instants/timeline", 'i.family != "deltacommit" or seen is None or i.requested_time in seen', 'i.family != "deltacommit"', "archived_timeline"),
     ("timeline/metadata_table/validate", "            return found\n        table.views.check_unchanged()\n", "            return found\n", "validate"),
     ("timeline/metadata_table/validate", "        except MissingFileError:\n            table.views.check_unchanged()\n", "        except MissingFileError:\n", "validate"),
     ("timeline/table/table", "        table.views.check_unchanged()\n", "", "commit"),

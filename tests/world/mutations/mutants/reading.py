@@ -248,7 +248,7 @@ VIEW: tuple[Mutant, ...] = (
     ("timeline/view/grouping", " or write.completion_time is None:", ":", "witness"),
     ("timeline/view/grouping", "if by_name or done >= newest:", "if True:", "witness"),
     ("timeline/view/grouping", "not writes and not timeline.may_be_archived_later and", "not writes and", "witness"),
-    ("timeline/view/witness", "for instant, _ in known) - unread", "for instant, _ in known)", "witness"),
+    ("timeline/view/witness", "for instant, _ in known) - unread,", "for instant, _ in known),", "witness"),
     ("timeline/view/log_blocks", "        if torn is not None:\n", "        if False:\n", "witness"),
     ("timeline/view/log_blocks", "write.offset <= b.offset < (write.size or source.size())", "True", "witness"),
     ("timeline/view/log_blocks", "        if marks.is_stray:\n", "        if False:\n", "witness"),
