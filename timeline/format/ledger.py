@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from ..errors import LedgerError, MalformedError
+from ..errors import LedgerError, decoding
 
 MASK = (1 << 64) - 1
 
@@ -213,10 +213,8 @@ def encode_ledgers(groups: list[GroupLedger]) -> str:
 
 def decode_ledgers(text: str, where: str) -> list[GroupLedger]:
     """Inverse of `encode_ledgers`; MalformedError names the file."""
-    try:
+    with decoding("unreadable ledger", where, ValueError, KeyError, TypeError, AttributeError):
         return [_group(key, values) for key, values in json.loads(text)["file_groups"].items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MalformedError("unreadable ledger", path=where, found=f"{type(error).__name__}: {error}") from error
 
 
 def _group(key: str, values: Mapping[str, Any]) -> GroupLedger:

@@ -30,7 +30,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..errors import MalformedError
+from ..errors import MalformedError, decoding
 
 MAGIC = b"#HUDI#"
 FORMAT_VERSION = 1
@@ -111,7 +111,8 @@ def scan_blocks(source: pa.NativeFile, path: str) -> Iterator[LogBlock]:
     size = source.size()
     offset = 0
     while offset < size:
-        block, offset = _block_at(source, path, offset, size)
+        with decoding("not a log file", path):
+            block, offset = _block_at(source, path, offset, size)
         yield block
 
 
@@ -121,12 +122,8 @@ def _block_at(source: pa.NativeFile, path: str, offset: int, size: int) -> tuple
         # Hudi reaches the end of the file while it reads the magic: no block begins here.
         return LogBlock(path=path, offset=offset, kind=BlockKind.CORRUPT), size
     if head[:6] != MAGIC:
-        raise MalformedError(
-            "log file does not continue with a block",
-            path=path,
-            expected=MAGIC.decode(),
-            found=f"{head[:6]!r} at byte {offset}",
-        )
+        found = f"{head[:6]!r} at byte {offset}"
+        raise MalformedError("log file does not continue with a block", expected=MAGIC.decode(), found=found)
     if len(head) == 14:
         (length,) = struct.unpack_from(">q", head, 6)
         end = offset + 14 + length
@@ -142,21 +139,18 @@ def _is_sound(source: pa.NativeFile, offset: int, length: int, end: int, size: i
 
 
 def _framed_block(source: pa.NativeFile, path: str, offset: int, end: int) -> LogBlock:
-    reader = _Reader(source, path, offset + 14, end)
+    reader = _Reader(source, offset + 14, end)
     version = reader.integer(4)
     if version != FORMAT_VERSION:
-        raise MalformedError("unknown log format version", path=path, expected="1", found=f"{version} at byte {offset}")
+        raise MalformedError("unknown log format version", expected="1", found=f"{version} at byte {offset}")
     kind = reader.integer(4)
     if kind not in _KINDS_ON_DISK:
-        raise MalformedError("unknown log block type", path=path, found=f"{kind} at byte {offset}")
+        raise MalformedError("unknown log block type", found=f"{kind} at byte {offset}")
     headers = reader.header_map()
     content_bytes = reader.integer(8)
     if not 0 <= content_bytes <= end - reader.position - 12:
-        raise MalformedError(
-            "log block content extends past its block",
-            path=path,
-            found=f"{content_bytes} bytes at byte {reader.position}",
-        )
+        found = f"{content_bytes} bytes at byte {reader.position}"
+        raise MalformedError("log block content extends past its block", found=found)
     return LogBlock(
         path=path,
         offset=offset,
@@ -188,19 +182,13 @@ def _bytes(source: pa.NativeFile, offset: int, count: int) -> bytes:
 class _Reader:
     """Reads the front of one block, never past the block's end."""
 
-    def __init__(self, source: pa.NativeFile, path: str, position: int, end: int) -> None:
-        self._source = source
-        self._path = path
-        self.position = position
-        self._end = end
+    def __init__(self, source: pa.NativeFile, position: int, end: int) -> None:
+        self._source, self.position, self._end = source, position, end
 
     def _take(self, count: int) -> bytes:
         if count < 0 or self.position + count > self._end:
-            raise MalformedError(
-                "log block header extends past its block",
-                path=self._path,
-                found=f"{count} bytes at byte {self.position}",
-            )
+            found = f"{count} bytes at byte {self.position}"
+            raise MalformedError("log block header extends past its block", found=found)
         data = _bytes(self._source, self.position, count)
         self.position += count
         return data
@@ -216,7 +204,5 @@ class _Reader:
             try:
                 headers[HeaderKey(ordinal)] = value.decode()
             except ValueError as error:
-                raise MalformedError(
-                    "unreadable log block header", path=self._path, found=f"key {ordinal}: {error}"
-                ) from error
+                raise MalformedError("unreadable log block header", found=f"key {ordinal}: {error}") from error
         return headers

@@ -31,7 +31,7 @@ import math
 import re
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, TypeAlias
@@ -41,6 +41,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ... import errors
 from ...codec.avro_schema import META_COLUMNS, parse_avro
 from ...errors import MalformedError, PhantombaseError, UnsupportedError
 from ...format.layout import Layout
@@ -249,17 +250,10 @@ def present_files(record: MetadataRecord) -> dict[str, int]:
         return {name: int(file["size"]) for name, file in listed.items() if not file["isDeleted"]}
 
 
-@contextmanager
-def _shaped(record: MetadataRecord) -> Iterator[None]:
+def _shaped(record: MetadataRecord) -> AbstractContextManager[None]:
     """MalformedError if a record lacks expected fields: each block has its own schema, which may differ."""
-    try:
-        yield
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        raise MalformedError(
-            "entry of the metadata table of another shape",
-            path=str(record.get("key")),
-            found=f"{type(error).__name__}: {error}",
-        ) from error
+    what, causes = "entry of the metadata table of another shape", (LookupError, TypeError, AttributeError, ValueError)
+    return errors.decoding(what, str(record.get("key")), *causes)
 
 
 def _files(older: MetadataRecord, newer: MetadataRecord) -> dict[str, dict[str, Any]]:
