@@ -94,16 +94,14 @@ class ArchiveCutoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveFacts:
-    """What the choice needs besides the timeline.
-
-    `cleaned_to`: the earliest commit that the last clean retained; None: there is no clean. `replaced_there`: replace
-    commits with replaced files that still exist, and the path of one. `metadata`: the table has a metadata table;
-    `metadata_compacted`: the time of its last compaction; `metadata_blocked`: why the next one waits. `unfinished`:
-    compactions with records of phantombase that are still needed. `left_out`: compactions that left out a replaced file
-    group, and the replacing instant. `held`: the earliest point in time that a pin holds. `doubled`: instants with two
-    completed files. `written`: when the completed files of instants were written; `begun`: when the first files of
-    pending instants were; both by requested time. `cutoffs`: further ones, which hold for cleans and rollbacks too.
-    """
+    """What the choice needs besides the timeline. `cleaned_to`: the earliest commit that the last clean retained; None:
+    there is no clean. `replaced_there`: replace commits with replaced files that still exist, and the path of one.
+    `metadata`: the table has a metadata table; `metadata_compacted`: the time of its last compaction;
+    `metadata_blocked`: why the next one waits. `unfinished`: compactions with records of phantombase that are still
+    needed. `left_out`: compactions that left out a replaced file group, and the replacing instant. `held`: the earliest
+    point in time that a pin holds. `doubled`: instants with two completed files. `written`: when the completed files of
+    instants were written; `begun`: when the first files of pending instants were; both by requested time. `cutoffs`:
+    further ones, which hold for cleans and rollbacks too."""
 
     cleaned_to: str | None = None
     replaced_there: Mapping[str, str] = field(default_factory=dict)

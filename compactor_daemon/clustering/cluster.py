@@ -111,14 +111,11 @@ def cluster_table(
     progress: ClusterProgress = lambda *_: None,
 ) -> ClusterResult:
     """Finishes pending clusterings, then plans one and executes it. `threads`: files that are made at a time.
-
-    `dry_run`: changes nothing, and takes no lock. `lock`: all writers must share it.
-
-    UnsupportedError: a bucket-indexed table, a table with an index of rows, or files that must be copied and cannot be;
-    nothing is changed. BarrierError: a write that began before the plan did not end in time. ConflictError: the planned
-    files changed. UsageError: the rows of a file do not fit into the memory for sorting. After an error the plan is
-    cancelled; where that fails too, the next write or run cancels it.
-    """
+    `dry_run`: changes nothing, and takes no lock. `lock`: all writers must share it. UnsupportedError: a bucket-indexed
+    table, a table with an index of rows, or files that must be copied and cannot be; nothing is changed. BarrierError:
+    a write that began before the plan did not end in time. ConflictError: the planned files changed. UsageError: the
+    rows of a file do not fit into the memory for sorting. After an error the plan is cancelled; where that fails too,
+    the next write or run cancels it."""
     seen = table.reload()
     timeline = seen.load_timeline()
     if not dry_run:

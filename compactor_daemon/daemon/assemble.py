@@ -22,8 +22,7 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 
 from ..attempt.slice_task import Runner
-from ..execution.executor_choice import check_memory, this_machine
-from ..execution.runners import ChosenRunner, SparkRunner, all_storage_options, open_runner
+from ..execution.runners import ChosenRunner, SparkRunner, all_storage_options, check_memory, open_runner, this_machine
 from ..fleet.catalog import Catalog, Members, TableListing, fleet_of, serves
 from ..fleet.claims import Claims, TableClaims, table_id
 from ..fleet.pools import Pool, Pools

@@ -35,14 +35,12 @@ class SeenTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """What the daemon knows about a table. Times in ms of the loop's clock.
-
-    `busy`: a snapshot, request or sweep runs; `serving`: its services run. `claimed`: instants that other processes had
-    claimed at the last snapshot. `running`: instants in progress here; of these, `suspended` wait for writes without a
-    slot, and `resumable` have waited and ask for a slot. `postponed`: instants that must not be tried before the given
-    time. `seen`: a snapshot was tried. `served`: the number of the last take on this table, counted over all tables.
-    `troubles`: the number of failed snapshots since the last good one. `leaving`: no new work begins on the table.
-    """
+    """What the daemon knows about a table. Times in ms of the loop's clock. `busy`: a snapshot, request or sweep runs;
+    `serving`: its services run. `claimed`: instants that other processes had claimed at the last snapshot. `running`:
+    instants in progress here; of these, `suspended` wait for writes without a slot, and `resumable` have waited and ask
+    for a slot. `postponed`: instants that must not be tried before the given time. `seen`: a snapshot was tried.
+    `served`: the number of the last take on this table, counted over all tables. `troubles`: the number of failed
+    snapshots since the last good one. `leaving`: no new work begins on the table."""
 
     pool: Pool = field(default_factory=Pool)
 

@@ -39,8 +39,7 @@ from ..attempt.finish import abandoned_uploads_aborted, finish_completed, litter
 from ..attempt.slice_task import Runner
 from ..fleet.claims import claim_all, claim_one
 from ..options import AttemptOptions, ExecuteOptions
-from .executor_choice import ExecutorChoice, check_memory, this_machine
-from .runners import all_storage_options, log_choice, open_runner
+from .runners import ExecutorChoice, all_storage_options, check_memory, log_choice, open_runner, this_machine
 
 _log = get_logger()
 InstantProgress: TypeAlias = Callable[[str, int, int], None]

@@ -231,12 +231,10 @@ def command_conf(
     kinds: Collection[type], pairs: Iterable[str], files: Iterable[Path], *, locks: bool, lock: str | None = None
 ) -> CommandConf:
     """What a command takes from Hudi's names: options of these kinds, of which several may take the same name, and,
-    with `locks`, the table lock. `lock`: the lock that was typed.
-
-    `pairs`: typed; each must be taken, or set what is done anyway. `files`: properties files of Hudi's jobs, whose
-    other names are one warning. A typed pair overrides a pair of a file.
-    UsageError, UnsupportedError: an unknown name; one that requests other rows, files, locks or rollbacks.
-    """
+    with `locks`, the table lock. `lock`: the lock that was typed. `pairs`: typed; each must be taken, or set what is
+    done anyway. `files`: properties files of Hudi's jobs, whose other names are one warning. A typed pair overrides a
+    pair of a file. UsageError, UnsupportedError: an unknown name; one that requests other rows, files, locks or
+    rollbacks."""
     typed = [_pair(pair) for pair in pairs]
     given = {name: value for file in files for name, value in properties(file).items()}
     own = {name for kind in kinds for name in _OF_COMMANDS.get(kind, {})}

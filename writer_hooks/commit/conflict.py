@@ -27,16 +27,13 @@ from phantombase.timeline.view.view import GroupKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSet:
-    """What a write changes.
-
-    `appended`: file groups that get log files. `rewritten`: file groups whose base file is written again. `buckets`:
-    (partition, first 8 characters) of new file ids, if these are buckets. `inserts`: partitions that get new keys,
-    which no other write may have inserted. `looked_up`: the file groups were found by looking up keys. `everywhere`: no
-    other write may have added one of these keys to any partition. Each row of another write may have added one: a row
-    of a key whose deleted row is still in the base file counts as an update. `partitions`: those that get files.
-    `overwritten`: those whose file groups are replaced; with `overwrites_all` every partition, also one that does not
-    exist yet. `replaced`: these file groups.
-    """
+    """What a write changes. `appended`: file groups that get log files. `rewritten`: file groups whose base file is
+    written again. `buckets`: (partition, first 8 characters) of new file ids, if these are buckets. `inserts`:
+    partitions that get new keys, which no other write may have inserted. `looked_up`: the file groups were found by
+    looking up keys. `everywhere`: no other write may have added one of these keys to any partition. Each row of another
+    write may have added one: a row of a key whose deleted row is still in the base file counts as an update.
+    `partitions`: those that get files. `overwritten`: those whose file groups are replaced; with `overwrites_all` every
+    partition, also one that does not exist yet. `replaced`: these file groups."""
 
     appended: frozenset[GroupKey]
     rewritten: frozenset[GroupKey]

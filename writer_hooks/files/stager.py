@@ -64,13 +64,11 @@ class FileKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile(Counts):
-    """One file of a write: sizes in bytes, counts in rows.
-
-    `base_instant`: of the slice to which the file belongs, None for a new file group; `base_file` and `log_files`:
-    names of the files of that slice. `name`: the base file's final name; a log file gets its version when it is placed.
-    `ranges`: of the file's columns, if the metadata table has statistics. `keys`: for the record index, those that the
-    file adds to its file group or deletes; `keys_unknown`: why they are not complete.
-    """
+    """One file of a write: sizes in bytes, counts in rows. `base_instant`: of the slice to which the file belongs, None
+    for a new file group; `base_file` and `log_files`: names of the files of that slice. `name`: the base file's final
+    name; a log file gets its version when it is placed. `ranges`: of the file's columns, if the metadata table has
+    statistics. `keys`: for the record index, those that the file adds to its file group or deletes; `keys_unknown`: why
+    they are not complete."""
 
     kind: FileKind
     partition: str

@@ -27,15 +27,13 @@ from .stored_keys import KEY_FIELD
 
 @dataclass(frozen=True, kw_only=True)
 class WriteWork:
-    """One write at `instant`, on the table as it was when the write began.
-
-    `clustering`: file groups of pending clusterings, to which no write is allowed. `combine`: of several rows of a key
-    keep one, by the merge rule. `deletes`: the rows are keys to delete. `file_bytes`: the size after which a new base
-    file ends and the next one begins. `measure`: see `Measure`, None if the metadata table has no statistics.
-    `replaced`: file groups that the write replaces, so that it puts no row into them. `into`: see `Write`.
-    `notes_keys`: the table has a record index, which needs the keys that each file adds and deletes. `notes_updates`:
-    also those that are updated. Under a bucket index they may be new; and a key that two partitions hold may leave one.
-    """
+    """One write at `instant`, on the table as it was when the write began. `clustering`: file groups of pending
+    clusterings, to which no write is allowed. `combine`: of several rows of a key keep one, by the merge rule.
+    `deletes`: the rows are keys to delete. `file_bytes`: the size after which a new base file ends and the next one
+    begins. `measure`: see `Measure`, None if the metadata table has no statistics. `replaced`: file groups that the
+    write replaces, so that it puts no row into them. `into`: see `Write`. `notes_keys`: the table has a record index,
+    which needs the keys that each file adds and deletes. `notes_updates`: also those that are updated. Under a bucket
+    index they may be new; and a key that two partitions hold may leave one."""
 
     table: Table
     timeline: Timeline

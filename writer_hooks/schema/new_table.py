@@ -46,16 +46,14 @@ MERGE_STRATEGIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
-    """The description of a table.
-
-    `key_fields`: () for a keyless table, whose writers generate the keys. `partition_fields`: `name`, or `name:SIMPLE`
-    and `name:TIMESTAMP` with the CUSTOM key generator. `key_generator`: SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or
-    CUSTOM; None: as Hudi infers it. `merge_mode`: EVENT_TIME (the default with ordering fields) or COMMIT_TIME (the
-    default without). `times`: options of the TIMESTAMP generator, under Hudi's names. `utc_timezone`: instants are in
-    UTC; Hudi's default is the zone of each writer. `schema_text`: the Avro record, if the table must have it before its
-    first commit, as with SQL's CREATE TABLE. `metadata_table`: with Hudi's metadata table, which lists its files.
-    `meta_columns`: False for virtual keys; None: as the existing table, with them in a new one.
-    """
+    """The description of a table. `key_fields`: () for a keyless table, whose writers generate the keys.
+    `partition_fields`: `name`, or `name:SIMPLE` and `name:TIMESTAMP` with the CUSTOM key generator. `key_generator`:
+    SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM; None: as Hudi infers it. `merge_mode`: EVENT_TIME (the default
+    with ordering fields) or COMMIT_TIME (the default without). `times`: options of the TIMESTAMP generator, under
+    Hudi's names. `utc_timezone`: instants are in UTC; Hudi's default is the zone of each writer. `schema_text`: the
+    Avro record, if the table must have it before its first commit, as with SQL's CREATE TABLE. `metadata_table`: with
+    Hudi's metadata table, which lists its files. `meta_columns`: False for virtual keys; None: as the existing table,
+    with them in a new one."""
 
     name: str
     version: int

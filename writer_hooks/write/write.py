@@ -37,7 +37,6 @@ from ..commit.place_files import Placed, place_all, refuse_planned, replaced_gro
 from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, record_run, written_as
 from ..commit.transaction import Transaction, action_of, opening_of, transaction
 from ..engine.engine import Engine, Pieces, RowCounts
-from ..files.stager import StagedFile
 from ..index.bucket_step import check_recorded_buckets, recorded_buckets
 from ..index.global_keys import GlobalKeys, looks_everywhere
 from ..index.prepare_step import check_once
@@ -236,7 +235,18 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
             check = partial(_check_still, begun.instant, mine, job)
             begun.complete(mine, metadata, measured, check, noted)
     remove_leftovers(table)
-    done = _written(begun, what.operation, files, len(mine.replaced), time.monotonic() - started)
+    done = Written(
+        instant=begun.instant,
+        operation=what.operation,
+        files=len(files),
+        bytes_written=sum(f.size for f in files),
+        writes=sum(f.writes for f in files),
+        inserts=sum(f.inserts for f in files),
+        updates=sum(f.updates for f in files),
+        deletes=sum(f.deletes for f in files),
+        replaced=len(mine.replaced),
+        seconds=time.monotonic() - started,
+    )
     _log.info("written", instant=done.instant, operation=done.operation.value, files=done.files, rows=done.writes)
     return done
 
@@ -328,21 +338,4 @@ def _metadata(
         partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
         extra_metadata={**extra, **schema.recorded},
         operation_type=operation.value,
-    )
-
-
-def _written(
-    begun: Transaction, operation: Operation, files: list[StagedFile], replaced: int, seconds: float
-) -> Written:
-    return Written(
-        instant=begun.instant,
-        operation=operation,
-        files=len(files),
-        bytes_written=sum(f.size for f in files),
-        writes=sum(f.writes for f in files),
-        inserts=sum(f.inserts for f in files),
-        updates=sum(f.updates for f in files),
-        deletes=sum(f.deletes for f in files),
-        replaced=replaced,
-        seconds=seconds,
     )

@@ -17,15 +17,15 @@ import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.attempt.slice_task import keep_freed
-from phantombase.compactor_daemon.execution.executor_choice import (
+from phantombase.compactor_daemon.execution.runners import (
     LARGE_BYTES,
     ExecutorWork,
     Machine,
     check_memory,
     choose,
+    spark_words,
     this_machine,
 )
-from phantombase.compactor_daemon.execution.runners import spark_words
 from phantombase.compactor_daemon.execution.spark_session import StartingSpark, check_spark, chosen_settings, last_words
 from phantombase.compactor_daemon.jvm_archive import NO_ARCHIVE, ClassArchive, class_archive
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor

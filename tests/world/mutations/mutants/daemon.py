@@ -169,7 +169,7 @@ SERVING: tuple[Mutant, ...] = (
 # Mutants of the commands: executor, dry runs, settings, exit codes.
 
 
-_CHOICE = "compactor_daemon/execution/executor_choice"
+_CHOICE = "compactor_daemon/execution/runners"
 _SETTINGS = "timeline/terminal/settings"
 FRONT_DOOR: tuple[Mutant, ...] = (
     (_CHOICE, "if work.read_bytes <= LARGE_BYTES:", "if work.read_bytes < LARGE_BYTES:", "spark_start"),
