@@ -48,8 +48,8 @@ def hadoop_conf(context: Any, path: str) -> dict[str, str]:
     if not (names := names_at(path)):
         return {}
     conf = context._jsc.hadoopConfiguration()
-    own = (name for name in names if not set(conf.getPropertySources(name) or ()) <= {"core-default.xml"})
-    return {name: str(value) for name in own if (value := conf.get(name)) is not None}
+    found = {name: str(value) for name in names if (value := conf.get(name)) is not None}
+    return {n: v for n, v in found.items() if not set(conf.getPropertySources(n) or ()) <= {"core-default.xml"}}
 
 
 _LEAN_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
