@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from phantombase.timeline.errors import BarrierError, ConflictError, PhantombaseError, StorageError, UnknownCommitError
 from phantombase.timeline.event_log import get_logger
@@ -25,19 +26,18 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, encode_ledgers
 from phantombase.timeline.instants.reserved_times import has_tombstone, put_tombstone
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.update import Change, apply_update, forget
 from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import list_of_table
-from phantombase.timeline.storage.folders import join, staged_folder
+from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, regardless
 from phantombase.timeline.table.in_progress import is_pending_service, pending_replacing_writes
 from phantombase.timeline.table.table import Table, from_one_snapshot, put_completed
-from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker, traces_of
+from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker, traces_of, undo
 from phantombase.timeline.view.view import FileSlice
 
 from ..attempt.slice_task import read_back
@@ -123,19 +123,11 @@ def cancel_clustering(table: Table, pending: PendingClustering, lock: TableLock,
 def remove(table: Table, pending: PendingClustering) -> None:
     """Removes a pending clustering, its files first. `table`: of a section. ConflictError: Hudi executes the plan."""
     decided_completion(table, pending)
-    storage = table.storage
     # From here on no process completes the clustering: another try would give its files the names that are deleted
     # below. Nor does a process with a slow clock get this instant for another action.
-    put_tombstone(storage, pending.time)
-    # Staged files are removed first: from here on no process, not even one without its lock, can place a file.
-    storage.delete_folder(staged_folder(pending.time))
-    traces = traces_of(table, pending.time, "replacecommit", scan=False)
-    storage.delete_all([join(partition, name) for partition, name in traces.doomed])
-    forget(table, pending.time)
-    delete_markers(storage, pending.time)
-    for state in (State.INFLIGHT, State.REQUESTED):
-        storage.delete(table.instant_path(pending.requested.at(state)))
-    storage.delete(heartbeat_path(pending.time))
+    put_tombstone(table.storage, pending.time)
+    find = partial(traces_of, table, pending.time, "replacecommit", scan=False)
+    undo(table, pending.requested, find, partial(forget, table, pending.time))
 
 
 def cancel_dead_clusterings(table: Table, timeline: Timeline, lock: TableLock) -> None:

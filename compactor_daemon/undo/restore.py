@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from phantombase.timeline.errors import ConflictError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
@@ -45,6 +46,7 @@ from phantombase.timeline.table.in_progress import (
 )
 from phantombase.timeline.table.table import Table, put_requested
 from phantombase.timeline.table.torn import remove_torn
+from phantombase.timeline.table.traces import Undone, undo
 
 from .dead_writers import dead_writes, roll_back_dead_writers
 from .preconditions import (
@@ -60,7 +62,7 @@ from .preconditions import (
     without_torn,
 )
 from .savepoint import savepoints
-from .undo import Undone, traces_of_all, undo
+from .undo import traces_of_all
 
 _log = get_logger()
 _OWN = {
@@ -300,7 +302,7 @@ def _execute(
     storage.put_if_absent(table.instant_path(restore.at(State.INFLIGHT)), b"")
     undone: list[Undone] = []
     for one in plan.undone:
-        undone.append(undo(table, traces[one]))
+        undone.append(undo(table, traces[one].instant, partial(traces.__getitem__, one)))
         _log.info("undone", table=storage.base_path, instant=one[0], action=one[1])
     _forget_rollbacks(table, restore)
     milliseconds = int((time.monotonic() - started) * 1000)

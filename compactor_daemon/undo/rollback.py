@@ -46,7 +46,7 @@ from phantombase.timeline.table.in_progress import (
 )
 from phantombase.timeline.table.table import Table, open_metadata_table, put_requested
 from phantombase.timeline.table.torn import remove_torn
-from phantombase.timeline.table.traces import traces_of
+from phantombase.timeline.table.traces import traces_of, unpublish
 
 from ..clustering.complete import remove
 from ..clustering.pending import PendingClustering, planned_clustering
@@ -60,7 +60,7 @@ from .preconditions import (
     refuse_work,
     stale_plan_removed,
 )
-from .undo import roll_back, unpublish
+from .undo import roll_back
 
 _OWN = {Guard.ROLLBACK: "a pending rollback of the instant is the one to finish; another one is work in progress"}
 

@@ -26,21 +26,20 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import SERVICES, Instant, State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
-from phantombase.timeline.instants.instant_files import StateFile, load_state_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, first_beat, heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.records.keys import files_of_rollback
 from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, forget, prepare
-from phantombase.timeline.storage.folders import join, staged_folder
+from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.exclusive import Guard, exclusive, regardless
 from phantombase.timeline.table.in_progress import (
     PendingRollback,
@@ -50,7 +49,15 @@ from phantombase.timeline.table.in_progress import (
     undoes_completed,
 )
 from phantombase.timeline.table.table import Table, put_requested
-from phantombase.timeline.table.traces import data_files, delete_markers, instants_in, revoke, revoked_slices, traces_of
+from phantombase.timeline.table.traces import (
+    Undone,
+    data_files,
+    delete_markers,
+    instants_in,
+    revoked_slices,
+    traces_of,
+    undo_files,
+)
 
 _ENDS = dict.fromkeys(
     (Guard.RESTORE, Guard.ROLLBACK), "the undone write is pending: its rollback is what others, and they, wait for"
@@ -76,17 +83,6 @@ def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
     if rollback is None:
         raise _not_pending(table, instant)
     return _finish(table, rollback, lock, scan=found is not None)
-
-
-def undo_late(table: Table, target: str, action: str) -> None:
-    """Called by a writer: undoes files placed after the rollback of its write; they would count once t is archived."""
-    plan = traces_of(table, target, action, scan=False)
-    for partition, name in plan.doomed:
-        table.storage.delete(join(partition, name))
-    for slice_ in plan.revoked:
-        revoke(table, slice_, target)
-    delete_markers(table.storage, target)
-    table.storage.delete_folder(staged_folder(target))
 
 
 def _pending_rollback_of(table: Table, target: str) -> PendingRollback | None:
@@ -129,22 +125,17 @@ def _with_traces(table: Table, rollback: PendingRollback, *, scan: bool) -> Pend
 
 def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: bool) -> str:
     """Executes the plan and completes the rollback; every step may have been done before."""
-    storage, start = table.storage, time.monotonic()
+    storage, start, target = table.storage, time.monotonic(), rollback.target
     _check(table, rollback)  # before the heartbeat: that of `compactor-daemon rollback` shows if it stalls
     # With the heartbeat, Hudi 1.2's multi-writers leave the rollback to phantombase.
     with heartbeat(storage, rollback.instant, BEAT_S):
         storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
-        storage.delete_folder(staged_folder(rollback.plan.target))
-        plan = _with_traces(table, rollback, scan=scan).plan
-        for partition, name in plan.doomed:
-            storage.delete(join(partition, name))
-        commands = dict(c for s in plan.revoked if (c := revoke(table, s, plan.target)) is not None)
-        for instant in (plan.target, rollback.instant):  # Hudi puts markers of its command blocks under the rollback
-            delete_markers(storage, instant)
+        undone = undo_files(table, target, lambda: _with_traces(table, rollback, scan=scan).plan)
+        delete_markers(storage, rollback.instant)  # Hudi puts markers of its command blocks under the rollback
         took_ms = int((time.monotonic() - start) * 1000)
-        done = encode_rollback_metadata(plan, rollback.instant, took_ms, commands, storage.base_path)
-        _complete(table, rollback, done, _left_behind(rollback.instant, plan, commands), lock)
-    storage.delete(heartbeat_path(plan.target))
+        done = encode_rollback_metadata(undone.plan, rollback.instant, took_ms, undone.commands, storage.base_path)
+        _complete(table, rollback, done, _left_behind(rollback.instant, undone), lock)
+    storage.delete(heartbeat_path(target))
     return rollback.instant
 
 
@@ -164,12 +155,12 @@ def _check(table: Table, rollback: PendingRollback) -> None:
             )
 
 
-def _left_behind(instant: str, plan: RollbackPlan, commands: Mapping[tuple[str, str], int]) -> Change:
+def _left_behind(instant: str, undone: Undone) -> Change:
     """Log files that are kept: revoked and revoking ones; the metadata table may not know their instant."""
     revoked: defaultdict[str, dict[str, int]] = defaultdict(dict)
-    for slice_ in plan.revoked:
+    for slice_ in undone.plan.revoked:
         revoked[slice_.partition] |= slice_.logs
-    files = files_of_rollback(commands, revoked)
+    files = files_of_rollback(undone.commands, revoked)
     return Change(instant=instant, files=files, moves_rows=False, schema_text=None)
 
 
@@ -210,14 +201,6 @@ def _not_pending(table: Table, instant: Instant) -> ConflictError:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undone:
-    """`plan`: the files of an instant. `commands`: (partition, name) of the log files that revoke it, and sizes."""
-
-    plan: RollbackPlan
-    commands: Mapping[tuple[str, str], int]
-
-
 def traces_of_all(
     table: Table, timeline: Timeline, undone: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], RollbackPlan]:
@@ -252,30 +235,3 @@ def traces_of_all(
         )
         for time, action in undone
     }
-
-
-def undo(table: Table, traces: RollbackPlan) -> Undone:
-    """Undoes one instant. `table`: of a section."""
-    storage, time = table.storage, traces.target
-    files = unpublish(table, traces.instant)
-    storage.delete_all([join(partition, name) for partition, name in traces.doomed])
-    commands = {}
-    for slice_ in traces.revoked:
-        if (made := revoke(table, slice_, time)) is not None:
-            commands[made[0]] = made[1]
-    delete_markers(storage, time)
-    storage.delete_folder(staged_folder(time))
-    # The requested file is removed last: until then the instant is on the timeline.
-    for one in sorted((f for f in files if not f.instant.completed), key=lambda f: -f.instant.state):
-        storage.delete(one.path)
-    storage.delete(heartbeat_path(time))
-    return Undone(plan=traces, commands=commands)
-
-
-def unpublish(table: Table, instant: Instant) -> Sequence[StateFile]:
-    """Deletes the completed files of an instant: from here on no reader sees it. Returns all its files until then."""
-    files = load_state_files(table.storage, table.config).files(instant)
-    for one in files:
-        if one.instant.completed:
-            table.storage.delete(one.path)
-    return files

@@ -28,13 +28,13 @@ from ..format.layout import Slicing
 from ..format.log_encode import hfile_block
 from ..format.rollback_plan import decode_rollback_plan
 from ..instants.timeline import Timeline
-from ..locks.heartbeat import BEAT_S, heartbeat, heartbeat_path
+from ..locks.heartbeat import BEAT_S, heartbeat
 from ..storage.folders import METADATA_FOLDER
 from ..storage.staged_file import place_staged
 from ..table.exclusive import check_lock, regardless
 from ..table.in_progress import refuse_half_upgraded
 from ..table.table import BUILD_AGAIN, Table, open_metadata_table
-from ..table.traces import delete_markers, revoke, revokes, traces_of
+from ..table.traces import revokes, traces_of, undo
 from .index_logs import IndexLog
 from .location import OpenSlice, advising_rebuild, open_slices
 from .records.hfile_write import encode_hfile, grouped
@@ -175,23 +175,13 @@ def forget(table: Table, instant: str) -> None:
 
 
 def _forget(metadata: Table, timeline: Timeline, instant: str) -> None:
-    storage = metadata.storage
     _forget_rollbacks(metadata, timeline, instant)
     found = timeline.find(instant, _ACTION)
     if found is None:
         return
     _refuse_compacted(metadata, timeline, found)
     traces = traces_of(metadata, instant, _ACTION, scan=True)
-    completed = metadata.files.completed_commits(instant)
-    for slice_ in traces.revoked:
-        revoke(metadata, slice_, instant)
-    for one in completed:  # first: a completed file that names missing files is an error in all other processes
-        storage.delete(metadata.instant_path(one))
-    storage.delete_all([f"{partition}/{name}" for partition, name in traces.doomed])
-    delete_markers(storage, instant)
-    for state in (State.INFLIGHT, State.REQUESTED):
-        storage.delete(metadata.instant_path(found.at(state)))
-    storage.delete(heartbeat_path(instant))
+    undo(metadata, found, lambda: traces)
 
 
 def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None:

@@ -15,20 +15,19 @@ of a compaction blocks nothing but itself while no write depends on it: see `und
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 from ..errors import ConflictError, MalformedError, PhantombaseError
 from ..event_log import get_logger
 from ..format.clean import decode_clean_plan
 from ..format.compaction_plan import pending_clustering_file_groups
 from ..format.replace_request import decode_cluster_plan
-from ..format.rollback_plan import decode_restore_plan, decode_rollback_plan
+from ..format.rollback_plan import RollbackPlan, decode_restore_plan, decode_rollback_plan
 from ..instants.instant_files import Torn
 from ..instants.reserved_times import put_tombstone
 from ..instants.timeline import Timeline
-from ..locks.heartbeat import EXPIRY_S, heartbeat_path, may_be_written
+from ..locks.heartbeat import EXPIRY_S, may_be_written
 from ..locks.table_lock import TableLock
-from ..storage.folders import staged_folder
 from ..storage.server_clock import storage_ms
 from .exclusive import READ_INSIDE, Guard, exclusive
 from .in_progress import refuse_pending_restore
@@ -114,12 +113,13 @@ def discard_torn(table: Table, timeline: Timeline, *actions: str, strict: bool =
     storage = table.storage
     found = removable(table, timeline, cache(lambda: storage_ms(storage)), *actions, strict=strict)
     for torn in found:
-        if is_clustering := torn.instant.family == "replacecommit":
+        if torn.instant.family == "replacecommit":
+            from .traces import undo  # late, as above
+
             put_tombstone(storage, torn.time)
-            storage.delete_folder(staged_folder(torn.time))
-        storage.delete(torn.path)
-        if is_clustering:
-            storage.delete(heartbeat_path(torn.time))
+            undo(table, torn.instant, partial(RollbackPlan, target=torn.time, action=torn.instant.action))
+        else:
+            storage.delete(torn.path)
         _log.warning("torn_plan_removed", table=storage.base_path, instant=torn.time, action=torn.instant.action)
     return tuple(torn.time for torn in found)
 

@@ -12,18 +12,21 @@ Blocks that a pending instant appended on version 6 are revoked by command block
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from ..errors import ConflictError, MalformedError, MissingFileError, UnsupportedError
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
+from ..format.instant import Instant
 from ..format.layout import Layout, Slicing
 from ..format.log_block import BlockKind, HeaderKey, scan_blocks
 from ..format.log_encode import rollback_block
 from ..format.rollback_plan import RevokedSlice, RollbackPlan
+from ..instants.instant_files import StateFile, load_state_files
+from ..locks.heartbeat import heartbeat_path
 from ..storage.contract import Entry, Storage
-from ..storage.folders import inside_table, join, marker_folder
+from ..storage.folders import inside_table, join, marker_folder, staged_folder
 from .table import Table
 
 _MARKER = re.compile(r"(?:(?P<partition>.+)/)?(?P<file>[^/]+)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")
@@ -232,3 +235,49 @@ def instants_in(table: Table, path: str) -> Iterator[str]:
     """The instant of each block with rows or deletes of a log file, front to back."""
     blocks = scan_blocks(table.storage.open_input(path), path)
     return (b.instant for b in blocks if b.kind not in (BlockKind.CORRUPT, BlockKind.COMMAND))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """`plan`: the files of an instant. `commands`: (partition, name) of the log files that revoke it, and sizes."""
+
+    plan: RollbackPlan
+    commands: Mapping[tuple[str, str], int]
+
+
+def undo_files(table: Table, target: str, find: Callable[[], RollbackPlan]) -> Undone:
+    """Removes the files of an instant that no reader sees; may be repeated. Staged files are first: from then on no
+    process, even one that has lost its lock, can place a file. `find`, which lists the files, is called after that."""
+    table.storage.delete_folder(staged_folder(target))
+    plan = find()
+    table.storage.delete_all([join(partition, name) for partition, name in plan.doomed])
+    made = (revoke(table, slice_, target) for slice_ in plan.revoked)
+    commands = dict(command for command in made if command is not None)
+    delete_markers(table.storage, target)
+    return Undone(plan=plan, commands=commands)
+
+
+def unpublish(table: Table, instant: Instant) -> Sequence[StateFile]:
+    """Deletes the completed files of an instant: from here on no reader sees it. Returns all its files until then."""
+    files = load_state_files(table.storage, table.config).files(instant)
+    for one in files:
+        if one.instant.completed:
+            table.storage.delete(one.path)
+    return files
+
+
+def undo(
+    table: Table, instant: Instant, find: Callable[[], RollbackPlan], forget: Callable[[], object] = lambda: None
+) -> Undone:
+    """Undoes one instant, completed or pending; may be repeated. `table`: of a section. `find`: see `undo_files`.
+    `forget`: removes what other records have of the instant, as the metadata table.
+
+    The requested file is removed last: until then the instant is on the timeline.
+    """
+    files = unpublish(table, instant)
+    done = undo_files(table, instant.requested_time, find)
+    forget()
+    for one in sorted((f for f in files if not f.instant.completed), key=lambda f: -f.instant.state):
+        table.storage.delete(one.path)
+    table.storage.delete(heartbeat_path(instant.requested_time))
+    return done

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from phantombase.compactor_daemon.undo.undo import roll_back, undo_late
+from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError, StorageError, UnknownCommitError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata, WriteStat
@@ -38,6 +38,7 @@ from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA, carry_histo
 from phantombase.timeline.table.exclusive import READ_INSIDE, check_lock, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.in_progress import clustered_file_groups, completed_rollback_of, pending_rollbacks
 from phantombase.timeline.table.table import Table, put_completed
+from phantombase.timeline.table.traces import traces_of, undo_files
 from phantombase.timeline.view.view import GroupKey, ViewFacts
 
 from ..engine.engine import RowCounts
@@ -366,8 +367,8 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str, action: st
                 taken_over = not table.with_archive(timeline).is_committed(time)
             if pending is not None and not pending.completed:
                 roll_back(table, pending, lock)
-            elif taken_over:
-                undo_late(table, time, action)
+            elif taken_over:  # files placed after the rollback would count once the write's time is archived
+                undo_files(table, time, partial(traces_of, table, time, action, scan=False))
         except PhantombaseError as error:
             _log.warning("rollback_failed", instant=time, error=str(error))
         if taken_over and isinstance(first, PhantombaseError) and not isinstance(first, ConflictError | LockError):
