@@ -20,7 +20,7 @@ from ..attempt.compact_or_resume import pending_instants
 from ..attempt.failures import release_failures
 from ..undo.repair import TakenBack, cancel_unreadable_attempt, write_anew
 from ..undo.restore import restore_table
-from ..undo.rollback import is_clustering, roll_back_clustering, roll_back_newest
+from ..undo.rollback import roll_back_newest
 from ..undo.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
 from . import render_status as status_render
 from .option_flags import StorageOption, TableChange, TablePath, offers
@@ -167,9 +167,6 @@ def rollback_command(
     Example: `compactor-daemon rollback /data/orders 20260101120000000 --sole-writer`
     """
     table, lock = at.open(f"a rollback {_WHAT}", _TODO)
-    if is_clustering(table, instant):
-        clustering = roll_back_clustering(table, lock, instant, dry_run=at.dry_run)
-        return CommandResult({**at.row(clustering), "rollback": ""}, _render_unclustered)
     return CommandResult(at.row(roll_back_newest(table, lock, instant, dry_run=at.dry_run)), _render_rolled_back)
 
 
@@ -221,16 +218,12 @@ def _dropped(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield f"the metadata table {_BE[data['dry_run']]} dropped: the next Hudi writer builds it again"
 
 
-def _render_unclustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    files = f": {plural(data['files'], 'file')} that it joined are visible again" if data["files"] else ""
-    yield f"clustering {data['instant']} {_BE[data['dry_run']]} rolled back{files}"
-    yield from _dropped(data)
-
-
 def _render_rolled_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     would = data["dry_run"] and not data["rollback"]
-    done = "would be rolled back" if would else f"is rolled back by rollback {data['rollback']}"
-    yield f"{data['instant']} {done}"
+    what = "" if data["files"] is None else "clustering "
+    by = f" by rollback {data['rollback']}" if data["rollback"] else ""
+    files = f": {plural(data['files'], 'file')} that it joined are visible again" if data["files"] else ""
+    yield f"{what}{data['instant']} {_BE[would]} rolled back{by}{files}"
     yield from _dropped({**data, "dry_run": would})
 
 

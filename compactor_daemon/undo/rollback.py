@@ -40,7 +40,6 @@ from phantombase.timeline.table.in_progress import (
     PendingRollback,
     completed_rollback_of,
     is_pending_service,
-    pending_rollbacks,
     refuse_left_to_hudi,
     rollbacks_of_completed,
 )
@@ -60,66 +59,83 @@ from .preconditions import (
     refuse_work,
     stale_plan_removed,
 )
-from .undo import roll_back
+from .undo import pending_rollback_of, roll_back
 
+_log = get_logger()
 _OWN = {Guard.ROLLBACK: "a pending rollback of the instant is the one to finish; another one is work in progress"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBack:
-    """`rollback`: its instant. `metadata_dropped`: the metadata table was dropped, since one of its compactions holds
-    the write."""
+    """`rollback`: its instant; "": of a clustering, which has none. `files`: those that a clustering had joined, which
+    are visible again; None: a write. `metadata_dropped`: the metadata table was dropped, since one of its compactions
+    holds the write."""
 
     instant: str
-    rollback: str
+    rollback: str = ""
+    files: int | None = None
     metadata_dropped: bool = False
 
 
 def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> RolledBack:
-    """Rolls back a completed write that nothing was built upon; a pending rollback of it, Hudi's too, is finished.
+    """Rolls back a completed write, or clustering of phantombase, that nothing was built upon; a rollback of it that is
+    in progress, Hudi's too, is finished.
 
     `dry_run`: everything is checked, nothing is changed, and `rollback` is empty.
-    UsageError: a later write, plan or savepoint exists, or the instant is no write of a writer. ConflictError: a
-    process is at work. UnsupportedError: rows may lie in buckets of a resize. LockError, StorageError: run again; once
-    the write is hidden the next writer also finishes the rollback.
+    UsageError: a later write, plan or savepoint exists, the instant is no write of a writer, or a file that the
+    clustering joined was removed. ConflictError: a process is at work, or Hudi executes the plan of the clustering.
+    UnsupportedError: rows may lie in buckets of a resize. LockError, StorageError: run again; once the write is hidden
+    the next writer also finishes the rollback.
     """
-    refuse_left_to_hudi(table, "taking back writes of")
+    is_write = not is_clustering(table, instant)
+    if is_write:
+        refuse_left_to_hudi(table, "taking back writes of")
     if not dry_run:
         remove_torn(table, lock, "rollback")
-    plan = None if dry_run else _plan(table, instant)
+    plan = _plan(table, instant) if is_write and not dry_run else None
     with stale_plan_removed(table, lock, _remove_stale), exclusive(table, lock, f"roll back {instant}", _OWN) as held:
         table, timeline = held.table, held.timeline
-        if (done := completed_rollback_of(table, instant)) is not None:
+        if is_write and (done := completed_rollback_of(table, instant)) is not None:
             return RolledBack(instant=instant, rollback=done)
-        write = _write(table, timeline, instant)
-        begun = next((r for r in _readable(table) if r.target == instant), None)
-        if begun is None or write.completed:
-            refuse_work(table, timeline, {instant})
-            _refuse_lost(table, timeline, write, begun)
-        else:
-            refuse_built_upon(table, timeline, write)
-        drops = is_merged(table, write)
+        clustering = None if is_write else _clustering(table, timeline, instant)
+        found = _write(table, timeline, instant) if clustering is None else clustering[0]
+        begun = pending_rollback_of(table, instant) if is_write else None
+        if found.completed or (is_write and begun is None):
+            refuse_work(table, timeline, {instant} if is_write else ())
+            _refuse_lost(table, timeline, found, begun)
+        elif is_write:
+            refuse_built_upon(table, timeline, found)
+        files = _refuse_lost_inputs(table, found) if clustering is not None else None
+        drops = is_merged(table, found)
         if dry_run:
             table.times.check_zone(timeline)
-            return RolledBack(instant=instant, rollback="", metadata_dropped=drops)
-        if write.completed and begun is None:
-            plan = plan or traces_of(table, instant, write.action, scan=True)
+            return RolledBack(instant=instant, files=files, metadata_dropped=drops)
+        if clustering is not None:
+            table.next_time(timeline, (), {instant})  # a clock that is wrong is refused before anything is hidden
+            _put_tombstone(table, found)
+        elif found.completed and begun is None:
+            plan = plan or traces_of(table, instant, found.action, scan=True)
             _make_visible(table, PendingRollback(instant=table.next_time(timeline, (), {instant}), plan=plan))
-        elif begun is not None and write.completed:
-            _keep(table, begun)
+        elif found.completed and begun is not None:  # two processes may work on it: none removes the plan now
+            table.storage.delete(heartbeat_path(begun.instant))
         if drops:
+            what = "write" if is_write else "clustering"
             _log.warning(
-                "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this write"
+                "metadata_table_dropped", table=table.storage.base_path, why=f"a compaction of it holds this {what}"
             )
-            drop_within(table)
-        if write.completion_time is not None:  # from here on no file shows that this time was used
-            put_tombstone(table.storage, write.completion_time)
+            table = drop_within(table)
+        if found.completion_time is not None:  # from here on no file shows that this time was used
+            put_tombstone(table.storage, found.completion_time)
+        if clustering is not None:
+            remove(table, clustering[1])
+            _log.info("clustering_rolled_back", table=table.storage.base_path, instant=instant)
+            return RolledBack(instant=instant, files=files, metadata_dropped=drops)
         with first_beat(regardless(table).storage, instant):
-            unpublish(table, write)
+            unpublish(table, found)
     table = regardless(table)
     with first_beat(table.storage, instant):
         table = table.reload()
-        pending = table.load_timeline().find(instant, write.family)
+        pending = table.load_timeline().find(instant, found.family)
         if pending is None:  # another process has rolled it back since
             table.storage.delete(heartbeat_path(instant))
             return RolledBack(instant=instant, rollback=completed_rollback_of(table, instant) or "")
@@ -140,21 +156,19 @@ def _make_visible(table: Table, rollback: PendingRollback) -> None:
 
 
 def _remove_stale(table: Table, instant: str) -> None:
-    """Removes the plan, unless another process executes the rollback."""
+    """Removes the plan or the tombstone, unless another process executes the rollback."""
     timeline = table.load_timeline()
-    late = next((r for r in rollbacks_of_completed(table, timeline) if r.instant == instant), None)
-    if late is not None and is_requested(timeline, late.at(State.REQUESTED)) and is_own(table, instant):
-        table.storage.delete(table.instant_path(late.at(State.REQUESTED)))
-        table.storage.delete(heartbeat_path(instant))
-
-
-def _keep(table: Table, begun: PendingRollback) -> None:
-    """Deletes the heartbeat, so that no process removes the plan (`unbegun_rollback`): two may work on it now."""
-    table.storage.delete(heartbeat_path(begun.instant))
-
-
-def _readable(table: Table) -> list[PendingRollback]:
-    return [r for r in pending_rollbacks(table) if isinstance(r, PendingRollback)]
+    if not is_own(table, instant):
+        return
+    marked = next((r for r in rollbacks_of_completed(table, timeline) if r.instant == instant), None)
+    clustering = timeline.find(instant, "replacecommit")
+    if marked is not None and is_requested(timeline, marked.at(State.REQUESTED)):
+        table.storage.delete(table.instant_path(marked.at(State.REQUESTED)))
+    elif clustering is not None and clustering.completed:
+        remove_tombstone(table.storage, instant)
+    else:
+        return
+    table.storage.delete(heartbeat_path(instant))
 
 
 def _refuse_lost(table: Table, timeline: Timeline, write: Instant, begun: PendingRollback | None) -> None:
@@ -270,58 +284,12 @@ def is_merged(table: Table, write: Instant) -> bool:
     return any(i.requested_time > write.requested_time for i in merges)
 
 
-_log = get_logger()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unclustered:
-    """`files`: the number visible again. `metadata_dropped`: the metadata table, compacted since then, was dropped."""
-
-    instant: str
-    files: int
-    metadata_dropped: bool = False
-
-
 def is_clustering(table: Table, instant: str) -> bool:
-    """Whether an instant is a clustering of phantombase: `roll_back_clustering` rolls it back, or finishes that."""
+    """Whether an instant is a clustering of phantombase: its rollback is one, or has begun."""
     found = table.load_timeline().find(instant, "replacecommit")
     if found is None or planned_clustering(table, found) is None:
         return False
     return has_tombstone(table.storage, instant) if not found.completed else bool(_ledgers(table, found))
-
-
-def roll_back_clustering(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> Unclustered:
-    """Rolls back a completed clustering that nothing was built upon. `dry_run`: everything is checked, nothing changed.
-    UsageError: a later write, plan or savepoint exists, or a file that the clustering joined was removed.
-    ConflictError: a process is at work, or Hudi executes the plan. LockError, StorageError: run again."""
-    removed = stale_plan_removed(table, lock, _remove_stale_tombstone)
-    with removed, exclusive(table, lock, f"roll back {instant}", _OWN) as held:
-        table, timeline = held.table, held.timeline
-        found, pending = _found(table, timeline, instant)
-        files = 0
-        if found.completed:
-            refuse_work(table, timeline)
-            refuse_last(table, timeline, found)
-            refuse_cleaned(table, timeline, found)
-            refuse_built_upon(table, timeline, found)
-            files = _refuse_lost_inputs(table, found)
-        drops = is_merged(table, found)
-        if dry_run:
-            table.times.check_zone(timeline)
-            return Unclustered(instant=instant, files=files, metadata_dropped=drops)
-        table.next_time(timeline, (), {instant})  # a clock that is wrong is refused before anything is hidden
-        if drops:
-            _log.warning(
-                "metadata_table_dropped", table=table.storage.base_path, why="a compaction of it holds this clustering"
-            )
-            table = drop_within(table)
-        if found.completion_time is not None:  # as in a rollback of a write: the time is kept in use
-            put_tombstone(table.storage, found.completion_time)
-        _put_tombstone(table, found)
-        unpublish(table, found)
-        remove(table, pending)
-    _log.info("clustering_rolled_back", table=table.storage.base_path, instant=instant)
-    return Unclustered(instant=instant, files=files, metadata_dropped=drops)
 
 
 def _put_tombstone(table: Table, found: Instant) -> None:
@@ -336,15 +304,7 @@ def _put_tombstone(table: Table, found: Instant) -> None:
     refuse_stale(table, time)
 
 
-def _remove_stale_tombstone(table: Table, instant: str) -> None:
-    """Removes the tombstone, unless another process executes the rollback."""
-    found = table.load_timeline().find(instant, "replacecommit")
-    if found is not None and found.completed and is_own(table, instant):
-        remove_tombstone(table.storage, instant)
-        table.storage.delete(heartbeat_path(instant))
-
-
-def _found(table: Table, timeline: Timeline, instant: str) -> tuple[Instant, PendingClustering]:
+def _clustering(table: Table, timeline: Timeline, instant: str) -> tuple[Instant, PendingClustering]:
     found = timeline.find(instant, "replacecommit")
     pending = None if found is None else planned_clustering(table, found)
     if found is None or pending is None:
@@ -360,6 +320,8 @@ def _ledgers(table: Table, done: Instant) -> list[GroupLedger]:
 
 def _refuse_lost_inputs(table: Table, done: Instant) -> int:
     """The number of joined files. UsageError: one of them does not exist any more, so its rows would be lost."""
+    if not done.completed:
+        return 0
     joined = [one.path(name) for one in _ledgers(table, done) for name in one.inputs]
     for path in joined:
         if table.storage.find(path) is None:

@@ -72,7 +72,7 @@ def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
     if instant.action in SERVICES or not instant.is_write:
         raise UsageError("only a write can be rolled back", instant=instant.requested_time, found=instant.action)
     target = instant.requested_time
-    found = _pending_rollback_of(table, target)
+    found = pending_rollback_of(table, target)
     if found is None and table.load_timeline().find(target, instant.family) is None:
         done = completed_rollback_of(table, target)
         if done is not None:
@@ -85,7 +85,7 @@ def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
     return _finish(table, rollback, lock, scan=found is not None)
 
 
-def _pending_rollback_of(table: Table, target: str) -> PendingRollback | None:
+def pending_rollback_of(table: Table, target: str) -> PendingRollback | None:
     """The pending rollback of an instant. An unreadable one may be of it too: then two processes repeat the steps."""
     readable = (r for r in pending_rollbacks(table) if isinstance(r, PendingRollback))
     return next((r for r in readable if r.target == target), None)
@@ -100,7 +100,7 @@ def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback
     plan = traces_of(table, target, instant.action, scan=instant.state is State.INFLIGHT)
     with exclusive(table, lock, f"request the rollback of {target}", _ENDS) as held:
         table, timeline = held.table, held.timeline
-        found = _pending_rollback_of(table, target)
+        found = pending_rollback_of(table, target)
         if found is not None:
             return found
         current = timeline.find(target, instant.family)
@@ -112,12 +112,11 @@ def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback
         return rollback
 
 
-def _with_traces(table: Table, rollback: PendingRollback, *, scan: bool) -> PendingRollback:
-    """A rollback, extended by files that its plan lacks; `scan`: another process may have made the plan."""
-    plan = rollback.plan
+def _with_traces(table: Table, plan: RollbackPlan, *, scan: bool) -> RollbackPlan:
+    """A plan, extended by files that it lacks; `scan`: another process may have made it."""
     pending = table.load_timeline().find(plan.target, plan.instant.family)
     traces = traces_of(table, plan.target, plan.action, scan=scan and pending is not None and not plan.revoked)
-    return replace(rollback, plan=plan.with_all_of(traces))
+    return plan.with_all_of(traces)
 
 
 # --- its execution -------------------------------------------------------------------------------------------------
@@ -130,7 +129,7 @@ def _finish(table: Table, rollback: PendingRollback, lock: TableLock, *, scan: b
     # With the heartbeat, Hudi 1.2's multi-writers leave the rollback to phantombase.
     with heartbeat(storage, rollback.instant, BEAT_S):
         storage.put_if_absent(table.instant_path(rollback.at(State.INFLIGHT)), b"")
-        undone = undo_files(table, target, lambda: _with_traces(table, rollback, scan=scan).plan)
+        undone = undo_files(table, target, lambda: _with_traces(table, rollback.plan, scan=scan))
         delete_markers(storage, rollback.instant)  # Hudi puts markers of its command blocks under the rollback
         took_ms = int((time.monotonic() - start) * 1000)
         done = encode_rollback_metadata(undone.plan, rollback.instant, took_ms, undone.commands, storage.base_path)

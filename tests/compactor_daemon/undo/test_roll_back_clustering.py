@@ -21,7 +21,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.status.status import table_status
-from phantombase.compactor_daemon.undo.rollback import is_clustering, roll_back_clustering, roll_back_newest
+from phantombase.compactor_daemon.undo.rollback import is_clustering, roll_back_newest
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint
 from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError, UsageError
 from phantombase.timeline.format.instant import format_time, parse_time
@@ -60,7 +60,7 @@ def call(path: Path, instant: str, *options: str) -> Any:
 
 
 def roll_back(path: Path, instant: str, storage: Storage | None = None) -> None:
-    roll_back_clustering(open_table(path, storage), LOCK, instant)
+    roll_back_newest(open_table(path, storage), LOCK, instant)
 
 
 @one_of("version", 9, 8, 6)
@@ -98,7 +98,7 @@ def test_the_last_active_write_is_not_taken_back(version: int, tmp_path: Path, m
         patch.setattr(Table, "load_timeline", lambda self: loaded)
         patch.setattr(Table, "with_archive", lambda self, seen: replace(seen, archived=others))
         with pytest.raises(UsageError, match="no completed write would be left"):
-            roll_back_clustering(open_table(path), LOCK, instant, dry_run=True)
+            roll_back_newest(open_table(path), LOCK, instant, dry_run=True)
     assert read_rows(path) == rows
 
 
@@ -235,7 +235,7 @@ def sleep(path: Path, instant: str, before: Callable[[Call], bool], *, dies: boo
 
     table = open_table(path, HookedStorage(LocalStorage(str(path)), hook))
     with suppress(PhantombaseError, ProcessDied):
-        roll_back_clustering(table, LockLostBehind(slept), instant)
+        roll_back_newest(table, LockLostBehind(slept), instant)
     return slept[0] if slept else None
 
 
@@ -243,7 +243,7 @@ def half_way(path: Path, instant: str) -> None:
     """A process of another machine dies, or sleeps, right before it hides the clustering."""
     storage = HookedStorage(LocalStorage(str(path)), die_at_nth(1, "delete", "commit"))
     with pytest.raises(ProcessDied):
-        roll_back_clustering(open_table(path, storage), LOCK, instant)
+        roll_back_newest(open_table(path, storage), LOCK, instant)
 
 
 @one_of("version", 9, 8, 6)
@@ -266,7 +266,7 @@ def test_asleep_before_each_call_no_row_is_lost_or_doubled(version: int, tmp_pat
         assert left in (rows, rows | OTHERS), slept
         outcomes.add(left == rows)
         with suppress(UsageError):  # it is done, or others have built upon it
-            roll_back_clustering(open_table(path), LOCK, instant)
+            roll_back_newest(open_table(path), LOCK, instant)
         assert read_rows(path) == left, slept
         upsert(path, one_row("new", 1))
         compact(path)
@@ -317,7 +317,7 @@ def test_a_second_process_goes_on_with_it(version: int, tmp_path: Path, monkeypa
     monkeypatch.setattr(Process, "is_gone", lambda process: process == first)
     with pytest.raises(ConflictError, match="in progress"):
         upsert(path, one_row("k0", 50))
-    roll_back_clustering(open_table(path), LOCK, instant)
+    roll_back_newest(open_table(path), LOCK, instant)
     upsert(path, one_row("k0", 50))
     assert read_rows(path) == rows | {"k0": (50, 50.0)}
     assert len(living(path)) == 3
@@ -342,9 +342,7 @@ def test_a_burial_that_another_process_goes_on_with_stays(
         return call.do()
 
     with pytest.raises(LockError):
-        roll_back_clustering(
-            open_table(path, HookedStorage(LocalStorage(str(path)), hook)), LockLostBehind(slept), instant
-        )
+        roll_back_newest(open_table(path, HookedStorage(LocalStorage(str(path)), hook)), LockLostBehind(slept), instant)
     assert has_tombstone(open_table(path).storage, instant)
 
 
@@ -378,7 +376,7 @@ def test_no_compaction_completes_beside_it(version: int, tmp_path: Path) -> None
     half_way(path, instant)
     with pytest.raises(ConflictError, match=f"a rollback of {instant} is pending"):
         run_all(open_table(path))
-    roll_back_clustering(open_table(path), LOCK, instant)
+    roll_back_newest(open_table(path), LOCK, instant)
     run_all(open_table(path))
     assert read_rows(path) == rows | {"k0": (50, 50.0)}
 
@@ -408,7 +406,7 @@ def test_a_lost_lock_is_said(tmp_path: Path) -> None:
 
     storage = HookedStorage(LocalStorage(str(path)), hook)
     with pytest.raises(LockError, match="the lock was lost"):
-        roll_back_clustering(open_table(path, storage), LockLostBehind(slept), instant)
+        roll_back_newest(open_table(path, storage), LockLostBehind(slept), instant)
     assert not has_tombstone(open_table(path).storage, instant)
 
 
@@ -421,5 +419,5 @@ def test_the_metadata_table_is_not_compacted_beside_it(name: str, tmp_path: Path
     served = serve_metadata(open_table(path), MetadataOptions(max_delta_commits=1), LOCK)
     assert served.why == f"the rollback of a clustering is in progress: {instant}"
     assert served.compactions == ()
-    done = roll_back_clustering(open_table(path), LOCK, instant)
+    done = roll_back_newest(open_table(path), LOCK, instant)
     assert not done.metadata_dropped

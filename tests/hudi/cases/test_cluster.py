@@ -16,7 +16,7 @@ import pytest
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cancel_pending_clusterings, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
-from phantombase.compactor_daemon.undo.rollback import roll_back_clustering
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.instant import Instant, State
@@ -189,7 +189,7 @@ def test_hudi_goes_on_behind_a_clustering_that_was_taken_back(metadata: bool, ta
     done = cluster(table).done
     assert done is not None
     table.agree()
-    roll_back_clustering(table.open(), ProcessLock("cluster"), done.instant)
+    roll_back_newest(table.open(), ProcessLock("cluster"), done.instant)
     same(table.agree(), before)
     same(hudi_rs_reads(table.path), before)
     newer = Rows(seed=2)(range(5, 35), 9)
