@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError, LedgerError, MalformedError, MissingFileError, UsageError
@@ -47,10 +47,9 @@ from phantombase.timeline.format.compaction_plan import CompactionOperation, Com
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.format.ledger import Ledger
 from phantombase.timeline.instants.archived_timeline import archived_clean_plans
 from phantombase.timeline.instants.instant_files import StateFile, load_state_files
-from phantombase.timeline.instants.reserved_times import attempt_folder, attempts, recorded_instants
+from phantombase.timeline.instants.reserved_times import attempts, recorded_instants, staged_files
 from phantombase.timeline.locks.heartbeat import is_live, may_be_written, process_name, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.rule import SliceRules
@@ -60,7 +59,6 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress, regardless
-from phantombase.timeline.table.in_progress import pending_rollbacks
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileSlice, GroupKey
 
@@ -107,9 +105,7 @@ def cancel_unreadable_attempt(
         storage.delete_all(finals)
         forget(table, instant)
         revoke_decision(storage, instant, number, "its record cannot be read", process_name())
-        for attempt in numbers:
-            folder = attempt_folder(instant, attempt)
-            storage.delete_all([f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(STAGED_ENDINGS)])
+        storage.delete_all(staged_files(storage, instant, STAGED_ENDINGS))
         _log.warning("unreadable_decision_cancelled", instant=instant, attempt=number, files=finals)
         return TakenBack(attempt=number, files=finals)
 
@@ -261,15 +257,7 @@ def _torn(table: Table, instant: str) -> tuple[StateFile, CompactionPlan]:
             expected="two minutes without a change, and without a heartbeat",
             todo="Wait, then run again.",
         )
-    for rollback in pending_rollbacks(table):
-        if rollback.target in (instant, None):
-            raise ConflictError(
-                "a rollback of this compaction is pending, or may be",
-                path=table.storage.base_path,
-                instant=instant,
-                found=f"rollback {rollback.instant}",
-                todo=_OTHERWISE,
-            )
+    refuse_rollback(table, instant)
     try:
         return torn, table.compaction_plan(instant)
     except MissingFileError as error:
@@ -311,7 +299,16 @@ def _prove(
         )
     except LedgerError as error:
         raise error.advising(f"The base file is not what merging the planned files gives. {_OTHERWISE}") from error
-    return _stat(operation, path, size, ledger, slice_, stream.log_counts.blocks)
+    return replace(
+        _stat(operation, path, ledger.rows_out, size),
+        num_deletes=ledger.deleted,
+        num_update_writes=ledger.replaced,
+        num_inserts=ledger.inserts,
+        total_log_records=ledger.log_entries,
+        total_log_size_compacted=slice_.log_bytes,
+        total_updated_records_compacted=ledger.log_keys,
+        total_log_blocks=stream.log_counts.blocks,
+    )
 
 
 def _only(operation: CompactionOperation, instant: str, outputs: list[str], problem: str) -> str:
@@ -342,17 +339,7 @@ def _trust(
         "not one base file of this compaction is there for a planned file group, whose other files were cleaned",
     )
     rows, _, size = read_back(table.storage, path, rules)
-    return WriteStat(
-        file_id=operation.file_id,
-        path=path,
-        prev_commit=operation.base_instant_time or "null",
-        num_writes=rows,
-        total_write_bytes=size,
-        file_size_in_bytes=size,
-        partition_path=partition,
-        total_log_files_compacted=len(operation.delta_file_paths),
-        prev_base_file=operation.data_file_path,
-    )
+    return _stat(operation, path, rows, size)
 
 
 def _files(table: Table, operation: CompactionOperation, instant: str) -> tuple[FileSlice, list[str], list[str]]:
@@ -380,25 +367,16 @@ def _files(table: Table, operation: CompactionOperation, instant: str) -> tuple[
     return slice_, sorted(outputs), gone
 
 
-def _stat(
-    operation: CompactionOperation, path: str, size: int, ledger: Ledger, slice_: FileSlice, blocks: int
-) -> WriteStat:
+def _stat(operation: CompactionOperation, path: str, rows: int, size: int) -> WriteStat:
     return WriteStat(
         file_id=operation.file_id,
         path=path,
         prev_commit=operation.base_instant_time or "null",
-        num_writes=ledger.rows_out,
-        num_deletes=ledger.deleted,
-        num_update_writes=ledger.replaced,
-        num_inserts=ledger.inserts,
+        num_writes=rows,
         total_write_bytes=size,
         file_size_in_bytes=size,
         partition_path=operation.partition_path,
-        total_log_records=ledger.log_entries,
-        total_log_files_compacted=len(slice_.logs),
-        total_log_size_compacted=slice_.log_bytes,
-        total_updated_records_compacted=ledger.log_keys,
-        total_log_blocks=blocks,
+        total_log_files_compacted=len(operation.delta_file_paths),
         prev_base_file=operation.data_file_path,
     )
 

@@ -169,26 +169,38 @@ def unschedule(
     also if the compaction is being published, or a rollback names it. After a refusal the plan still exists."""
     pending_instants(table, instant)
     options = options or AttemptOptions()
-    if _torn(table, instant) is not None:
-        return _unschedule_unread(table, instant, lock, options, dry_run)
     deletes = cache(partial(log_may_delete, table.storage, table.config.merge_settings.marker))
     for _ in range(_TRIES):
-        table = table.reload()
-        view = from_one_snapshot(partial(_view, table, instant))
-        keys = movable_keys(view, instant, deletes)
-        refuse_moved(table, view, instant, keys)
+        table, keys = table.reload(), None
+        if is_read := _torn(table, instant) is None:
+            view = from_one_snapshot(partial(_view, table, instant))
+            keys = movable_keys(view, instant, deletes)
+            refuse_moved(table, view, instant, keys)
         if not dry_run:
             table.storage.verify()
         with exclusive(table, lock, "unschedule a compaction", _BY_NAME) as held:
             table = held.table
-            plan, kept, decision = _refuse(table, instant, options)
-            if movable_keys(_view(table, instant), instant, deletes) == keys:
-                free = len(plan.operations) - len(kept)
-                if dry_run:
-                    return Unscheduled(instant=instant, file_groups=free, attempts=(), kept=len(kept))
-                if kept:
-                    return _narrow(table, instant, plan, kept, decision)
-                return _remove(table, instant, plan, decision, options)
+            pending_instants(table, instant)
+            if ((torn := _torn(table, instant)) is None) != is_read:
+                continue
+            if torn is not None:
+                plan, kept, decision = _refuse_begun(table, torn, options), frozenset[GroupKey](), None
+            else:
+                plan, kept, decision = _refuse(table, instant, options)
+                if movable_keys(_view(table, instant), instant, deletes) != keys:
+                    continue
+            done = Unscheduled(
+                instant=instant, file_groups=len(plan.operations) - len(kept), attempts=(), kept=len(kept)
+            )
+            if dry_run:
+                return done
+            if kept:
+                ended = _narrow(table, instant, plan, kept, decision)
+            else:
+                ended = _remove(table, instant, plan, decision, options)
+        done = replace(done, attempts=tuple(sorted(ended)))
+        _log.info("unscheduled", instant=instant, file_groups=done.file_groups, kept=done.kept, attempts=done.attempts)
+        return done
     raise ConflictError(
         "writes under this plan kept completing while their keys were looked at",
         path=table.storage.base_path,
@@ -196,28 +208,6 @@ def unschedule(
         found=f"{_TRIES} rounds",
         todo="Run again while fewer writers are at work.",
     )
-
-
-def _unschedule_unread(
-    table: Table, instant: str, lock: TableLock, options: AttemptOptions, dry_run: bool
-) -> Unscheduled:
-    """MalformedError: the content of the plan file has changed since, so it must not be removed unread."""
-    if not dry_run:
-        table.storage.verify()
-    with exclusive(table, lock, "unschedule a compaction", _BY_NAME) as held:
-        table = held.table
-        pending_instants(table, instant)
-        if (torn := _torn(table, instant)) is None:
-            raise ConflictError(
-                "the plan could not be read before, and can be read now",
-                path=table.storage.base_path,
-                instant=instant,
-                todo="Run again.",
-            )
-        plan = _refuse_begun(table, torn, options)
-        if dry_run:
-            return Unscheduled(instant=instant, file_groups=len(plan.operations), attempts=())
-        return _remove(table, instant, plan, None, options)
 
 
 def _view(table: Table, instant: str) -> TableView:
@@ -230,7 +220,6 @@ def _refuse(
 ) -> tuple[CompactionPlan, frozenset[GroupKey], CommitDecision | None]:
     """The plan, unless all of it must be kept; those of its file groups that must be kept in it; and the decision to
     revert. A decision found later is valid."""
-    (_,) = pending_instants(table, instant)
     storage, plan = table.storage, table.compaction_plan(instant)
     # A publisher holds the lock when it completes. If its lock has expired, its heartbeat shows that it is live. The
     # heartbeat starts before the decision, so the decision is read first.
@@ -253,7 +242,7 @@ def _without(plan: CompactionPlan, groups: Collection[GroupKey]) -> CompactionPl
 
 def _narrow(
     table: Table, instant: str, plan: CompactionPlan, kept: frozenset[GroupKey], decision: CommitDecision | None
-) -> Unscheduled:
+) -> set[int]:
     """Removes the other file groups from a plan that must be kept because writes have put logs onto it (version 6).
 
     No row is lost: the plan is replaced in one step, under the lock, while no delta commit is pending that could still
@@ -277,18 +266,14 @@ def _narrow(
     except ConflictError:
         free.overwrite(path, data)
         raise
-    done = Unscheduled(
-        instant=instant, file_groups=len(plan.groups - kept), attempts=tuple(sorted(ended)), kept=len(kept)
-    )
-    _log.info("plan_narrowed", instant=instant, file_groups=done.file_groups, kept=done.kept)
-    return done
+    return ended
 
 
 def _remove(
     table: Table, instant: str, plan: CompactionPlan, decision: CommitDecision | None, options: AttemptOptions
-) -> Unscheduled:
-    """Removes the plan; the caller has done all checks in this section. After the removal the lock is not asked any
-    more: what is found then must be repaired even without the lock."""
+) -> set[int]:
+    """Removes the plan; returns the attempts that were ended. The caller has done all checks in this section. After the
+    removal the lock is not asked any more: what is found then must be repaired even without the lock."""
     storage, free = table.storage, regardless(table).storage
     who, nonce = f"unscheduled by {process_name()}", uuid.uuid4().hex
     if decision is not None:
@@ -314,9 +299,7 @@ def _remove(
             free.put_if_absent(dead.inflight, b"")
         raise
     remove_staged(free, instant)
-    done = Unscheduled(instant=instant, file_groups=len(plan.operations), attempts=tuple(sorted(ended)))
-    _log.info("unscheduled", instant=instant, file_groups=done.file_groups, attempts=done.attempts)
-    return done
+    return ended
 
 
 def _end_attempts(storage: Storage, instant: str, who: str) -> set[int]:

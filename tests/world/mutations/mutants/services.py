@@ -370,7 +370,7 @@ RESTORING: tuple[Mutant, ...] = (
 UNSCHEDULING: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/attempt", "if table.compaction_plan(instant).groups == plan.groups:", "if table.compaction_plan(instant).operations:", "narrowed"),
     ("compactor_daemon/undo/unschedule", ".items() if name != NOTES}", ".items()}", "narrowed"),
-    ("compactor_daemon/undo/unschedule", "                if kept:\n", "                if False:\n", "narrowed"),
+    ("compactor_daemon/undo/unschedule", "            if kept:\n", "            if False:\n", "narrowed"),
     ("compactor_daemon/undo/unschedule", "        free.put_if_absent(path, data)\n", "", "unschedule"),
     ("compactor_daemon/undo/unschedule", "        ended |= _end_attempts(free, instant, who)\n        refuse_inflight", "        refuse_inflight", "unschedule"),
     ("compactor_daemon/undo/preconditions", "by_base and pending and not plan.merges_logs", "by_base and False", "unschedule"),
@@ -393,7 +393,7 @@ UNSCHEDULING: tuple[Mutant, ...] = (
     ("compactor_daemon/undo/unschedule", "if torn.size and torn.instant.action", "if False and torn.instant.action", "stuck"),
     ("timeline/planning/planner", "found.kind is MergeKind.MINOR and self._in.no_minor is not None", "False", "stuck"),
     ("compactor_daemon/undo/unschedule", "    remove_staged(free, instant)\n", "", "unschedule"),
-    ("compactor_daemon/undo/unschedule", "if movable_keys(_view(table, instant), instant, deletes) == keys:", "if True:", "unschedule"),
+    ("compactor_daemon/undo/unschedule", "if movable_keys(_view(table, instant), instant, deletes) != keys:", "if False:", "unschedule"),
     ("compactor_daemon/attempt/moved_keys", "base.name.instant > instant", "False", "unschedule"),
     ("compactor_daemon/attempt/moved_keys", "(s.base for s in group.slices if s.base is not None)", "(s.base for s in group.slices[-1:] if s.base is not None)", "unschedule"),
     ("compactor_daemon/attempt/moved_keys", "for group in view.groups:", "for group in (g for g in view.groups if g.key not in view.facts.replaced):", "unschedule"),
