@@ -264,15 +264,14 @@ _RECORDING = ("commit", "replacecommit")
 
 def without_torn(table: Table, timeline: Timeline, undone: Collection[str]) -> Timeline:
     """The timeline without the compactions and replace commits of `undone` whose completed files cannot be read."""
-    torn = {i for i in timeline.completed if i.requested_time in undone and _is_torn(table, i)}
+    recording = (i for i in timeline.completed if i.requested_time in undone and i.family in _RECORDING)
+    torn = {i for i in recording if _why_torn(table, i) is not None}
     return replace(timeline, instants=tuple(i for i in timeline.instants if i not in torn)) if torn else timeline
 
 
 def refuse_torn_target(table: Table, timeline: Timeline, target: str) -> None:
     """UsageError: the completed file of the write whose state is to be restored cannot be read."""
-    try:
-        table.commit_metadata(timeline.completed_writes[target])
-    except MalformedError as error:
+    if (error := _why_torn(table, timeline.completed_writes[target])) is not None:
         before = max((time for time in timeline.completed_writes if time < target), default=None)
         raise UsageError(
             "the completed file of this write cannot be read: behind a restore to it no reader could read the table",
@@ -312,14 +311,13 @@ def refuse_unknown_left_out(
                     raise _unknown(slice_.logs[0].path, instant, f"compaction {opened_by} made no base file of it")
 
 
-def _is_torn(table: Table, instant: Instant) -> bool:
-    if instant.family not in _RECORDING:
-        return False
+def _why_torn(table: Table, done: Instant) -> MalformedError | None:
+    """Why the completed file of a write cannot be read; None: it can."""
     try:
-        table.commit_metadata(instant)
-    except MalformedError:
-        return True
-    return False
+        table.commit_metadata(done)
+    except MalformedError as error:
+        return error
+    return None
 
 
 def _unknown(path: str, instant: str, found: str) -> UsageError:
