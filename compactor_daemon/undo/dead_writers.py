@@ -19,10 +19,11 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.reserved_times import remove_tombstone
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import heartbeat_path, is_live, read_heartbeat
+from phantombase.timeline.locks.heartbeat import EXPIRY_S, heartbeat_path, is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.storage.folders import marker_folder
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.in_progress import (
     PendingRollback,
@@ -88,7 +89,13 @@ def _is_gone(table: Table, instant: str) -> bool:
 
 
 def roll_back_dead_writers(
-    table: Table, lock: TableLock, *, lazy: bool, now_ms: Callable[[], int], expiry_s: float, completed_too: bool = True
+    table: Table,
+    lock: TableLock,
+    *,
+    lazy: bool,
+    now_ms: Callable[[], int] | None = None,
+    expiry_s: float = EXPIRY_S,
+    completed_too: bool = True,
 ) -> list[str]:
     """Finishes rollbacks that are in progress, rolls back every write of a dead writer, returns the rollbacks'
     instants. A rollback of a completed write that has undone nothing is removed if its process has ended.
@@ -105,7 +112,7 @@ def roll_back_dead_writers(
     check_keepable(table, moves_rows=False)
     if completed_too:
         remove_unbegun_rollbacks(table, lock)
-    now_ms = cache(now_ms)
+    now_ms = cache(now_ms or partial(storage_ms, table.storage))
     done: list[str] = []
     dead = partial(_is_dead, table, lazy=lazy, now_ms=now_ms, expiry_s=expiry_s)
     for instant, begun in _doomed(table, dead, completed_too=completed_too):
@@ -114,11 +121,11 @@ def roll_back_dead_writers(
     return done
 
 
-def dead_writes(table: Table, *, lazy: bool, now_ms: Callable[[], int], expiry_s: float) -> list[Instant]:
-    """The writes that `roll_back_dead_writers` would roll back now, in its order. Changes nothing."""
+def dead_writes(table: Table, *, lazy: bool) -> frozenset[str]:
+    """The times of the writes that `roll_back_dead_writers` would roll back now. Changes nothing."""
     check_keepable(table, moves_rows=False)
-    dead = partial(_is_dead, table, lazy=lazy, now_ms=cache(now_ms), expiry_s=expiry_s)
-    return [instant for instant, _ in _doomed(table, dead, completed_too=False)]
+    dead = partial(_is_dead, table, lazy=lazy, now_ms=cache(partial(storage_ms, table.storage)), expiry_s=EXPIRY_S)
+    return frozenset(instant.requested_time for instant, _ in _doomed(table, dead, completed_too=False))
 
 
 def _doomed(table: Table, dead: Callable[[Instant], bool], *, completed_too: bool) -> Iterator[tuple[Instant, bool]]:

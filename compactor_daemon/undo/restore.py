@@ -30,18 +30,15 @@ from phantombase.timeline.format.rollback_plan import (
     rollback_record,
 )
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.read.windows import check_as_of
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
 from phantombase.timeline.table.in_progress import (
     PendingRestore,
-    PendingRollback,
+    forget_rollbacks,
     pending_restore,
-    pending_rollbacks,
     refuse_left_to_hudi,
 )
 from phantombase.timeline.table.table import Table, put_requested
@@ -101,14 +98,9 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         seen = table.reload()
         timeline = seen.load_timeline()
         refuse_in_progress(seen, timeline, _OWN)
-        found = pending_restore(seen, timeline)
-        if found is not None:
-            _refuse_other(seen, found, target)
-            refuse_overtaken(seen, timeline, found)
-        dead = _dead_writes(seen) if found is None and target is not None else frozenset()
-        plan = found.plan if found is not None else _plan(seen, timeline, target, dead)
-        refuse_upgraded_logs(seen, timeline, plan.times, plan.target, begun=found is not None)
-        traces = traces_of_all(seen, timeline, plan.undone)
+        is_new = target is not None and pending_restore(seen, timeline) is None
+        dead = dead_writes(seen, lazy=False) if is_new else frozenset()
+        found, plan, traces = _decide(seen, timeline, target, dead)
         return Restored(
             instant=None,
             target=plan.target,
@@ -122,46 +114,41 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
     remove_torn(table, lock, "restore")
     if target is not None and pending_restore(table, table.load_timeline()) is None:
         remove_torn(table, lock, "rollback")
-        dead = _dead_writes(table)
-        roll_back_dead_writers(
-            table,
-            lock,
-            lazy=False,
-            now_ms=lambda: storage_ms(table.storage),
-            expiry_s=EXPIRY_S,
-            completed_too=False,  # undone with the others, see `_forget_rollbacks`
-        )
+        dead = dead_writes(table, lazy=False)
+        # Rollbacks of completed writes are undone with the others, see `forget_rollbacks`.
+        roll_back_dead_writers(table, lock, lazy=False, completed_too=False)
     with stale_plan_removed(table, lock, _remove_stale), exclusive(table, lock, "restore the table", _OWN) as held:
         seen, timeline = held.table, held.timeline
-        found = pending_restore(seen, timeline)
+        found, plan, traces = _decide(seen, timeline, target)  # refuses what cannot be undone: nothing is changed yet
         if found is not None:
-            _refuse_other(seen, found, target)
-            refuse_overtaken(seen, timeline, found)
-            refuse_upgraded_logs(seen, timeline, found.plan.times, found.plan.target, begun=True)
-            traces = traces_of_all(seen, timeline, found.plan.undone)
             return _execute(seen, found, traces, finished=True)
-        plan = _plan(seen, timeline, target)
         if not plan.undone:
             return Restored(instant=None, target=target, undone=(), files=0, dead=tuple(sorted(dead)))
         refuse_writers(seen, timeline)
-        refuse_upgraded_logs(seen, timeline, plan.times, plan.target)
-        traces = traces_of_all(seen, timeline, plan.undone)  # refuses what cannot be undone: nothing is changed yet
         restore = PendingRestore(instant=seen.next_time(timeline, (), plan.times), plan=plan)
         put_requested(seen, restore.at(State.REQUESTED), encode_restore_plan(plan))
         refuse_stale(seen, restore.instant)
         return replace(_execute(seen, restore, traces, finished=False), dead=tuple(sorted(dead)))
 
 
+def _decide(
+    table: Table, timeline: Timeline, target: str | None, dead: frozenset[str] = frozenset()
+) -> tuple[PendingRestore | None, RestorePlan, Mapping[tuple[str, str], RollbackPlan]]:
+    """The pending restore, if there is one; its plan or that of a new one; and the files of what is undone. `dead`: as
+    in `_plan`."""
+    found = pending_restore(table, timeline)
+    if found is not None:
+        _refuse_other(table, found, target)
+        refuse_overtaken(table, timeline, found)
+    plan = found.plan if found is not None else _plan(table, timeline, target, dead)
+    refuse_upgraded_logs(table, timeline, plan.times, plan.target, begun=found is not None)
+    return found, plan, traces_of_all(table, timeline, plan.undone) if plan.undone else {}
+
+
 def _remove_stale(table: Table, instant: str) -> None:
     late = table.load_timeline().find(instant, "restore")
     if late is not None and late.state is State.REQUESTED:
         table.storage.delete(table.instant_path(late))
-
-
-def _dead_writes(table: Table) -> frozenset[str]:
-    """Times of the pending writes that are rolled back before a restore."""
-    dead = dead_writes(table, lazy=False, now_ms=lambda: storage_ms(table.storage), expiry_s=EXPIRY_S)
-    return frozenset(i.requested_time for i in dead)
 
 
 # --- the plan --------------------------------------------------------------------------------------------------------
@@ -295,16 +282,14 @@ def _execute(
 ) -> Restored:
     """Undoes what the plan names and completes the restore; every step may have been done before."""
     started, storage, plan = time.monotonic(), table.storage, restore.plan
-    dropped = bool(table.config.metadata_partitions)
-    if dropped:
-        _log.warning("metadata_table_dropped", table=storage.base_path, why="the table is restored")
-        table = drop_within(table)
+    if dropped := bool(table.config.metadata_partitions):
+        table = drop_within(table, "the table is restored")
     storage.put_if_absent(table.instant_path(restore.at(State.INFLIGHT)), b"")
     undone: list[Undone] = []
     for one in plan.undone:
         undone.append(undo(table, traces[one].instant, partial(traces.__getitem__, one)))
         _log.info("undone", table=storage.base_path, instant=one[0], action=one[1])
-    _forget_rollbacks(table, restore)
+    forget_rollbacks(table, table.load_timeline(), plan.times)  # Hudi's restore requests such rollbacks, too
     milliseconds = int((time.monotonic() - started) * 1000)
     records = {
         u.plan.target: rollback_record(u.plan, restore.instant, milliseconds, u.commands, storage.base_path)
@@ -323,12 +308,3 @@ def _execute(
         finished=finished,
         metadata_dropped=dropped,
     )
-
-
-def _forget_rollbacks(table: Table, restore: PendingRestore) -> None:
-    """Removes the rollbacks of undone instants. Hudi's restore requests such rollbacks too, and removes them."""
-    for rollback in pending_rollbacks(table):
-        if not isinstance(rollback, PendingRollback) or rollback.target not in restore.plan.times:
-            continue
-        for state in (State.INFLIGHT, State.REQUESTED):
-            table.storage.delete(table.instant_path(rollback.at(state)))

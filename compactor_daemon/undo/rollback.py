@@ -119,11 +119,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
         elif found.completed and begun is not None:  # two processes may work on it: none removes the plan now
             table.storage.delete(heartbeat_path(begun.instant))
         if drops:
-            what = "write" if is_write else "clustering"
-            _log.warning(
-                "metadata_table_dropped", table=table.storage.base_path, why=f"a compaction of it holds this {what}"
-            )
-            table = drop_within(table)
+            table = drop_within(table, f"a compaction of it holds this {'write' if is_write else 'clustering'}")
         if found.completion_time is not None:  # from here on no file shows that this time was used
             put_tombstone(table.storage, found.completion_time)
         if clustering is not None:

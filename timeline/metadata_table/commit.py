@@ -26,13 +26,12 @@ from ..format.file_name import LogFileName
 from ..format.instant import Instant, State
 from ..format.layout import Slicing
 from ..format.log_encode import hfile_block
-from ..format.rollback_plan import decode_rollback_plan
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat
 from ..storage.folders import METADATA_FOLDER
 from ..storage.staged_file import place_staged
 from ..table.exclusive import check_lock, regardless
-from ..table.in_progress import refuse_half_upgraded
+from ..table.in_progress import forget_rollbacks, refuse_half_upgraded
 from ..table.table import BUILD_AGAIN, Table, open_metadata_table
 from ..table.traces import revokes, traces_of, undo
 from .index_logs import IndexLog
@@ -175,22 +174,13 @@ def forget(table: Table, instant: str) -> None:
 
 
 def _forget(metadata: Table, timeline: Timeline, instant: str) -> None:
-    _forget_rollbacks(metadata, timeline, instant)
+    forget_rollbacks(metadata, timeline, {instant})
     found = timeline.find(instant, _ACTION)
     if found is None:
         return
     _refuse_compacted(metadata, timeline, found)
     traces = traces_of(metadata, instant, _ACTION, scan=True)
     undo(metadata, found, lambda: traces)
-
-
-def _forget_rollbacks(metadata: Table, timeline: Timeline, instant: str) -> None:
-    """Removes rollbacks of the instant that Hudi started here: Hudi would complete them, whatever is recorded by then.
-    A rollback with an unreadable plan, as a killed process leaves it, is kept: Hudi removes or ignores it."""
-    for rollback in timeline.pending("rollback"):
-        target = metadata.files.plan(rollback, decode_rollback_plan).target  # None: torn
-        for state in (State.INFLIGHT, State.REQUESTED) if target == instant else ():
-            metadata.storage.delete(metadata.instant_path(rollback.at(state)))
 
 
 def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> None:

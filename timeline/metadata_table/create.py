@@ -46,16 +46,16 @@ def drop_metadata_table(table: Table, lock: TableLock) -> Table:
     if not (now := table.reload()).config.metadata_partitions:
         return now
     with exclusive(table, lock, "drop the metadata table", {**READ_INSIDE, **_NO_MATTER}) as held:
-        return regardless(drop_within(held.table))
+        return regardless(drop_within(held.table, "by command"))
 
 
-def drop_within(table: Table) -> Table:
+def drop_within(table: Table, why: str) -> Table:
     """`drop_metadata_table` in a section that is held already."""
     if table.config.metadata_partitions:
         mark_global_keys(table)
         save_table_config(table.storage, table.config.without_metadata_table())
         table.storage.delete_folder(METADATA_FOLDER)
-        _log.info("metadata_table_dropped", path=table.storage.base_path)
+        _log.warning("metadata_table_dropped", table=table.storage.base_path, why=why)
     return table.reload()
 
 

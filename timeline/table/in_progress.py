@@ -19,7 +19,7 @@ Left to Hudi, and refused by name before anything changes:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from ..errors import ConflictError, MalformedError, MissingFileError, UnsupportedError
@@ -182,6 +182,15 @@ def pending_rollbacks(table: Table) -> tuple[PendingRollback | Torn, ...]:
         else:
             readable.append(PendingRollback(instant=instant.requested_time, plan=plan))
     return (*sorted(readable, key=lambda r: r.target, reverse=True), *torn)
+
+
+def forget_rollbacks(table: Table, timeline: Timeline, targets: Collection[str]) -> None:
+    """Removes the pending rollbacks of instants that are undone otherwise: Hudi would complete them, whatever these
+    instants are by then. A torn one is kept: Hudi removes or ignores it."""
+    for rollback in timeline.pending("rollback"):
+        if table.files.plan(rollback, decode_rollback_plan).target in targets:
+            for state in (State.INFLIGHT, State.REQUESTED):
+                table.storage.delete(table.instant_path(rollback.at(state)))
 
 
 def refuse_half_rolled_back(table: Table, timeline: Timeline) -> None:

@@ -267,13 +267,8 @@ def _check_buckets(capacity: Capacity, counts: RowCounts) -> None:
 
 
 def _roll_back_dead(table: Table, timeline: Timeline, job: _Job) -> None:
-    roll_back_dead_writers(
-        table,
-        job.lock,
-        lazy=job.write.rolls_back_lazily,
-        now_ms=partial(storage_ms, table.storage),
-        expiry_s=job.options.heartbeat_expiry_s,
-    )
+    expiry_s = job.options.heartbeat_expiry_s
+    roll_back_dead_writers(table, job.lock, lazy=job.write.rolls_back_lazily, expiry_s=expiry_s)
     cancel_dead_clusterings(table, timeline, job.lock)
 
 

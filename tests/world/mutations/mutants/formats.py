@@ -430,7 +430,7 @@ METADATA: tuple[Mutant, ...] = (
     ("timeline/metadata_table/commit", "if by_name and not index_logs and _is_recorded(metadata, timeline, instant, records, schema_text):", "if False:", "attempt/lost_lock"),
     ("timeline/metadata_table/commit", "revokes(metadata, f", "False and revokes(metadata, f", "commit"),
     ("compactor_daemon/metadata_services/compact", "    if metadata.layout.slicing is Slicing.BY_BASE_INSTANT:\n", "    if False:\n", "attempt/lost_lock"),
-    ("timeline/metadata_table/commit", "    _forget_rollbacks(metadata, timeline, instant)\n", "    storage = regardless(metadata).storage\n", "attempt/lost_lock"),
+    ("timeline/metadata_table/commit", "    forget_rollbacks(metadata, timeline, {instant})\n", "    metadata = regardless(metadata)\n", "attempt/lost_lock"),
     # Its cleans.
     ("compactor_daemon/metadata_services/retention", "policy=Policy.VERSIONS, retain=2", "policy=Policy.VERSIONS, retain=1", "metadata_services/archive"),
     ("compactor_daemon/metadata_services/retention", "    if len(after) < _INSTANTS_AFTER_COMPACTION:\n", "    if False:\n", "metadata_services/archive"),
