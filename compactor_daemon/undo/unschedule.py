@@ -1,28 +1,16 @@
-"""Removes a requested compaction from the timeline. All steps run under one hold of the table lock, in this order:
+"""Removes a requested compaction from the timeline (docs/internals/protocol.md: Cancelling a plan). All steps run under
+one hold of the table lock, in this order:
 
     revert     the files of a decision that was not published are reverted, see `revert_files`
     end        every attempt without an outcome is declared dead
-    void       a new attempt is opened and gets the outcome `cancelled`: the tombstone, so that the instant is never
-               used again
+    cancel     a new attempt gets the outcome `cancelled`: the tombstone, so that the instant is never used again
     remove     the files of a dead Hudi executor are removed (see `preconditions.refuse_touched`), then the plan. From
-               here on the instant is unscheduled
+               here on the instant is unscheduled, and no attempt can decide
     check      attempts that were opened since then are ended too (opening one takes no lock). If a process without the
-               lock, or with an expired one, has nevertheless touched the instant, the plan is put back
+               lock, or with an expired one, has nevertheless touched the instant, the plan is put back: so there is
+               never a `commit` without a plan, and never two
 
-A crash before the removal of the plan changes nothing: readers and writers still see the plan, compactors may open
-further attempts after the `cancelled` one, and unscheduling starts again, with all its checks. After the removal no
-attempt can decide: a process checks for the plan again after it has opened an attempt, and again under the lock before
-it decides. A `commit` can be put in between only if a lock was lost; then the plan is put back. So there is never a
-`commit` without a plan, and never two.
-
-Unscheduling is refused if rows would be lost, doubled or hidden:
-
-    a Hudi executor         that may be live
-    a file of the instant   version 6: logs on the phantom slice, which no reader would find without the plan. Any
-                            version: a base file, unless the inflight file of a dead executor shows that it made the
-                            file. Both would count as committed once the instant is older than the timeline
-    a pending delta commit  version 6: it may be about to write such a log
-    moved keys              see `moved_keys`
+A crash before the removal of the plan changes nothing: unscheduling starts again, with all its checks.
 
 From a plan of several file groups, those without a log of the instant are removed, and the plan is kept with the
 others: see `_narrow`. A file group with such logs cannot be removed. The logs name the plan as their base instant:
