@@ -30,7 +30,7 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.compaction_plan import CompactionPlan, planned_paths
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
-from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.layout import Layout, Slicing
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.instants.timeline import Timeline
@@ -177,8 +177,7 @@ def _is_cleaned(
     bare = set(groups) - left
     for clean in cleans(timeline) if bare else ():
         if clean.requested_time > decision.instant:
-            path = table.instant_path(clean.at(State.REQUESTED))
-            files = decode_clean_plan(table.storage.read(path), path).files
+            files = table.files.needed_plan(clean, decode_clean_plan).files
             named = ((p, parse_data_file(text)) for p, texts in files.items() for text in texts)
             if any(name is not None and (p, name.file_id) in bare for p, name in named):
                 return True

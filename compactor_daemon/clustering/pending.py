@@ -25,7 +25,6 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan, decode_cluster_plan
-from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.read.windows import retained_since
@@ -69,11 +68,7 @@ def planned_clustering(table: Table, instant: Instant) -> PendingClustering | No
     requested = instant.at(State.REQUESTED)
     if instant.completed:
         requested = replace(requested, action=table.layout.pending_clustering)
-    plan = table.files.plan(requested, decode_cluster_plan)
-    if isinstance(plan, Torn):
-        if plan.size is not None:
-            raise plan.error()
-        return None  # completed or cancelled concurrently, or never requested
+    plan = table.files.plan_there(requested, decode_cluster_plan)
     return None if plan is None else PendingClustering(requested=requested, plan=plan)
 
 

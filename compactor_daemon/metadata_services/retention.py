@@ -215,9 +215,8 @@ def clean_due(table: Table) -> CleanDue | None:
 
 def pending_clean(metadata: Table, clean: Instant) -> CleanPlan:
     """The plan of a pending clean, of phantombase or Hudi. MalformedError: it cannot be read."""
-    path = metadata.instant_path(clean.at(State.REQUESTED))
     with advising_rebuild(metadata):
-        return decode_clean_plan(metadata.storage.read(path), path)
+        return metadata.files.needed_plan(clean, decode_clean_plan)
 
 
 def request_clean(metadata: Table, instant: str, plan: CleanPlan) -> Instant:

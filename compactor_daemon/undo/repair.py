@@ -41,11 +41,10 @@ from dataclasses import dataclass, replace
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError, LedgerError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan
+from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, decode, encode
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName, parse_data_file
-from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.archived_timeline import archived_clean_plans
 from phantombase.timeline.instants.instant_files import StateFile, load_state_files
@@ -266,13 +265,11 @@ def _torn(table: Table, instant: str) -> tuple[StateFile, CompactionPlan]:
 
 def _cleaned(table: Table, instant: str) -> frozenset[tuple[str, str]]:
     """What completed cleans later than an instant have removed, archived ones too: (partition, name)."""
-    plans = list[CleanPlan]()
     timeline = table.with_archive(table.load_timeline())
-    for clean in timeline.instants:
-        if clean.action == "clean" and clean.completed and clean.requested_time > instant:
-            path = table.instant_path(clean.at(State.REQUESTED))
-            with suppress(MissingFileError):
-                plans.append(decode_clean_plan(table.storage.read(path), path))
+    cleans = (clean for clean in timeline.instants if clean.action == "clean")
+    later = [clean for clean in cleans if clean.completed and clean.requested_time > instant]
+    found = (table.files.plan_there(clean, decode_clean_plan) for clean in later)
+    plans = [plan for plan in found if plan is not None]
     archived = [i for i in timeline.archived if i.requested_time > instant]
     plans += (plan for _, plan in archived_clean_plans(table.storage, table.config, archived))
     return frozenset((partition, name) for plan in plans for partition, names in plan.files.items() for name in names)

@@ -154,6 +154,15 @@ class InstantFiles:
             raise found.error()
         return found
 
+    def plan_there(self, instant: Instant, decode: Callable[[bytes, str], P]) -> P | None:
+        """As `needed_plan`; None: it is gone, since the instant has ended or was never requested."""
+        found = self.plan(instant, decode)
+        if not isinstance(found, Torn):
+            return found
+        if found.size is None:
+            return None
+        raise found.error()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torn:

@@ -104,12 +104,7 @@ def pending_replacing_writes(table: Table, timeline: Timeline) -> tuple[Instant,
 
 def _clustered(table: Table, instant: Instant) -> Iterable[GroupKey]:
     """The file groups that a clustering names in its plan. MalformedError: it is torn."""
-    groups = table.files.plan(instant, pending_clustering_file_groups)
-    if not isinstance(groups, Torn):
-        return groups
-    if groups.size is None:
-        return ()
-    raise groups.error()
+    return table.files.plan_there(instant, pending_clustering_file_groups) or ()
 
 
 def is_pending_service(table: Table, instant: Instant) -> bool:
