@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from phantombase.timeline.audit.log_totals import LogTotals, copied_ledger, log_totals
+from phantombase.timeline.audit.ledgers import LogTotals, copied_ledger, log_totals
 from phantombase.timeline.errors import LedgerError
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.ledger import Ledger, total

@@ -36,8 +36,15 @@ from ..table.in_progress import refuse_half_upgraded
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.log_blocks import slice_blocks
 from ..view.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base, slice_before
-from .ledgers import KeptLedgers, commits_with_ledgers, kept_ledgers, logged_instants
-from .log_totals import LogTotals, copied_ledger, log_totals
+from .ledgers import (
+    KeptLedgers,
+    LogTotals,
+    commits_with_ledgers,
+    copied_ledger,
+    kept_ledgers,
+    log_totals,
+    logged_instants,
+)
 
 
 def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:
