@@ -75,10 +75,11 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
     if not table.layout.has_completion_times:
         held = min((pin.holds for pin in (all_pins if dry_run else live_pins)(table.storage)), default=None)
     metadata = open_metadata_table(table).load_timeline() if table.config.metadata_partitions else None
+    compactions = () if metadata is None else metadata.completed
     return ArchiveFacts(
         cleaned_to=retained_by(table.files, cleans[-1]) if cleans else None,
         metadata=metadata is not None,
-        metadata_compacted=None if metadata is None else _last_compaction(metadata),
+        metadata_compacted=max((i.requested_time for i in compactions if i.action == "commit"), default=None),
         metadata_blocked=None if metadata is None else blocked_by(metadata),
         unfinished=frozenset(unfinished_compactions(table, timeline)),
         left_out={time: max(groups.values()) for time, groups in table.facts.left_out(timeline).items()},
@@ -94,10 +95,6 @@ def _history_cutoff(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]
     """The write with the history of columns that evolve on read: Hudi finds renamed ones only while it is active."""
     if (time := newest_history(table.storage, timeline)) is not None:
         yield ArchiveCutoff(time=time, why=f"write {time} has the newest history of the columns")
-
-
-def _last_compaction(timeline: Timeline) -> str | None:
-    return max((i.requested_time for i in timeline.completed if i.action == "commit"), default=None)
 
 
 def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:

@@ -157,13 +157,9 @@ def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
 def inputs_now(table: Table, pending: PendingClustering, timeline: Timeline) -> tuple[tuple[FileSlice, ...], ...]:
     """The planned slices as they are now, see `slices_of`."""
     there = table.views.existing(group.partition for group in pending.groups)
-    busy = busy_file_groups(table, _other_than(timeline, pending)).groups.keys()
+    others = tuple(i for i in timeline.instants if i.identity != (pending.time, "replacecommit"))
+    busy = busy_file_groups(table, replace(timeline, instants=others)).groups.keys()
     return slices_of(from_one_snapshot(lambda: table.load_view(exactly=there)), pending.groups, busy)
-
-
-def _other_than(timeline: Timeline, pending: PendingClustering) -> Timeline:
-    same = (pending.time, "replacecommit")
-    return replace(timeline, instants=tuple(i for i in timeline.instants if i.identity != same))
 
 
 def _refuse_waiting(table: Table, timeline: Timeline, pending: PendingClustering) -> None:

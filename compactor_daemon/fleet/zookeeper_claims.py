@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -199,13 +198,6 @@ class HeldNode:
         self._claims._give_back(self._claim.instant, self._session)
 
 
-@contextmanager
-def claims_of(options: ZooKeeperOptions, table: str) -> Iterator[ZooKeeperClaims]:
-    """The claims on a table, with a session of its own: for commands and writers."""
-    with zookeeper_session(options) as session:
-        yield ZooKeeperClaims(session, table, holder="")
-
-
 def held_claims(session: ZooKeeperSession, table: Table) -> Mapping[str, Claim]:
     """The claims on a table; none if no fleet has served it yet: then the table has no name in ZooKeeper."""
     name = find_table_id(table.storage)
@@ -222,7 +214,7 @@ def ring(table: Table, instant: str, zookeeper: ZooKeeperOptions) -> None:
         name = find_table_id(table.storage)
         if name is not None:
             soon = replace(zookeeper, connect_timeout_s=min(zookeeper.connect_timeout_s, _CONNECT_S))
-            with claims_of(soon, name) as claims:
-                claims.ring(instant)
+            with zookeeper_session(soon) as session:
+                ZooKeeperClaims(session, name, holder="").ring(instant)
     except PhantombaseError as error:
         _log.warning("fleet_not_woken", table=table.storage.base_path, instant=instant, error=str(error))

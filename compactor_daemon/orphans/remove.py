@@ -61,16 +61,6 @@ class OrphanResult:
     uploads: int = 0
 
 
-def find_orphans(table: Table, options: OrphanOptions, now_ms: int) -> tuple[OrphanChoice, str, list[str]]:
-    """The choice, the newest time when files were listed, foreign files. `now_ms`: of the storage. Errors: `gather`."""
-    table = table.reload()
-    timeline = table.load_timeline()
-    newest = newest_time(timeline)
-    items, foreign = list_items(table, timeline)
-    choice = from_one_snapshot(partial(_chosen, table, items, newest, options, now_ms))
-    return choice, newest, foreign
-
-
 def _chosen(table: Table, items: Sequence[Item], newest: str, options: OrphanOptions, now_ms: int) -> OrphanChoice:
     facts = gather(table, items, newest, options.older_than_s, now_ms)
     return choose(items, facts, options.older_than_s, now_ms)
@@ -80,7 +70,11 @@ def remove_orphans(table: Table, options: OrphanOptions, lock: TableLock, *, dry
     """Removes the orphans of a table. `dry_run`: changes nothing, takes no lock, and goes by this process's clock.
     LockError, StorageError, and the errors of `gather`: what was not removed yet stays. Run again."""
     now_ms = clock_ms() if dry_run else storage_ms(table.storage)
-    choice, newest, foreign = find_orphans(table, options, now_ms)
+    seen = table.reload()
+    timeline = seen.load_timeline()
+    newest = newest_time(timeline)
+    items, foreign = list_items(seen, timeline)
+    choice = from_one_snapshot(partial(_chosen, seen, items, newest, options, now_ms))
     found, kept = choice.orphans, choice.kept
     if not dry_run:
         done = list(_removed(table, found, newest, options, lock, now_ms))

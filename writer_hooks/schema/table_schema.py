@@ -102,7 +102,8 @@ def _avro_type(kind: pa.DataType, name: str, home: str) -> Any:
     if pa.types.is_map(kind):
         return {"type": "map", "values": _item(kind.item_field, name, home)}
     if pa.types.is_decimal(kind):
-        fixed = {"type": "fixed", "name": "fixed", "namespace": f"{home}.{name}", "size": decimal_bytes(kind.precision)}
+        size = int(10**kind.precision - 1).bit_length() // 8 + 1  # of the shortest two's complement of every number
+        fixed = {"type": "fixed", "name": "fixed", "namespace": f"{home}.{name}", "size": size}
         return {**fixed, "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
     return _AVRO[kind]
 
@@ -110,11 +111,6 @@ def _avro_type(kind: pa.DataType, name: str, home: str) -> Any:
 def _item(field: pa.Field, name: str, home: str) -> Any:
     node = _avro_type(field.type, name, home)
     return ["null", node] if field.nullable else node
-
-
-def decimal_bytes(precision: int) -> int:
-    """The bytes of the shortest two's complement that holds every number of `precision` digits."""
-    return int(10**precision - 1).bit_length() // 8 + 1
 
 
 # --- evolution --------------------------------------------------------------------------------------------------
