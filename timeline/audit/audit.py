@@ -221,8 +221,13 @@ def _missed_logs(now: _Now, instant: str, recorded: GroupLedger) -> Iterator[str
     """Checks closure again: finds logs of the compacted slice, with or without a base file, that are not inputs. Skips
     replaced file groups, whose logs readers ignore, and log compactions, which merge only some."""
     group = now.group(recorded)
-    merges_logs = recorded.output is not None and isinstance(parse_data_file(recorded.output), LogFileName)
-    if group is None or now.view is None or is_replaced(group, now.view.facts) or merges_logs or not recorded.inputs:
+    if (
+        group is None
+        or now.view is None
+        or is_replaced(group, now.view.facts)
+        or _merges_logs(recorded)
+        or not recorded.inputs
+    ):
         return
     below = slice_before(group, instant)
     for log in below.logs if below is not None else ():
@@ -248,13 +253,13 @@ def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
         if now.view is not None and _is_superseded(now, now.view, recorded, instant):
             return Verdict.CLEANED
         raise LedgerError("the written file is missing although it is the newest", path=path, instant=instant)
-    read = _read_log if isinstance(parse_data_file(recorded.output), LogFileName) else read_base
+    read = _read_log if _merges_logs(recorded) else read_base
     out, schema = read_written(now.table, path, recorded, size, read)
     ledger = recorded.ledger
     if any(now.size(recorded, name) is None for name in recorded.inputs):
         return Verdict.OUTPUT_PROVED
     schema = now.table.schema_written(schema.commit_text, now.table.load_timeline(), instant)
-    rules, inputs = _rules(now.table, schema, recorded), _inputs(now, recorded)
+    rules, inputs = _rules(now.table, schema, recorded), _inputs(now, recorded, instant)
     stream = SliceStream(storage, inputs, rules)
     again = stream.ledger(sum(batch.num_rows for batch in stream.batches()), out)
     if read is _read_log and again != ledger and not ledger.superseded:  # copied, not merged
@@ -323,7 +328,9 @@ def _is_superseded(now: _Now, view: TableView, recorded: GroupLedger, instant: s
     return base is not None and base.name.instant > instant
 
 
-def _inputs(now: _Now, recorded: GroupLedger) -> FileSlice:
+def _inputs(now: _Now, recorded: GroupLedger, instant: str) -> FileSlice:
+    """The merged files as a slice. A log compaction merges logs without their base file, which blocks may name: it is
+    of an earlier instant."""
     base, logs = None, []
     for text in recorded.inputs:
         name, size = parse_data_file(text), now.size(recorded, text) or 0
@@ -331,8 +338,14 @@ def _inputs(now: _Now, recorded: GroupLedger) -> FileSlice:
             base = DataFile(partition=recorded.partition, name=name, size=size)
         elif name is not None:
             logs.append(DataFile(partition=recorded.partition, name=name, size=size))
-    (partition, file_id), instant = recorded.key, base.name.instant if base is not None else ""
-    return FileSlice(partition=partition, file_id=file_id, base_instant=instant, base=base, logs=tuple(logs))
+    of = base.name.instant if base is not None else instant if _merges_logs(recorded) else ""
+    partition, file_id = recorded.key
+    return FileSlice(partition=partition, file_id=file_id, base_instant=of, base=base, logs=tuple(logs))
+
+
+def _merges_logs(recorded: GroupLedger) -> bool:
+    """Whether this is of a log compaction."""
+    return recorded.output is not None and isinstance(parse_data_file(recorded.output), LogFileName)
 
 
 def same(what: str, found: object, expected: object, path: str) -> None:

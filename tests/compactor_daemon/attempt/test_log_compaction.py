@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,10 +25,11 @@ from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writer
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit
 from phantombase.timeline.errors import BarrierError, ConflictError, MissingFileError, StalePlanError
+from phantombase.timeline.format import log_encode
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.instant import Instant, State, later, next_time
-from phantombase.timeline.format.log_block import BlockKind
+from phantombase.timeline.format.log_block import BlockKind, HeaderKey
 from phantombase.timeline.format.log_encode import LogFormat, Parts, data_block, delete_block
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.locks.table_lock import ProcessLock
@@ -128,6 +130,19 @@ class Slice:
         return slice_, self.table.newest_schema(view.timeline)
 
     def blocks(self, time: str) -> list[Parts]:
+        """One to three blocks; from version 8 on they name the base file that they have positions in, as Hudi's do."""
+        slice_, _ = self.newest()
+        plain = log_encode._headers
+
+        def headers(*values: Any) -> dict[HeaderKey, str]:
+            return plain(*values) | {HeaderKey.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS: slice_.base_instant}
+
+        with pytest.MonkeyPatch.context() as patch:
+            if self.table.layout.has_completion_times:
+                patch.setattr(log_encode, "_headers", headers)
+            return self.drawn_blocks(time)
+
+    def drawn_blocks(self, time: str) -> list[Parts]:
         """One to three blocks: rows in either format, deletes with ordering values and without."""
         pick, (slice_, schema) = self.random, self.newest()
         hudi_0x = not self.table.layout.has_completion_times

@@ -127,6 +127,7 @@ MERGING: tuple[Mutant, ...] = (
     ("timeline/audit/audit", "        recorded.ledger.check_itself(recorded.path(recorded.file_id))\n", "", "audit"),
     ("timeline/audit/audit", 'same("size of the written file", size, recorded.size, path)', "pass", "audit"),
     ("timeline/audit/audit", 'same("hash of the rows in the written file", f"{out:016x}", f"{ledger.identity.out:016x}", path)', "pass", "audit"),
+    ("timeline/audit/audit", "else instant if _merges_logs(recorded) else", "else", "log_compaction"),
     ("timeline/audit/audit", 'same("ledger of the repeated merge", again, ledger, path)', "pass", "audit"),
     ("timeline/format/ledger", "self.base_rows, footer_rows_in)", "0, 0)", "slice_merge"),
     ("timeline/format/ledger", "self.log_entries, header_entries)", "0, 0)", "slice_merge"),
