@@ -35,12 +35,11 @@ from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, enco
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.instant_files import StateFiles, load_state_files, of_instants
 from phantombase.timeline.instants.timeline import UNKNOWN_COMPLETION, Timeline
-from phantombase.timeline.metadata_table.location import advising_rebuild
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL, blocked_by
 from phantombase.timeline.read.pins import held_files
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.table import BUILD_AGAIN, Table, open_metadata_table
+from phantombase.timeline.table.table import BUILD_AGAIN, Table, advising_rebuild, open_metadata_table
 from phantombase.timeline.view.view import TableView
 
 from ..archiving.archived_files import Archive, remove_instants

@@ -37,13 +37,12 @@ from phantombase.timeline.instants.timeline import Timeline, commits_since_compa
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.commit import forget
-from phantombase.timeline.metadata_table.location import advising_rebuild
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
 from phantombase.timeline.table.in_progress import refuse_half_upgraded
-from phantombase.timeline.table.table import Table, open_metadata_table
+from phantombase.timeline.table.table import Table, advising_rebuild, open_metadata_table
 from phantombase.timeline.table.torn import discard_torn, removable
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice

@@ -32,10 +32,10 @@ from ..storage.folders import METADATA_FOLDER
 from ..storage.staged_file import place_staged
 from ..table.exclusive import check_lock, regardless
 from ..table.in_progress import forget_rollbacks, refuse_half_upgraded
-from ..table.table import BUILD_AGAIN, Table, open_metadata_table
+from ..table.table import BUILD_AGAIN, Table, advising_rebuild, open_metadata_table
 from ..table.traces import revokes, traces_of, undo
 from .index_logs import IndexLog
-from .location import OpenSlice, advising_rebuild, open_slices
+from .read import OpenSlice, open_slices
 from .records.hfile_write import encode_hfile, grouped
 from .records.keys import file_group_index
 from .records.partitions import RECORD_INDEX

@@ -33,7 +33,7 @@ from ..storage.contract import Storage
 from ..storage.folders import staged_folder
 from ..storage.staged_file import staged_output
 from ..table.table import Table, open_metadata_table
-from .location import open_slices
+from .read import open_slices
 from .records.entries import encoder, file_groups_of, location
 from .records.hfile_write import encode_columns
 from .records.partitions import RECORD_INDEX

@@ -7,31 +7,84 @@ then ignored. Version 6 does not show which came first, so a missing base file r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError
-from ..format.file_name import parse_data_file
+from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..format.instant import Instant
 from ..format.layout import Slicing
 from ..format.log_block import HeaderKey, LogBlock
 from ..format.log_visibility import Visibility, select_blocks
 from ..format.table_config import TableConfig
 from ..instants.timeline import Timeline
-from ..storage.contract import Entry, Storage, open_listed
+from ..storage.contract import Entry, Storage, listed_if_there, open_listed
 from ..storage.folders import METADATA_FOLDER
-from ..table.table import BUILD_AGAIN, Table, from_one_snapshot, open_metadata_table
+from ..table.table import BUILD_AGAIN, Table, advising_rebuild, from_one_snapshot, open_metadata_table
 from ..view.listing import Listed
 from ..view.log_blocks import slice_blocks, visibility_of
 from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, is_replaced, latest_slice
 from ..view.view_loader import Named, Sizes
 from ..view.witness import NamedFile, named_files
-from .location import advising_rebuild
 from .records.entries import Keys, MetadataEntry, base_entries, block_entries, fold, merge, present_files
 from .records.keys import ALL_PARTITIONS, MetadataRecord, partition_path
 from .records.partitions import FILES, PARTITION_STATS
 from .valid_instants import ARTIFICIAL, refuse_uncompleted, valid_instants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSlice:
+    """The latest file slice of a file group. `base_file`: its name, "" if it has none; `logs`: in merge order."""
+
+    partition: str
+    file_id: str
+    base_instant: str
+    base_file: str
+    logs: tuple[LogFileName, ...]
+
+
+def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[OpenSlice]:
+    """The latest slice of each file group, in the order of their indexes (file ids end in the index).
+    If a pending compaction contains the file group, new log files belong to the slice that this compaction opens
+    (version 6). It contains the groups that had logs when it was planned. Other groups get no base file from it, so a
+    new slice there would hide the older one."""
+    names = list(_names(listed_if_there(metadata.storage, partition) or ()))
+    with advising_rebuild(metadata):
+        planned = metadata.facts.pending_plans(timeline)
+    found = []
+    for file_id in sorted({n.file_id for n in names}):
+        mine = [n for n in names if n.file_id == file_id]
+        bases = [n for n in mine if isinstance(n, BaseFileName)]
+        logs = [n for n in mine if isinstance(n, LogFileName)]
+        by_name = metadata.layout.slicing is Slicing.BY_BASE_INSTANT
+        pending = planned.get((partition, file_id), "")
+        instants = [pending, *(n.instant for n in bases), *(n.instant for n in logs if by_name)]
+        base_instant = max(instants) or min(n.instant for n in logs)
+        base = next((str(n) for n in bases if n.instant == base_instant), "")
+        found.append(
+            OpenSlice(
+                partition=partition,
+                file_id=file_id,
+                base_instant=base_instant,
+                base_file=base,
+                logs=tuple(sorted((n for n in logs if n.instant == base_instant), key=lambda n: n.sort_key)),
+            )
+        )
+    if not found:
+        raise MalformedError(
+            "a partition of the metadata table has no file groups",
+            path=f"{metadata.storage.base_path}/{partition}",
+            todo=BUILD_AGAIN,
+        )
+    return found
+
+
+def _names(entries: Sequence[Entry]) -> Iterator[BaseFileName | LogFileName]:
+    for entry in entries:
+        if entry.is_folder or entry.name.endswith(".crc") or entry.name.startswith(".hoodie"):
+            continue
+        yield LogFileName.parse(entry.name) if entry.name.startswith(".") else BaseFileName.parse(entry.name)
 
 
 def load_metadata_view(metadata: Table, partitions: Collection[str]) -> TableView:

@@ -5,7 +5,8 @@ Readers load the timeline first and list the files afterwards; if a file is remo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar, Unpack
@@ -277,6 +278,16 @@ def open_metadata_table(table: Table) -> Table:
         raise error.advising(BUILD_AGAIN) from error
     except MalformedError as error:
         raise error.below(storage.base_path).advising(BUILD_AGAIN) from error
+
+
+@contextmanager
+def advising_rebuild(metadata: Table) -> Iterator[None]:
+    """Adds the full path and the remedy to a MalformedError or MissingFileError of the metadata table's own timeline.
+    The remedy for a plan of the data table does not apply: a restore would undo writes without need."""
+    try:
+        yield
+    except (MalformedError, MissingFileError) as error:
+        raise error.below(metadata.storage.base_path).advising(BUILD_AGAIN) from error
 
 
 def put_requested(table: Table, requested: Instant, content: bytes) -> None:

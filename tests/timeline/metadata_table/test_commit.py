@@ -33,8 +33,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.commit import commit_records, forget, newest_schema
 from phantombase.timeline.metadata_table.create import drop_metadata_table, make_metadata_table, metadata_config
 from phantombase.timeline.metadata_table.index_logs import FileKeys, LogBounds, RecordedKeys
-from phantombase.timeline.metadata_table.location import open_slices
-from phantombase.timeline.metadata_table.read import MetadataListing, read_entries, read_files
+from phantombase.timeline.metadata_table.read import MetadataListing, open_slices, read_entries, read_files
 from phantombase.timeline.metadata_table.records.entries import block_entries
 from phantombase.timeline.metadata_table.records.keys import file_group_index, files_of_rollback
 from phantombase.timeline.metadata_table.records.partitions import upkeep

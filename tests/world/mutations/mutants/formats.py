@@ -416,7 +416,7 @@ METADATA: tuple[Mutant, ...] = (
     ("compactor_daemon/metadata_services/serve", "active | {i.requested_time for i in table.with_archive(data).archived}", "active", "unknown"),
     ("compactor_daemon/metadata_services/serve", "return len(time) == _DIGITS and not time.startswith(ARTIFICIAL)", "return True", "unknown"),
     ("timeline/metadata_table/commit", "        _withdraw_stale(table, regardless(metadata), instant)\n", "", "unknown"),
-    ("timeline/metadata_table/location", "raise error.below(metadata.storage.base_path).advising(BUILD_AGAIN) from error", "raise", "unknown"),
+    ("timeline/table/table", "raise error.below(metadata.storage.base_path).advising(BUILD_AGAIN) from error", "raise", "unknown"),
     ("timeline/metadata_table/commit", "    if all(i.requested_time != instant for i in table.load_timeline().instants):\n", "    if True:\n", "unknown attempt/lost_lock"),
     # Its compaction.
     ("compactor_daemon/metadata_services/due", "    if pending and pending[0] <= last:\n", "    if False:\n", "serve"),
