@@ -178,7 +178,6 @@ def _chunks(keys: pa.Array | pa.ChunkedArray) -> Iterator[_Chunk]:
 
 
 def _mix(block: npt.NDArray[np.uint8], ordinals: Index) -> _Chunk:
-    """The chunk of the keys in `block` (keys, bytes)."""
     length = block.shape[1]
     whole = length // 4 * 4
     words: list[_U32] = []

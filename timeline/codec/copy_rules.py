@@ -103,7 +103,6 @@ def _other_fields(where: str, struct: Struct, known: Mapping[int, int]) -> Itera
 
 
 def _other_schema(footer: Footer, schema: pa.Schema) -> Iterator[_Found]:
-    """The file has the columns of the table, in their order, with their types."""
     there = footer.arrow
     if there.names != schema.names:
         odd = [n for n in schema.names if n not in there.names] + [n for n in there.names if n not in schema.names]
@@ -153,7 +152,6 @@ def _other_footer(footer: Footer, first: Footer) -> Iterator[_Found]:
 
 
 def _first_difference(*footers: Footer) -> tuple[str, str]:
-    """The first lines of two schemas that differ."""
     shown = [[line.strip() for line in str(f.metadata.schema).splitlines()[2:]] for f in footers]
     lines = zip_longest(*shown, fillvalue="nothing")
     return next(((a, b) for a, b in lines if a != b), ("a schema", "the same columns, described in another way"))

@@ -79,7 +79,7 @@ _EXPANSION_MAX = 1000
 _EXPANSION_FREE_BYTES = 64 << 20
 _CODE_BYTES_MAX, _LONG_BYTES_MIN, _SMALL_CHUNK_BYTES = 8, 4096, 4 << 20
 
-_FEW_ROWS = 10_000
+_FEW_ROWS, _READ_ROWS = 10_000, 65_536
 
 _THRIFT_STRING_BYTES_MAX = 100_000_000
 _THRIFT_ITEMS_MAX = 100_000
@@ -136,7 +136,6 @@ def parquet_batches(
 def _stored_batches(
     source: pa.NativeFile, file: pq.ParquetFile, names: Sequence[str], rows: int, chosen: Sequence[int] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of at most this number of rows, as they are stored."""
     metadata = file.metadata
     if not isinstance(source, RangedFile):
         threads = metadata.num_rows > _FEW_ROWS  # handing few rows to other threads costs more than decoding them
@@ -170,7 +169,7 @@ def _all_rows(batches: Iterable[pa.RecordBatch], expected: int) -> Iterator[pa.R
         )
 
 
-def read_parquet(source: pa.NativeFile, names: Sequence[str], batch_rows: int = 65_536) -> pa.Table:
+def read_parquet(source: pa.NativeFile, names: Sequence[str]) -> pa.Table:
     """All rows of those named columns that the file has.
     UnsupportedError: the file decodes to far more than its bytes."""
     file = open_parquet(source)
@@ -178,7 +177,7 @@ def read_parquet(source: pa.NativeFile, names: Sequence[str], batch_rows: int = 
     wanted = [name for name in names if name in there]
     limit = _EXPANSION_FREE_BYTES + _EXPANSION_MAX * source.size()
     batches, decoded = [], 0
-    for batch in parquet_batches(source, file, wanted, batch_rows):
+    for batch in parquet_batches(source, file, wanted, _READ_ROWS):
         decoded += batch.nbytes
         if decoded > limit:
             raise UnsupportedError(
@@ -219,7 +218,6 @@ def _is_coded(metadata: pq.FileMetaData, at: int | None, batch_rows: int) -> boo
 
 
 def _fitting_rows(metadata: pq.FileMetaData) -> Iterator[int]:
-    """For each row group, the number of rows that fit into a batch."""
     for i in range(metadata.num_row_groups):
         group = metadata.row_group(i)
         if group.num_rows and group.total_byte_size > 0:

@@ -193,7 +193,6 @@ def _lists(array: pa.Array) -> Hashes:
 
 
 def _fixed(array: pa.Array) -> Hashes:
-    """Hashes of fixed-width values, by their bytes."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
     try:

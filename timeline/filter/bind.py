@@ -51,7 +51,6 @@ def bound(node: Filter, schema: pa.Schema) -> Filter:
 
 
 def _scalar(column: str, op: Op, value: Any, kind: pa.DataType) -> tuple[Op, pa.Scalar]:
-    """The comparison, and the value as a scalar of the column's type."""
     if isinstance(value, pa.Scalar):
         value = value.as_py()
     known = ((name, convert) for is_of, name, convert in _TYPES if is_of(kind))

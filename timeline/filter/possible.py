@@ -132,7 +132,6 @@ def _results(node: Filter, bounds: BoundsOf) -> Results:
 
 
 def _of_values(node: Compare | In | Like, found: Bounds) -> Results:
-    """The results for values that are not null."""
     if isinstance(node, Compare):
         return _compared_bounds(node.op, comparable(node.value), found)
     if isinstance(node, In):

@@ -19,16 +19,7 @@ from ..errors import MalformedError, MissingFileError, NotATableError, StorageEr
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE, inside_table
 from .layout import Layout, Slicing
-from .merge_settings import (
-    COPY_ON_WRITE,
-    TABLE_TYPE,
-    MergeSettings,
-    check_changeable,
-    check_mergeable,
-    check_readable,
-    key_generator_of,
-    merge_settings,
-)
+from .merge_settings import KEY_GENERATOR_TYPE, USE_HUDI, MergeSettings, key_generator_of, merge_settings, refusal
 from .merge_settings import PROPERTIES as PROPERTIES
 from .merge_settings import MergeMode as MergeMode
 
@@ -55,6 +46,21 @@ _METADATA_PARTITIONS = (_METADATA_BUILT, _METADATA_BUILDING)
 # A writer that replaces the file may finish after the file was read and before its backup is read.
 _LOAD_ROUNDS = 2
 _KEPT = 256
+
+_TABLE_TYPE = "hoodie.table.type"
+_COPY_ON_WRITE, _MERGE_ON_READ = "COPY_ON_WRITE", "MERGE_ON_READ"
+
+# What is refused, its property, Hudi's default, the one supported value, what to do.
+_SETTINGS = (
+    ("this base file format", "hoodie.table.base.file.format", "PARQUET", "PARQUET", USE_HUDI),
+    ("several base file formats", "hoodie.table.multiple.base.file.formats.enable", "false", "false", USE_HUDI),
+    ("dropped partition columns", "hoodie.datasource.write.drop.partition.columns", "false", "false", USE_HUDI),
+    ("bootstrapped tables", "hoodie.bootstrap.base.path", "", "", "Rewrite the table with Hudi first."),
+    ("this table format", "hoodie.table.format", "native", "native", USE_HUDI),
+)
+_LAYOUT_VERSION = "hoodie.timeline.layout.version"
+_POPULATE_META_FIELDS = "hoodie.populate.meta.fields"
+_VIRTUAL_KEY_GENERATORS = ("SIMPLE", "COMPLEX", "NON_PARTITION")
 
 UTC_PROPERTY = "hoodie.table.timeline.timezone"
 """LOCAL or UTC. With UTC all instants are in UTC, whatever the options of a process say."""
@@ -102,21 +108,43 @@ class TableConfig:
 
     def check_readable(self) -> None:
         """UnsupportedError that names the first setting with which base files would be read wrongly."""
-        check_readable(self.properties, self.version)
+        layout = self.layout
+        for what, key, default, supported, todo in _SETTINGS:
+            found = self.properties.get(key) or default
+            if found.upper() != supported.upper():
+                raise refusal(what, key, supported or "none", found, todo)
+        timeline_layout = "2" if layout.has_completion_times else "1"
+        found = self.properties.get(_LAYOUT_VERSION) or timeline_layout
+        if found != timeline_layout:
+            raise refusal("this timeline layout", _LAYOUT_VERSION, timeline_layout, found)
 
     def check_mergeable(self) -> None:
         """UnsupportedError that names the first setting with which log files would be merged wrongly."""
-        check_mergeable(self.properties, self.version)
+        merge_settings(self.properties, self.version)
+        generator = self.key_generator or "none"
+        virtual = self.properties.get(_POPULATE_META_FIELDS, "").lower() == "false"
+        if virtual and generator not in _VIRTUAL_KEY_GENERATORS:
+            what = "virtual keys of this key generator"
+            raise refusal(what, KEY_GENERATOR_TYPE, " or ".join(_VIRTUAL_KEY_GENERATORS), generator)
 
     def check_changeable(self) -> None:
         """UnsupportedError that names the first setting with which this table would be changed wrongly.
         An active metadata table is accepted here: readers may ignore it, writers must check `metadata_partitions`."""
-        check_changeable(self.properties, self.version)
+        self.check_readable()
+        if self._table_type != _MERGE_ON_READ:
+            what = "compactions and services of tables of this type"
+            todo = "It has no log files, so there is nothing to compact; `read` reads it."
+            raise refusal(what, _TABLE_TYPE, _MERGE_ON_READ, self._table_type, todo)
+        self.check_mergeable()
+
+    @property
+    def _table_type(self) -> str:
+        return (self.properties.get(_TABLE_TYPE) or _COPY_ON_WRITE).upper()
 
     @property
     def has_logs(self) -> bool:
         """False: COPY_ON_WRITE, so all rows are in base files."""
-        return (self.properties.get(TABLE_TYPE) or COPY_ON_WRITE).upper() != COPY_ON_WRITE
+        return self._table_type != _COPY_ON_WRITE
 
     def without_metadata_table(self) -> TableConfig:
         """The same settings with the metadata table switched off: readers then ignore its folder."""
@@ -213,7 +241,7 @@ class TableConfig:
     @property
     def populate_meta_fields(self) -> bool:
         """False: virtual keys; the five meta columns of base files are null."""
-        return self._one_of("hoodie.populate.meta.fields", "true", "false") == "true"
+        return self._one_of(_POPULATE_META_FIELDS, "true", "false") == "true"
 
     @property
     def captures_changes(self) -> bool:

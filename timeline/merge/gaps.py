@@ -64,11 +64,9 @@ class Unset:
 
     @property
     def stamped(self) -> frozenset[str]:
-        """See `Gaps`."""
         return frozenset(META_COLUMNS) if self.values.stamps else frozenset()
 
     def held(self, out: pa.Schema) -> pa.Schema:
-        """See `Gaps`."""
         return out
 
     def lacking(self, rows: pa.Table) -> Lacking:
@@ -77,7 +75,6 @@ class Unset:
         return Lacking(columns={name: lacks for name, lacks in columns.items() if lacks.any()}, schema=rows.schema)
 
     def present(self, rows: pa.Table, name: str) -> Flags:
-        """See `Gaps`."""
         values, text = rows.column(name), self.values.text
         if text is None:
             has = values.is_valid()
@@ -98,7 +95,6 @@ class Shapes:
     stamped = frozenset[str]()
 
     def held(self, out: pa.Schema) -> pa.Schema:
-        """The schema of folded rows: each column is nullable, and the shape comes last."""
         return pa.schema([*(field.with_nullable(True) for field in out), pa.field(SHAPE, pa.int32())])
 
     def shape_of(self, columns: frozenset[str] | None) -> int:
@@ -106,7 +102,6 @@ class Shapes:
         return 0 if columns is None else 1 + self.shapes.index(columns)
 
     def present(self, rows: pa.Table, name: str) -> Flags:
-        """Which of the rows have a column."""
         has = np.array([True, *(name in columns for columns in self.shapes)])
         return np.asarray(has[np.asarray(rows.column(SHAPE))], np.bool_)
 

@@ -235,7 +235,6 @@ def _check_types(block: LogBlock, rules: SliceRules, is_partial: bool) -> None:
 
 @lru_cache(maxsize=64)
 def _columns(schema_text: str, wanted: tuple[str, ...]) -> pa.Schema:
-    """Those of the wanted columns that an Avro schema has."""
     found = {field["name"]: field["type"] for field in parse_avro(schema_text)["fields"]}
     return pa.schema([avro_field(name, found[name]) for name in wanted if name in found])
 

@@ -195,7 +195,6 @@ class SliceMerge:
 
 
 def _winner_hashes(won: Winners) -> Hashes:
-    """The identity of every winning row, by the key that it won."""
     live = np.flatnonzero(won.row >= 0)
     key = np.empty(won.rows.num_rows, np.int64)
     key[won.row[live]] = live

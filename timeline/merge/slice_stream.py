@@ -243,7 +243,6 @@ def check_base(storage: Storage, path: str, rules: SliceRules, names: Names) -> 
 
 
 def _opened(source: pa.NativeFile, path: str, schema: pa.Schema, names: Names) -> tuple[pq.ParquetFile, list[str]]:
-    """A base file, and the columns of it that a schema has."""
     file = open_parquet(source)
     there = frozenset(file.schema_arrow.names)
     if OPERATION in there:

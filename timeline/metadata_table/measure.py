@@ -147,7 +147,6 @@ def _type_at(schema: pa.Schema, path: str) -> ValueType | None:
 
 
 def _sized(found: ColumnRange, metadata: pq.FileMetaData, place: int | None) -> ColumnRange:
-    """The range, with the sizes of the column's chunks."""
     if place is None:
         return found
     chunks = [metadata.row_group(i).column(place) for i in range(metadata.num_row_groups)]

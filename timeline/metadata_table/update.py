@@ -186,7 +186,6 @@ def _measure(table: Table, change: Change) -> Measure | None:
 
 
 def _value_type(record: MetadataRecord) -> str | None:
-    """The type of the bounds of a statistics record."""
     bound = (record.get("ColumnStatsMetadata") or {}).get("minValue")
     return None if bound is None else str(bound[0])
 

@@ -184,7 +184,6 @@ def forget_expired(storage: Storage) -> None:
 
 
 def _by_life(storage: Storage) -> tuple[list[Pin], list[Pin]]:
-    """The pins that hold now, and the expired ones."""
     found = all_pins(storage)
     now_ms = storage_ms(storage) if found else 0
     return [pin for pin in found if pin.is_live(now_ms)], [pin for pin in found if not pin.is_live(now_ms)]

@@ -191,7 +191,6 @@ def _common_divisor(storage: Storage, slices: Sequence[FileSlice], config: Table
 
 
 def _sampled(storage: Storage, slices: Sequence[FileSlice]) -> Iterator[tuple[int, pa.Array]]:
-    """The bucket and the first keys of slices with a base file."""
     schema = pa.schema([pa.field(RECORD_KEY, pa.string())])
     for slice_ in slices:
         if slice_.base is None:

@@ -74,7 +74,6 @@ def skip(table: Table, slices: Sequence[FileSlice], where: Where | None) -> tupl
 def _bounds(
     table: Table, files: Sequence[BaseFile | LogFile], schema: pa.Schema, columns: Sequence[str]
 ) -> Mapping[tuple[str, str], Bounds]:
-    """The bounds in the index, by path and column."""
     keys = {
         column_stats_key(column, file.partition, str(file.name)): (file.path, column)
         for file in files

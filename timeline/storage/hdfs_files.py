@@ -107,7 +107,6 @@ class _Kept:
         self._since, self._lost = since, False
 
     def is_held(self) -> bool:
-        """See `Storage.hold`."""
         return not self._lost and self._since.seconds() < VALID_S - _AHEAD_S
 
     def keep(self, ended: threading.Event) -> None:

@@ -221,12 +221,11 @@ def _names(full: str, until: float) -> list[str]:
     return names
 
 
-def open_little(storage: Storage, path: str, *, whole: bool = False) -> pa.NativeFile:
-    """As `Storage.open_input`, for a few kilobytes, like the headers of log blocks: on a local disk nothing is mapped.
-    `whole`: see there; without effect on a local disk."""
+def open_little(storage: Storage, path: str) -> pa.NativeFile:
+    """As `Storage.open_input`, for a few kilobytes, as headers of log blocks: on a local disk nothing is mapped."""
     if type(storage) is LocalStorage:  # a storage that wraps it opens files in its own way
         return storage.open_unmapped(path)
-    return storage.open_input(path, whole=whole)
+    return storage.open_input(path, whole=False)
 
 
 def _entry(name: str, stat: os.stat_result) -> Entry:

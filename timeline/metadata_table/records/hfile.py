@@ -126,7 +126,6 @@ def open_hfile(data: pa.Buffer, where: str) -> HFile:
 
 
 def _trailer(data: pa.Buffer) -> dict[int, int]:
-    """The trailer's integer fields by number."""
     if data.size < TRAILER_BYTES:
         raise MalformedError("too short for an HFile", expected=f"{TRAILER_BYTES} bytes", found=str(data.size))
     trailer = data[data.size - TRAILER_BYTES :].to_pybytes()

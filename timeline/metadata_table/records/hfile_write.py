@@ -103,7 +103,6 @@ def _lengths(values: pa.BinaryArray) -> npt.NDArray[np.int64]:
 
 
 def _fixed(heads: npt.NDArray[np.void]) -> pa.BinaryArray:
-    """Numbers of one size each, as bytes."""
     offsets = np.arange(len(heads) + 1, dtype=np.int32) * np.int32(_HEAD.itemsize)
     return pa.Array.from_buffers(pa.binary(), len(heads), [None, pa.py_buffer(offsets), pa.py_buffer(heads.tobytes())])
 
@@ -170,7 +169,6 @@ def _file_info(count: int, sizes: tuple[int, int], last: bytes | None, info: Map
 
 
 def _bytes_field(number: int, value: bytes) -> bytes:
-    """A field of a protobuf message."""
     return encode_varint(number << 3 | 2) + encode_varint(len(value)) + value
 
 
