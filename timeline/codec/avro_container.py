@@ -82,12 +82,9 @@ def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[st
     by_name = {schema["name"]: schema for schema in schemas}
     name, records = _decoded(data, where, by_name)
     if records is None or len(records) != 1:
-        raise MalformedError(
-            "not the expected Avro record",
-            path=where,
-            expected=f"one {' or '.join(by_name)}",
-            found=name if records is None else f"{len(records)} records{' or more' if records else ''} of {name}",
-        )
+        expected = f"one {' or '.join(by_name)}"
+        found = name if records is None else f"{len(records)} records{' or more' if records else ''} of {name}"
+        raise MalformedError("not the expected Avro record", path=where, expected=expected, found=found)
     return name, records[0]
 
 

@@ -93,11 +93,8 @@ def decode_records(
         return pa.table({})
     if count * max(1, smallest_bytes(schema)) > data.size:
         # Decoders allocate memory for as many records as the block claims.
-        raise MalformedError(
-            "Avro block claims more records than fit into its bytes",
-            path=where,
-            found=f"{count} records in {data.size} bytes",
-        )
+        found = f"{count} records in {data.size} bytes"
+        raise MalformedError("Avro block claims more records than fit into its bytes", path=where, found=found)
     import polars as pl  # late: a fifth of a command's start, and the Spark driver never needs it
 
     readable = _maps_as_arrays(schema)

@@ -79,12 +79,8 @@ def _check_type(source: pa.DataType, target: pa.DataType, where: str) -> None:
     elif types.is_list(target) and (types.is_list(source) or types.is_large_list(source)):
         _check_type(source.value_type, target.value_type, f"{where}.element")
     elif not (source == target or _same_values(source, target)):
-        raise UsageError(
-            f"column {where} has another type than the schema",
-            expected=str(target),
-            found=str(source),
-            todo="Cast it before writing.",
-        )
+        what = f"column {where} has another type than the schema"
+        raise UsageError(what, expected=str(target), found=str(source), todo="Cast it before writing.")
 
 
 def _same_values(source: pa.DataType, target: pa.DataType) -> bool:
@@ -248,11 +244,8 @@ def _symbols(array: Any, node: dict[str, Any], where: str) -> Any:
     numbers = pc.index_in(array, pa.array(node["symbols"], pa.string()))
     if numbers.null_count > array.null_count:
         odd = array.filter(pc.and_(array.is_valid(), numbers.is_null()))[0].as_py()
-        raise UsageError(
-            f"column {where} holds a text that is no symbol of its enum",
-            expected=str(node["symbols"])[:200],
-            found=repr(odd)[:200],
-        )
+        expected, found = str(node["symbols"])[:200], repr(odd)[:200]
+        raise UsageError(f"column {where} holds a text that is no symbol of its enum", expected=expected, found=found)
     return numbers
 
 

@@ -33,19 +33,14 @@ _PRIMITIVE = frozenset(("string", "bytes", "boolean", "int", "long", "float", "d
 
 def changelog(path: str | None = None, instant: str | None = None) -> UnsupportedError:
     """The error for a table whose rows carry an operation."""
-    return UnsupportedError(
-        f"changelog tables (rows with {OPERATION}, which may delete) are not supported",
-        path=path,
-        instant=instant,
-        todo="Use Hudi for this table.",
-    )
+    what = f"changelog tables (rows with {OPERATION}, which may delete) are not supported"
+    return UnsupportedError(what, path=path, instant=instant, todo="Use Hudi for this table.")
 
 
 @lru_cache(maxsize=64)
 def parse_avro(text: str) -> dict[str, Any]:
-    """A record schema in which every reference to a named type is replaced by the definition (with new names).
-    Fields have `name`, `type`, and `default` where it is not null.
-    The result is shared: do not change it."""
+    """A record schema in which every reference to a named type is replaced by the definition (with new names). Fields
+    have `name`, `type`, and `default` where it is not null. The result is shared: do not change it."""
     with reading(text):
         expanded = _Expander().expand(json.loads(text), "", ())
     if not isinstance(expanded, dict) or expanded.get("type") != "record":
@@ -96,11 +91,9 @@ class _Expander:
         self._count += 1
         self._depth += 1
         if self._depth > _DEPTH_MAX or self._count > _NODES_MAX:
-            raise UnsupportedError(
-                "Avro schema too deep or too large",
-                expected=f"at most {_DEPTH_MAX} levels, {_NODES_MAX} nodes",
-                found=f"level {self._depth}, node {self._count}",
-            )
+            expected = f"at most {_DEPTH_MAX} levels, {_NODES_MAX} nodes"
+            found = f"level {self._depth}, node {self._count}"
+            raise UnsupportedError("Avro schema too deep or too large", expected=expected, found=found)
         try:
             return self._expand(node, namespace, above)
         finally:

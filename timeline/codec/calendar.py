@@ -171,9 +171,7 @@ def _zone(name: str | None) -> ZoneInfo:
     try:
         return ZoneInfo(name or "")
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise UnsupportedError(
-            "times before 1900 in Spark's legacy calendar, of a time zone that is not known",
-            expected="org.apache.spark.timeZone in the footer: the name of a zone",
-            found=name or "none",
-            todo="Rewrite the file with Spark, with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED.",
-        ) from error
+        what = "times before 1900 in Spark's legacy calendar, of a time zone that is not known"
+        expected = "org.apache.spark.timeZone in the footer: the name of a zone"
+        todo = "Rewrite the file with Spark, with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED."
+        raise UnsupportedError(what, expected=expected, found=name or "none", todo=todo) from error

@@ -190,13 +190,10 @@ class _Change:
     def default(self, path: Path, one: pa.Field, where: str) -> pa.Scalar:
         value = self.defaults.values[path]
         if not self.defaults.filled:
-            raise UnsupportedError(
-                "a file from before a column that has another default than null",
-                path=where,
-                expected="the column in each file, or the default null: Hudi 1.x does not read such a file either",
-                found=f"default {value!r}",
-                todo="Rewrite its file group with Hudi, or record the schema with the default null.",
-            )
+            what = "a file from before a column that has another default than null"
+            expected = "the column in each file, or the default null: Hudi 1.x does not read such a file either"
+            todo = "Rewrite its file group with Hudi, or record the schema with the default null."
+            raise UnsupportedError(what, path=where, expected=expected, found=f"default {value!r}", todo=todo)
         try:
             return _scalar(value, one.type)
         except (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError) as error:
@@ -227,12 +224,8 @@ class _Change:
         try:
             return self.promoted(array, target)
         except pa.ArrowInvalid as error:
-            raise MalformedError(
-                "a value does not fit the type of its column",
-                path=where,
-                expected=str(target),
-                found=f"{source}: {str(error)[:200]}",
-            ) from error
+            what, found = "a value does not fit the type of its column", f"{source}: {str(error)[:200]}"
+            raise MalformedError(what, path=where, expected=str(target), found=found) from error
 
     def promoted(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         source = array.type

@@ -137,13 +137,10 @@ def check_copied(source: pa.NativeFile, path: str, copied: CopiedFile) -> None:
             if name != FILE_NAME and chunks.get(name) != _copied(source, new, chunk, len):
                 differs.append(f"row group {number}, column {name}")
     if differs:
-        raise LedgerError(
-            "a copied file differs from what was copied",
-            path=path,
-            expected=f"{len(copied.chunks)} row groups, as in the files that were copied",
-            found=", ".join(differs[:5]),
-            todo="Nothing was published. Keep the files and report this; --copy reencode does without copying.",
-        )
+        what = "a copied file differs from what was copied"
+        expected = f"{len(copied.chunks)} row groups, as in the files that were copied"
+        todo = "Nothing was published. Keep the files and report this; --copy reencode does without copying."
+        raise LedgerError(what, path=path, expected=expected, found=", ".join(differs[:5]), todo=todo)
 
 
 def _fetch_ahead(source: pa.NativeFile, footer: Footer, group: int) -> None:

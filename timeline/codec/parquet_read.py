@@ -98,11 +98,8 @@ def open_parquet(source: pa.NativeFile, *, dictionaries: Sequence[str] = ()) -> 
     )
     groups = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != file.metadata.num_rows:
-        raise MalformedError(
-            "the row groups of a Parquet file do not add up",
-            expected=f"{file.metadata.num_rows} rows",
-            found=str(groups[:20]),
-        )
+        expected, found = f"{file.metadata.num_rows} rows", str(groups[:20])
+        raise MalformedError("the row groups of a Parquet file do not add up", expected=expected, found=found)
     columns = file.metadata.schema
     width = max((columns.column(i).length or 0 for i in range(file.metadata.num_columns)), default=0)
     if width > FIXED_BYTES_MAX:
@@ -162,11 +159,8 @@ def _all_rows(batches: Iterable[pa.RecordBatch], expected: int) -> Iterator[pa.R
         found += batch.num_rows
         yield from _pieces(batch)
     if found != expected:
-        raise MalformedError(
-            "a Parquet file in which rows are missing",
-            expected=f"{expected} rows, by its footer",
-            found=f"{found} rows",
-        )
+        what = "a Parquet file in which rows are missing"
+        raise MalformedError(what, expected=f"{expected} rows, by its footer", found=f"{found} rows")
 
 
 def read_parquet(source: pa.NativeFile, names: Sequence[str]) -> pa.Table:
@@ -180,11 +174,9 @@ def read_parquet(source: pa.NativeFile, names: Sequence[str]) -> pa.Table:
     for batch in parquet_batches(source, file, wanted, _READ_ROWS):
         decoded += batch.nbytes
         if decoded > limit:
-            raise UnsupportedError(
-                "Parquet data that decodes to far more than its bytes",
-                expected=f"at most {_EXPANSION_MAX} times its {source.size()} bytes, and {_EXPANSION_FREE_BYTES} more",
-                found=f"{decoded} bytes and more to come",
-            )
+            what = "Parquet data that decodes to far more than its bytes"
+            expected = f"at most {_EXPANSION_MAX} times its {source.size()} bytes, and {_EXPANSION_FREE_BYTES} more"
+            raise UnsupportedError(what, expected=expected, found=f"{decoded} bytes and more to come")
         batches.append(batch)
     kept = pa.schema([file.schema_arrow.field(name) for name in wanted])
     return pa.Table.from_batches(batches) if batches else kept.empty_table()

@@ -241,10 +241,9 @@ def _repeats(name: str, column: pa.ChunkedArray) -> bool:
 
 
 def statistics_columns(schema: pa.Schema) -> list[str]:
-    """Leaf columns that get statistics: all except floats.
-    Arrow omits NaN from the bounds, but Spark treats NaN as greater than all numbers: a row group with bounds 1 to 2
-    and a NaN would be skipped for `x > 5`. Parquet's own Java writer omits the bounds in that case; Arrow's writer
-    needs the list of columns before the first row."""
+    """Leaf columns that get statistics: all except floats. Arrow omits NaN from the bounds, but Spark treats NaN as
+    greater than all numbers: a row group with bounds 1 to 2 and a NaN would be skipped for `x > 5`. Parquet's own Java
+    writer omits the bounds in that case; Arrow's writer needs the list of columns before the first row."""
     return [path for field in schema for path, kind in leaf_types(field) if not pa.types.is_floating(kind)]
 
 

@@ -67,12 +67,8 @@ def _disk(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        raise StorageError(
-            "cannot spill log data",
-            path=path,
-            found=str(error),
-            todo="Give --spill-dir a directory on a disk with free space, or raise --memory-limit.",
-        ) from error
+        todo = "Give --spill-dir a directory on a disk with free space, or raise --memory-limit."
+        raise StorageError("cannot spill log data", path=path, found=str(error), todo=todo) from error
 
 
 class SortedRun:

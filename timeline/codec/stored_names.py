@@ -44,22 +44,19 @@ class StoredNames:
             return SAME_NAMES
         time = int(instant)
         if time < self.unknown_before:
-            raise UnsupportedError(
-                "the columns of a file from before the table's first change of columns are not known",
-                instant=instant,
-                expected="the commit before the change, active or archived",
-                found=f"an archive without it; the change is {self.unknown_before}",
-                todo="Compact its file group with Hudi: then it has a newer base file.",
-            )
+            what = "the columns of a file from before the table's first change of columns are not known"
+            expected = "the commit before the change, active or archived"
+            found = f"an archive without it; the change is {self.unknown_before}"
+            todo = "Compact its file group with Hudi: then it has a newer base file."
+            raise UnsupportedError(what, instant=instant, expected=expected, found=found, todo=todo)
         at = bisect_right(self.changes, time, key=itemgetter(0)) - 1
         return self.changes[max(at, 0)][1]
 
 
 def names_in(columns: Collection[str], names: Names, there: Collection[str], where: str = "") -> Names:
-    """The names of all the columns of a table, or the fields of a record, in a file with the names `there`.
-    Hudi on Spark ignores case. So a column that a file does not have may exist there with other case, unless the
-    columns evolve on read: then their numbers identify them. UnsupportedError: the file, named by `where`, has
-    several."""
+    """The names of all the columns of a table, or the fields of a record, in a file with the names `there`. Hudi on
+    Spark ignores case. So a column that a file does not have may exist there with other case, unless the columns evolve
+    on read: then their numbers identify them. UnsupportedError: the file, named by `where`, has several."""
     if names or there == columns:
         return names
     present, known = frozenset(there), frozenset(columns)
@@ -74,12 +71,8 @@ def names_in(columns: Collection[str], names: Names, there: Collection[str], whe
     for name in lacking:
         alike = by_case.get(name.lower(), [])
         if len(alike) > 1:
-            raise UnsupportedError(
-                "columns whose names differ by case only are not supported",
-                path=where or None,
-                expected=f"one column for {name}",
-                found=", ".join(alike),
-            )
+            what = "columns whose names differ by case only are not supported"
+            raise UnsupportedError(what, path=where or None, expected=f"one column for {name}", found=", ".join(alike))
         if alike:
             found[name] = alike[0]
     return found

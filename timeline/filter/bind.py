@@ -64,11 +64,8 @@ def _scalar(column: str, op: Op, value: Any, kind: pa.DataType) -> tuple[Op, pa.
             value = convert(value, kind)
         return op, pa.scalar(value, kind)
     except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
-        raise UsageError(
-            "a value of the filter does not have the column's type",
-            expected=f"{wanted} for {column} ({kind})",
-            found=repr(value)[:100],
-        ) from error
+        what = "a value of the filter does not have the column's type"
+        raise UsageError(what, expected=f"{wanted} for {column} ({kind})", found=repr(value)[:100]) from error
 
 
 def _on_the_grid(op: Op, value: Any, scale: int) -> tuple[Op, Any]:

@@ -76,9 +76,8 @@ def _compared_rows(node: Compare, column: pa.ChunkedArray) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Bounds of a column's values: `low` <= each value <= `high`, None for no bound.
-    Values are as `comparable` gives them. `values`, `nulls`: whether there may be values that are not null, or
-    nulls."""
+    """Bounds of a column's values: `low` <= each value <= `high`, None for no bound. Values are as `comparable` gives
+    them. `values`, `nulls`: whether there may be values that are not null, or nulls."""
 
     low: Any = None
     high: Any = None

@@ -147,11 +147,8 @@ def parse_filter(text: str) -> Filter:
         parsed = sqlglot.parse_one(text, into=Condition, dialect=_DIALECT, error_level=ErrorLevel.RAISE)
         return _Reader(text).condition(parsed, 0)
     except (SqlglotError, RecursionError, ValueError, ArithmeticError) as error:
-        raise UsageError(
-            "not a filter",
-            expected="conditions like: fare > 10 and zone in ('a', 'b') and note is not null",
-            found=text[:200],
-        ) from error
+        expected = "conditions like: fare > 10 and zone in ('a', 'b') and note is not null"
+        raise UsageError("not a filter", expected=expected, found=text[:200]) from error
 
 
 class _Reader:
@@ -230,9 +227,5 @@ class _Reader:
         return int(text) if text.isdecimal() else Decimal(text)
 
     def _unknown(self, node: Any, expected: str) -> UsageError:
-        return UsageError(
-            "this filter has a part that reads do not support",
-            expected=expected,
-            found=node.sql(dialect=_DIALECT)[:200],
-            todo="Filter what is read with another tool.",
-        )
+        found, todo = node.sql(dialect=_DIALECT)[:200], "Filter what is read with another tool."
+        return UsageError("this filter has a part that reads do not support", expected=expected, found=found, todo=todo)

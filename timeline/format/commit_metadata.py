@@ -191,13 +191,11 @@ def _parse_json(data: bytes, where: str) -> dict[str, Any]:
             record["extraMetadata"] = {key: value for key, value in extra.items() if value is not None}
         validate(record, REPLACE_SCHEMA)
     except (ValueError, AttributeError, RecursionError, ValidationError) as error:
-        raise MalformedError(
-            "unreadable commit metadata",
-            path=where,
-            expected="a JSON object or an Avro container file of commit metadata",
-            found=f"{len(data)} bytes, {type(error).__name__}: {error}",
-            todo="If its writer is still running, read again; otherwise the file is damaged.",
-        ) from error
+        what = "unreadable commit metadata"
+        expected = "a JSON object or an Avro container file of commit metadata"
+        found = f"{len(data)} bytes, {type(error).__name__}: {error}"
+        todo = "If its writer is still running, read again; otherwise the file is damaged."
+        raise MalformedError(what, path=where, expected=expected, found=found, todo=todo) from error
     return record
 
 

@@ -70,12 +70,8 @@ class Layout:
         for layout in (LAYOUT_1, LAYOUT_2):
             if version in layout.versions:
                 return layout
-        raise UnsupportedError(
-            "unsupported table version",
-            expected="6, 8 or 9",
-            found=str(version),
-            todo=_TOO_NEW if version > max(LAYOUT_2.versions) else _TOO_OLD,
-        )
+        todo = _TOO_NEW if version > max(LAYOUT_2.versions) else _TOO_OLD
+        raise UnsupportedError("unsupported table version", expected="6, 8 or 9", found=str(version), todo=todo)
 
     def parse(self, name: str) -> Instant | None:
         """The instant of a timeline file; None for files that are not instants (Hudi skips them too)."""

@@ -44,13 +44,9 @@ class Identity:
         """LedgerError if the output rows are not the expected ones."""
         expected = (self.base - self.removed + self.added) & MASK
         if self.out != expected:
-            raise LedgerError(
-                "the ledger does not balance: hash of the rows out = base - removed + added",
-                path=where,
-                expected=f"{expected:016x}",
-                found=f"{self.out:016x}",
-                todo="Nothing was published. Keep the files and report this.",
-            )
+            what = "the ledger does not balance: hash of the rows out = base - removed + added"
+            todo = "Nothing was published. Keep the files and report this."
+            raise LedgerError(what, path=where, expected=f"{expected:016x}", found=f"{self.out:016x}", todo=todo)
 
     def to_json(self) -> dict[str, str]:
         """Sixteen hex digits for each sum: many readers of JSON numbers lose bits beyond 2^53."""
@@ -113,13 +109,9 @@ class Ledger:
         )
         for name, left, right in equations:
             if left != right:
-                raise LedgerError(
-                    f"the ledger does not balance: {name}",
-                    path=where,
-                    expected=str(right),
-                    found=str(left),
-                    todo="Nothing was published. Keep the files and report this.",
-                )
+                what = f"the ledger does not balance: {name}"
+                todo = "Nothing was published. Keep the files and report this."
+                raise LedgerError(what, path=where, expected=str(right), found=str(left), todo=todo)
         if self.identity is not None:
             self.identity.check(where)
         if self.superseded < 0:

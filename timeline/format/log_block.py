@@ -81,11 +81,8 @@ class LogBlock:
         """The value of a header that this kind of block must have."""
         value = self.headers.get(key)
         if value is None:
-            raise MalformedError(
-                f"log block without its {key.name} header",
-                path=self.path,
-                found=f"{self.kind.name} at byte {self.offset}",
-            )
+            found = f"{self.kind.name} at byte {self.offset}"
+            raise MalformedError(f"log block without its {key.name} header", path=self.path, found=found)
         return value
 
     @property

@@ -161,25 +161,17 @@ def _check_lengths(lengths: npt.NDArray[np.int32], expected: int, block: LogBloc
     """The length prefixes must add up to the size of the content; a torn or misread prefix fails here."""
     total = int(lengths.sum(dtype=np.int64))
     if total != expected or lengths.min(initial=0) < 0:
-        raise MalformedError(
-            "record lengths of an Avro block do not add up",
-            path=block.path,
-            expected=f"{expected} bytes",
-            found=str(total),
-        )
+        what = "record lengths of an Avro block do not add up"
+        raise MalformedError(what, path=block.path, expected=f"{expected} bytes", found=str(total))
 
 
 def content_version(head: bytes, block: LogBlock) -> int:
     """The second int32 of a block's content; the first one, the content version, must be 3."""
     version, value = struct.unpack_from(">ii", head)
     if version != CONTENT_VERSION:
-        raise UnsupportedError(
-            f"{block.kind.name} log block of an old content version (Kryo or schema inside)",
-            path=block.path,
-            expected="content version 3",
-            found=str(version),
-            todo="Compact the table once with the Hudi version that wrote it.",
-        )
+        what = f"{block.kind.name} log block of an old content version (Kryo or schema inside)"
+        todo = "Compact the table once with the Hudi version that wrote it."
+        raise UnsupportedError(what, path=block.path, expected="content version 3", found=str(version), todo=todo)
     if value < 0:
         raise MalformedError("negative count in a log block", path=block.path, found=str(value))
     return int(value)

@@ -112,12 +112,8 @@ def delete_block(
     named = {"key": keys, "path": partition_paths} | {f"value{i}": v for i, v in enumerate(values)}
     for name, array in named.items():
         if len(array) != len(keys) or array.null_count:
-            raise UsageError(
-                f"{name} of deletes",
-                instant=instant,
-                expected=f"{len(keys)} values, no nulls",
-                found=f"{len(array)} values, {array.null_count} nulls",
-            )
+            expected, found = f"{len(keys)} values, no nulls", f"{len(array)} values, {array.null_count} nulls"
+            raise UsageError(f"{name} of deletes", instant=instant, expected=expected, found=found)
     if not hudi_0x:
         values = [_day_numbers(v, alone=len(values) == 1) if pa.types.is_date32(v.type) else v for v in values]
     indexes = tuple(_wrapper(v.type) for v in values)
@@ -246,11 +242,8 @@ def _block(kind: BlockKind, headers: Mapping[HeaderKey, str], content: Parts) ->
 def _size(content: Parts, instant: str | None) -> int:
     size = sum(memoryview(part).nbytes for part in content)
     if size > CONTENT_BYTES_MAX:
-        raise UsageError(
-            "a log block is too large",
-            instant=instant,
-            expected=f"at most {CONTENT_BYTES_MAX} bytes",
-            found=f"{size} bytes",
-            todo="Split its rows.",
-        )
+        expected = f"at most {CONTENT_BYTES_MAX} bytes"
+        found = f"{size} bytes"
+        todo = "Split its rows."
+        raise UsageError("a log block is too large", instant=instant, expected=expected, found=found, todo=todo)
     return size

@@ -42,10 +42,9 @@ class KeySplit(Enum):
 
     EACH_COMMA: the key is split at every comma, without empty parts at the end. Of the `f:v` parts (split at the first
     `:`) those of index fields count, and so do all parts without a `:`. So `a:b`, the value of a one-field key, has no
-    values.
-    LABELLED: a key without a comma is one value too. Otherwise the key is split into `f:v` parts, after the first `:`,
-    at commas that are followed by a `:` with no comma in between. The parts of index fields count, or the entire key if
-    there are none.
+    values. LABELLED: a key without a comma is one value too. Otherwise the key is split into `f:v` parts, after the
+    first `:`, at commas that are followed by a `:` with no comma in between. The parts of index fields count, or the
+    entire key if there are none.
     """
 
     EACH_COMMA = "0.15"
@@ -263,11 +262,9 @@ def value_text(column: pa.Array, name: str) -> pa.Array:
     UnsupportedError: a type without a text form, see `has_text`; `name` is the column's, for the message."""
     kind = column.type
     if not has_text(kind):
-        raise UnsupportedError(
-            "record key field of a type whose text form is not defined",
-            expected="text, integer, boolean, date, timestamp or decimal",
-            found=f"{name}: {kind}",
-        )
+        what = "record key field of a type whose text form is not defined"
+        expected = "text, integer, boolean, date, timestamp or decimal"
+        raise UnsupportedError(what, expected=expected, found=f"{name}: {kind}")
     if pa.types.is_timestamp(kind):
         column = column.cast(pa.int64())
     return column.cast(pa.string())

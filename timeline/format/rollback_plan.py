@@ -67,9 +67,8 @@ class RollbackPlan:
         return Instant(requested_time=self.target, action=self.action, state=State.INFLIGHT)
 
     def with_all_of(self, other: RollbackPlan) -> RollbackPlan:
-        """This plan and another plan of the same target, combined.
-        Hudi 0.15 has one request for each log file, and writes 1 for its size. So for each slice the logs of both plans
-        are combined, with the greater size."""
+        """This plan and another plan of the same target, combined. Hudi 0.15 has one request for each log file, and
+        writes 1 for its size. So for each slice the logs of both plans are combined, with the greater size."""
         slices: dict[tuple[str, str, str], RevokedSlice] = {}
         for slice_ in (*other.revoked, *self.revoked):
             known = slices[slice_.key].logs if slice_.key in slices else {}

@@ -91,13 +91,9 @@ class TableConfig:
             )
         expected = str(checksum(config.database, config.name))
         if config.properties[_CHECKSUM] != expected:
-            raise MalformedError(
-                "wrong checksum of the table properties",
-                path=where,
-                expected=expected,
-                found=config.properties[_CHECKSUM],
-                todo=f"It covers {_DATABASE} and {_NAME}: restore the value that was changed.",
-            )
+            what = "wrong checksum of the table properties"
+            todo = f"It covers {_DATABASE} and {_NAME}: restore the value that was changed."
+            raise MalformedError(what, path=where, expected=expected, found=config.properties[_CHECKSUM], todo=todo)
         _ = (config.version, config.utc_timezone, config.populate_meta_fields, config.hive_style, config.url_encode)
         return config
 
@@ -319,13 +315,9 @@ def load_table_config(storage: Storage) -> TableConfig:
             damage = damage or error
     if damage is not None:
         raise damage
-    raise NotATableError(
-        "not a Hudi table",
-        path=storage.base_path,
-        expected=PROPERTIES,
-        found=f"no {HOODIE} folder" if storage.find(HOODIE) is None else "neither it nor its backup",
-        todo="Check the path; it must be the table's base folder.",
-    )
+    found = f"no {HOODIE} folder" if storage.find(HOODIE) is None else "neither it nor its backup"
+    todo = "Check the path; it must be the table's base folder."
+    raise NotATableError("not a Hudi table", path=storage.base_path, expected=PROPERTIES, found=found, todo=todo)
 
 
 def make_table_folders(storage: Storage, config: TableConfig) -> None:

@@ -192,12 +192,9 @@ def _required(rows: pa.Table) -> pa.Table:
     """The rows, checked: while rows may lack columns, no column is required."""
     for field in rows.schema:
         if not field.nullable and rows.column(field.name).null_count:
-            raise MalformedError(
-                "rows put together from partial updates lack a required column",
-                expected=str(field),
-                found=f"{rows.column(field.name).null_count} rows without it",
-                todo="Compact the table with Hudi.",
-            )
+            what = "rows put together from partial updates lack a required column"
+            found = f"{rows.column(field.name).null_count} rows without it"
+            raise MalformedError(what, expected=str(field), found=found, todo="Compact the table with Hudi.")
     return rows
 
 

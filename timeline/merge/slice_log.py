@@ -120,12 +120,8 @@ def read_logs(
                 spill = spill or _open_spill(fold.nbytes / share, rules, out, stack, shapes)
                 spill.add(fold.drain())
         if found != count:
-            raise MalformedError(
-                "number of entries in a log block differs from its header",
-                path=block.path,
-                expected=str(count),
-                found=str(found),
-            )
+            what = "number of entries in a log block differs from its header"
+            raise MalformedError(what, path=block.path, expected=str(count), found=str(found))
         entries += count
         read_bytes += block.content_bytes
     if spill is None:
@@ -241,14 +237,11 @@ def _columns(schema_text: str, wanted: tuple[str, ...]) -> pa.Schema:
 
 def _check_deletes(block: LogBlock, rules: SliceRules) -> None:
     if block.kind is BlockKind.DELETE and rules.keys.other_in_deletes:
-        raise UnsupportedError(
-            "deletes from a table with virtual keys of one field by the COMPLEX key generator are not supported",
-            path=block.path,
-            instant=block.instant,
-            expected="a key of several fields, another key generator, or hoodie.populate.meta.fields=true",
-            found=f"a log block that deletes {rules.keys.fields[0]}:value, or value",
-            todo="Compact the table with Hudi: it finds such rows by their position in the base file.",
-        )
+        what = "deletes from a table with virtual keys of one field by the COMPLEX key generator are not supported"
+        expected = "a key of several fields, another key generator, or hoodie.populate.meta.fields=true"
+        found = f"a log block that deletes {rules.keys.fields[0]}:value, or value"
+        todo = "Compact the table with Hudi: it finds such rows by their position in the base file."
+        raise UnsupportedError(what, path=block.path, instant=block.instant, expected=expected, found=found, todo=todo)
 
 
 def _opened(

@@ -34,9 +34,8 @@ def slice_rules(
     merging: bool = True,
     batch_rows: int = 65_536,
 ) -> SliceRules:
-    """The rules for merging this table's slices for one reader.
-    `merging`: False if only base files are read, so that the merge rules of log files are irrelevant. UnsupportedError:
-    log files would be merged wrongly."""
+    """The rules for merging this table's slices for one reader. `merging`: False if only base files are read, so that
+    the merge rules of log files are irrelevant. UnsupportedError: log files would be merged wrongly."""
     config, version = table.config, table.config.version
     _check_names(table, schema.arrow)
     rules = SliceRules(
@@ -60,19 +59,13 @@ def slice_rules(
         raise error.below(table.storage.base_path) from error
     fields = _ordering_fields(config.ordering_fields, schema.arrow)
     if not rules.keys.fields or not set(rules.keys.fields) <= set(schema.arrow.names):
-        raise MalformedError(
-            "the table's record key is not among its columns",
-            path=PROPERTIES,
-            expected=", ".join(schema.arrow.names),
-            found=f"hoodie.table.recordkey.fields={','.join(rules.keys.fields)}",
-        )
+        what = "the table's record key is not among its columns"
+        found = f"hoodie.table.recordkey.fields={','.join(rules.keys.fields)}"
+        raise MalformedError(what, path=PROPERTIES, expected=", ".join(schema.arrow.names), found=found)
     if IS_DELETED in schema.arrow.names and schema.arrow.field(IS_DELETED).type != pa.bool_():
         # Hudi 0.15 ignores such a column, 1.2 fails.
-        raise UnsupportedError(
-            f"a column {IS_DELETED} of another type than boolean is not supported",
-            path=table.storage.base_path,
-            found=str(schema.arrow.field(IS_DELETED).type),
-        )
+        what = f"a column {IS_DELETED} of another type than boolean is not supported"
+        raise UnsupportedError(what, path=table.storage.base_path, found=str(schema.arrow.field(IS_DELETED).type))
     settings = config.merge_settings
     if settings.not_given is not None:
         _check_not_given(settings.not_given, schema, version)
@@ -102,12 +95,10 @@ def _check_names(table: Table, schema: pa.Schema) -> None:
     if len({name.lower() for name in schema.names}) == len(schema.names):
         return
     count = Counter(name.lower() for name in schema.names)
-    raise UnsupportedError(
-        "columns whose names differ by case only are not supported",
-        path=table.storage.base_path,
-        expected="names that differ in other letters, as Spark needs them",
-        found=", ".join(name for name in schema.names if count[name.lower()] > 1),
-    )
+    what = "columns whose names differ by case only are not supported"
+    expected = "names that differ in other letters, as Spark needs them"
+    found = ", ".join(name for name in schema.names if count[name.lower()] > 1)
+    raise UnsupportedError(what, path=table.storage.base_path, expected=expected, found=found)
 
 
 def _key_source(config: TableConfig, schema: pa.Schema) -> KeySource:
@@ -133,12 +124,8 @@ def _ordering_fields(names: Sequence[str], schema: pa.Schema) -> tuple[str, ...]
 def _check_marker(marker: DeleteMarker | None, schema: pa.Schema) -> None:
     """UnsupportedError: a column of another type than text, since Hudi compares the marker with the value's text."""
     if marker is not None and marker.field in schema.names and schema.field(marker.field).type != pa.string():
-        raise UnsupportedError(
-            f"a delete marker in a column that is no text is not supported: {marker.field}",
-            path=PROPERTIES,
-            found=str(schema.field(marker.field).type),
-            todo=USE_HUDI,
-        )
+        what = f"a delete marker in a column that is no text is not supported: {marker.field}"
+        raise UnsupportedError(what, path=PROPERTIES, found=str(schema.field(marker.field).type), todo=USE_HUDI)
 
 
 def _check_not_given(given: NotGiven, schema: TableSchema, version: int) -> None:

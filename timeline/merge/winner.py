@@ -100,10 +100,9 @@ def after_effective(
 
 
 def _effective_deletes(codes: Ints, is_delete: Flags, effective: Flags, order: Ints) -> Flags:
-    """Which delete-block entries take effect.
-    An entry's effect depends on the rows since the last effective delete, so the result is a least fixed point: it
-    starts from the natural deletes, and each round can only add some. The number of rounds is the nesting depth of
-    effective deletes in one key."""
+    """Which delete-block entries take effect. An entry's effect depends on the rows since the last effective delete, so
+    the result is a least fixed point: it starts from the natural deletes, and each round can only add some. The number
+    of rounds is the nesting depth of effective deletes in one key."""
     by_key = np.argsort(codes, kind="stable")
     code, delete, marked = codes[by_key], is_delete[by_key], effective[by_key].copy()
     rank = np.unique(order[by_key], return_inverse=True)[1].astype(np.int64) + 1

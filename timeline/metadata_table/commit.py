@@ -71,10 +71,9 @@ def newest_schema(metadata: Table) -> str:
 def commit_records(
     table: Table, instant: str, records: EncodedRecords, schema_text: str, index_logs: Sequence[IndexLog] = ()
 ) -> None:
-    """Makes a delta commit with these records; may be repeated.
-    `table`: the data table, of a section (`exclusive`). `index_logs`: staged log files of the record index.
-    MalformedError: a partition without file groups. ConflictError: another process makes the same commit, without the
-    lock. LockError: the lock was lost."""
+    """Makes a delta commit with these records; may be repeated. `table`: the data table, of a section (`exclusive`).
+    `index_logs`: staged log files of the record index. MalformedError: a partition without file groups. ConflictError:
+    another process makes the same commit, without the lock. LockError: the lock was lost."""
     metadata = open_metadata_table(table)
     timeline = metadata.load_timeline()
     by_name = not metadata.layout.has_completion_times

@@ -72,11 +72,8 @@ def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[Ope
             )
         )
     if not found:
-        raise MalformedError(
-            "a partition of the metadata table has no file groups",
-            path=f"{metadata.storage.base_path}/{partition}",
-            todo=BUILD_AGAIN,
-        )
+        what = "a partition of the metadata table has no file groups"
+        raise MalformedError(what, path=f"{metadata.storage.base_path}/{partition}", todo=BUILD_AGAIN)
     return found
 
 
@@ -180,9 +177,8 @@ class ListedFiles:
 
 
 def read_files(table: Table, folder: str = "") -> ListedFiles:
-    """The `files` partition of a data table's metadata table; errors as in `read_entries`.
-    A file that is marked deleted but was never added is left out, as in Hudi by default. `folder`: only partitions at
-    or under it."""
+    """The `files` partition of a data table's metadata table; errors as in `read_entries`. A file that is marked
+    deleted but was never added is left out, as in Hudi by default. `folder`: only partitions at or under it."""
     keys: Keys = None
     if folder:
         every = (present_files(record) for _, record in read_entries(table, FILES, [ALL_PARTITIONS]))

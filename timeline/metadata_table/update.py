@@ -126,10 +126,9 @@ def prepare(table: Table, change: Change) -> Update | None:
 
 
 def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
-    """Records a change in the metadata table; `table`: of a section (`exclusive`).
-    First removes indexes that cannot be kept. May be repeated: the records of an earlier attempt are removed. An update
-    `prepared` for other partitions or other columns with statistics than the current ones is prepared again. LockError:
-    the lock was lost."""
+    """Records a change in the metadata table; `table`: of a section (`exclusive`). First removes indexes that cannot be
+    kept. May be repeated: the records of an earlier attempt are removed. An update `prepared` for other partitions or
+    other columns with statistics than the current ones is prepared again. LockError: the lock was lost."""
     if not table.config.metadata_partitions:
         return
     update = prepared

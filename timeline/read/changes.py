@@ -269,12 +269,9 @@ def plan_changes(table: Table, options: ReadOptions) -> ChangeScan:
     timeline, window = load_window(table, options.begin, options.end)
     earliest = earliest_whole(table, timeline)
     if window.begin < earliest:
-        raise UsageError(
-            "files of the table at the begin of the window have been cleaned",
-            path=table.storage.base_path,
-            expected=f"a begin from {earliest} on",
-            found=window.begin or "earliest",
-        )
+        what = "files of the table at the begin of the window have been cleaned"
+        expected = f"a begin from {earliest} on"
+        raise UsageError(what, path=table.storage.base_path, expected=expected, found=window.begin or "earliest")
     schema = table.newest_schema(timeline, then=visible_in(options, window, timeline))
     check_columns(schema, options.columns)
     feed = _Feed(table=table, timeline=timeline, schema=schema, options=options)

@@ -167,9 +167,8 @@ def held_moment(table: Table, options: ReadOptions) -> str:
 
 
 def moment_of_as_of(timeline: Timeline, as_of: str) -> str:
-    """The last moment before the newest write that is visible at the point in time (pure).
-    States retained from that moment on begin at that write or earlier. For a point in the archive: before all
-    moments."""
+    """The last moment before the newest write that is visible at the point in time (pure). States retained from that
+    moment on begin at that write or earlier. For a point in the archive: before all moments."""
     writes = {w.requested_time: timeline.counts_from(w) for w in completed_writes(timeline)}
     shown = max((time for time in writes if time <= as_of), default=None)
     return EARLIEST if shown is None else max((m for m in writes.values() if m < writes[shown]), default=EARLIEST)

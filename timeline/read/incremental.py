@@ -134,11 +134,8 @@ def load_window(table: Table, begin: str | None, end: str | None) -> tuple[Timel
     if begin is None:
         raise UsageError("a window needs its begin", todo="Give --begin; `earliest` is before the first write.")
     if not table.config.populate_meta_fields:
-        raise UnsupportedError(
-            "the table has no meta columns, so the writes of its rows are unknown",
-            path=table.storage.base_path,
-            found="hoodie.populate.meta.fields=false",
-        )
+        what = "the table has no meta columns, so the writes of its rows are unknown"
+        raise UnsupportedError(what, path=table.storage.base_path, found="hoodie.populate.meta.fields=false")
     timeline = table.load_timeline(archived=table.layout.has_completion_times)
     last = None if end is None else moment_of_text(table, end)
     window = fix_window(timeline, moment_of_text(table, begin), last)

@@ -90,12 +90,8 @@ def load_state(table: Table, moment: str, partition: str | None, known: Timeline
         return WindowState(view=table.load_view(partition, as_of=moment), as_of=moment)
     view = table.load_view(partition, completed_by=moment)
     if changed := _replacing(known.completed_by(moment)) ^ _replacing(view.timeline):
-        raise TableChangedError(
-            "a clustering completed, or was rolled back, while the table was read",
-            path=table.storage.base_path,
-            instant=min(changed),
-            todo="Run it again.",
-        )
+        what = "a clustering completed, or was rolled back, while the table was read"
+        raise TableChangedError(what, path=table.storage.base_path, instant=min(changed), todo="Run it again.")
     return WindowState(view=view, hidden=frozenset(view.timeline.pending_writes))
 
 
@@ -173,13 +169,10 @@ def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
     """Refuses a point in time whose result would be incomplete or could still change, as Hudi does."""
     pending = [i.requested_time for i in timeline.inflight_writers]
     if pending and as_of >= min(pending):
-        raise UsageError(
-            "the as-of point is not before the first pending write",
-            instant=as_of,
-            expected=f"before {min(pending)}",
-            found="a write that may still complete at or before it",
-            todo="Let it end; if its writer is dead, the next write to the table rolls it back.",
-        )
+        what = "the as-of point is not before the first pending write"
+        found = "a write that may still complete at or before it"
+        todo = "Let it end; if its writer is dead, the next write to the table rolls it back."
+        raise UsageError(what, instant=as_of, expected=f"before {min(pending)}", found=found, todo=todo)
     if as_of < timeline.start and timeline.layout.has_completion_times:
         timeline = table.with_archive(timeline)
     retained = retained_since(table, timeline)

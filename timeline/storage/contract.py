@@ -184,12 +184,9 @@ def list_at_once(storage: Storage, folder: str) -> list[Entry]:
 
 def never_the_same(path: str) -> StorageError:
     """The error for a folder that changes too fast to be listed."""
-    return StorageError(
-        "a folder changed whenever it was listed",
-        path=path,
-        expected="the same names twice",
-        todo="Run it again. If the error persists, find the process that keeps adding or removing files there.",
-    )
+    expected = "the same names twice"
+    todo = "Run it again. If the error persists, find the process that keeps adding or removing files there."
+    return StorageError("a folder changed whenever it was listed", path=path, expected=expected, todo=todo)
 
 
 def listed_if_there(storage: Storage, folder: str) -> list[Entry] | None:

@@ -154,12 +154,9 @@ def _opened(authority: str, environment: tuple[str | None, ...], process: int) -
     try:
         return Client(f"hdfs://{authority}", settings)
     except (OSError, RuntimeError, ValueError) as error:
-        raise UsageError(
-            "the name node or name service cannot be used",
-            path=f"hdfs://{authority}",
-            expected="hdfs://HOST:PORT/PATH, or hdfs://NAMESERVICE/PATH as hdfs-site.xml in HADOOP_CONF_DIR names it",
-            found=shown(error),
-        ) from error
+        what = "the name node or name service cannot be used"
+        expected = "hdfs://HOST:PORT/PATH, or hdfs://NAMESERVICE/PATH as hdfs-site.xml in HADOOP_CONF_DIR names it"
+        raise UsageError(what, path=f"hdfs://{authority}", expected=expected, found=shown(error)) from error
 
 
 @contextmanager

@@ -37,13 +37,10 @@ class HdfsStorage:
         self._authority, _, path = url.partition("://")[2].partition("/")
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if not self._authority or ".." in parts:
-            raise UsageError(
-                "not the URL of a folder on HDFS",
-                path=url,
-                expected="hdfs://HOST:PORT/PATH, or hdfs://NAMESERVICE/PATH",
-                found=f"hdfs://{self._authority}/{path}",
-                todo=None if self._authority else "fs.defaultFS in core-site.xml names the one of Hadoop's jobs.",
-            )
+            expected = "hdfs://HOST:PORT/PATH, or hdfs://NAMESERVICE/PATH"
+            found = f"hdfs://{self._authority}/{path}"
+            todo = None if self._authority else "fs.defaultFS in core-site.xml names the one of Hadoop's jobs."
+            raise UsageError("not the URL of a folder on HDFS", path=url, expected=expected, found=found, todo=todo)
         self._root = "/" + "/".join(parts)
         self.base_path = f"hdfs://{self._authority}{self._root}"
 

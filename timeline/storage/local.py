@@ -242,11 +242,9 @@ def _link(source: str, target: str) -> bool:
         return False
     except OSError as error:
         if error.errno in (errno.EPERM, errno.EOPNOTSUPP):
-            raise StorageError(
-                "the file system has no hard links, which no-clobber publishing needs",
-                path=target,
-                todo="Put the table on a POSIX file system with hard links.",
-            ) from error
+            what = "the file system has no hard links, which no-clobber publishing needs"
+            todo = "Put the table on a POSIX file system with hard links."
+            raise StorageError(what, path=target, todo=todo) from error
         raise
     sync(os.path.dirname(target))
     return True

@@ -94,11 +94,8 @@ class _Lease:
             return True
         there, found = self._look()
         if self._taken.was_set():
-            raise LockError(
-                "the clock was set, or the machine suspended, while a lock was waited for: it may be another's still",
-                path=self._key,
-                todo="Run again.",
-            )
+            what = "the clock was set, or the machine suspended, while a lock was waited for: it may be another's still"
+            raise LockError(what, path=self._key, todo="Run again.")
         return (there is None or self._is_free(there)) and self._take(found or "create")
 
     def _take(self, mode: Any) -> bool:

@@ -145,10 +145,6 @@ def _try_replace(storage: Tried, other: str, stale: Any) -> None:
 
 
 def _broken(storage: Tried, promise: str) -> UnsupportedError:
-    return UnsupportedError(
-        "this object store does not keep a promise that phantombase needs",
-        path=storage.base_path,
-        expected=promise,
-        found="it does not",
-        todo="Nothing was changed. phantombase cannot work safely here; use a store with conditional writes.",
-    )
+    what = "this object store does not keep a promise that phantombase needs"
+    todo = "Nothing was changed. phantombase cannot work safely here; use a store with conditional writes."
+    return UnsupportedError(what, path=storage.base_path, expected=promise, found="it does not", todo=todo)

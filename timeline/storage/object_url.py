@@ -242,11 +242,8 @@ def _s3(get: _Get) -> dict[str, str]:
 
 def _encryption(algorithm: str) -> str:
     if algorithm.upper() not in _ENCRYPTION:
-        raise UnsupportedError(
-            "an encryption of S3 that phantombase cannot make",
-            expected=", ".join(_ENCRYPTION),
-            found=f"{_S3A}encryption.algorithm={algorithm}",
-        )
+        expected, found = ", ".join(_ENCRYPTION), f"{_S3A}encryption.algorithm={algorithm}"
+        raise UnsupportedError("an encryption of S3 that phantombase cannot make", expected=expected, found=found)
     return _ENCRYPTION[algorithm.upper()]
 
 

@@ -38,9 +38,8 @@ def full_path(url: str) -> str:
 
 
 def open_storage(url: str, options: Given = None) -> Storage:
-    """The storage with its base at a URL or a plain path, which need not exist.
-    UnsupportedError: another scheme. UsageError: see `full_path`; an unknown option, or any for HDFS. A local disk
-    ignores them."""
+    """The storage with its base at a URL or a plain path, which need not exist. UnsupportedError: another scheme.
+    UsageError: see `full_path`; an unknown option, or any for HDFS. A local disk ignores them."""
     given = StorageOptions.of(options)
     path = full_path(url)
     scheme, separator, _ = path.partition("://")
@@ -56,22 +55,17 @@ def open_storage(url: str, options: Given = None) -> Storage:
 
         return HdfsStorage(path)
     places = "; ".join(f"{cloud.expected}: {cloud.name}" for cloud in CLOUDS)
-    raise UnsupportedError(
-        "no storage for URLs of this scheme",
-        path=url,
-        expected=f"{_FILE}:///PATH or a plain path: a POSIX file system; hdfs://HOST:PORT/PATH: HDFS; {places}",
-        found=f"{scheme}://",
-        todo="Mount the table's file system.",
-    )
+    expected = f"{_FILE}:///PATH or a plain path: a POSIX file system; hdfs://HOST:PORT/PATH: HDFS; {places}"
+    found = f"{scheme}://"
+    todo = "Mount the table's file system."
+    raise UnsupportedError("no storage for URLs of this scheme", path=url, expected=expected, found=found, todo=todo)
 
 
 def _check_no_options(url: str, options: StorageOptions) -> None:
     """UsageError: options were given. Those of a Spark session's Hadoop configuration are for other places."""
     if options.given:
-        raise UsageError(
-            "options of object stores have no effect on HDFS",
-            path=url,
-            expected="Hadoop's settings, in core-site.xml and hdfs-site.xml of HADOOP_CONF_DIR",
-            found=", ".join(name for name, _ in options.given),
-            todo="Leave them out; if they are for other tables of the same command, give them in the environment.",
-        )
+        what = "options of object stores have no effect on HDFS"
+        expected = "Hadoop's settings, in core-site.xml and hdfs-site.xml of HADOOP_CONF_DIR"
+        found = ", ".join(name for name, _ in options.given)
+        todo = "Leave them out; if they are for other tables of the same command, give them in the environment."
+        raise UsageError(what, path=url, expected=expected, found=found, todo=todo)

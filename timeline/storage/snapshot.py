@@ -233,9 +233,8 @@ def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = Fals
 
 
 def _is_of(tag: str, content: bytes) -> bool:
-    """Whether a content that was read after a listing is the one that was listed; it may have been replaced since.
-    A tag that looks like an MD5 sum is treated as one: equal contents have the same tag. Other tags are never
-    reused."""
+    """Whether a content that was read after a listing is the one that was listed; it may have been replaced since. A
+    tag that looks like an MD5 sum is treated as one: equal contents have the same tag. Other tags are never reused."""
     return bool(tag) and (len(tag) != _MD5_DIGITS or _sum(content) == tag)
 
 

@@ -216,11 +216,8 @@ def secrets_of(cloud: Cloud, settings: Settings, environment: Mapping[str, str])
 
 def own_key_refused(found: str) -> UnsupportedError:
     """Encryption with keys that each request carries: a copy within the store would need the key twice."""
-    return UnsupportedError(
-        "encryption with keys of the customer's own (SSE-C) is not supported",
-        expected="server_side_encryption=AES256 or aws:kms",
-        found=found,
-    )
+    what = "encryption with keys of the customer's own (SSE-C) is not supported"
+    return UnsupportedError(what, expected="server_side_encryption=AES256 or aws:kms", found=found)
 
 
 def _named(given: tuple[tuple[str, str], ...], url: ObjectUrl) -> dict[str, str]:
@@ -264,8 +261,5 @@ def _unknown(name: str) -> UsageError:
     settings = [setting for of in SETTINGS.values() for setting in of]
     names = {n for s in settings for n in (s.name, *s.variables)} | hadoop_names()
     close = difflib.get_close_matches(name, names, n=1) or difflib.get_close_matches(name.lower(), names, n=1)
-    return UsageError(
-        "not an option of a storage",
-        expected=f"did you mean {close[0]}?" if close else "a name that docs/guides/object-stores.md lists",
-        found=name,
-    )
+    expected = f"did you mean {close[0]}?" if close else "a name that docs/guides/object-stores.md lists"
+    return UsageError("not an option of a storage", expected=expected, found=name)

@@ -140,11 +140,8 @@ def block_entries(block: LogBlock, source: pa.NativeFile, keys: Keys = None) -> 
             for part in decode_deletes(block, source):
                 yield from ((key, None) for key in part.keys.to_pylist())
         case _:
-            raise UnsupportedError(
-                f"{block.kind.name} log blocks are not supported in metadata tables",
-                path=block.path,
-                found=f"at byte {block.offset}",
-            )
+            what = f"{block.kind.name} log blocks are not supported in metadata tables"
+            raise UnsupportedError(what, path=block.path, found=f"at byte {block.offset}")
 
 
 def _hfile_entries(file: HFile, schema: str, keys: Keys) -> Iterator[tuple[str, MetadataRecord]]:
@@ -229,12 +226,8 @@ def combine(older: MetadataRecord, newer: MetadataRecord) -> MetadataRecord:
     """The combination of two entries of one key. MalformedError: they have different types, or an impossible size."""
     kind = newer["type"]
     if older["type"] != kind:
-        raise MalformedError(
-            "two entries of one key in the metadata table are of different types",
-            path=str(newer.get("key")),
-            expected=str(older["type"]),
-            found=str(kind),
-        )
+        what = "two entries of one key in the metadata table are of different types"
+        raise MalformedError(what, path=str(newer.get("key")), expected=str(older["type"]), found=str(kind))
     with _shaped(newer):
         if kind in (PARTITIONS, FILES):
             return {**newer, _FILES_FIELD: _files(older, newer)}
@@ -296,13 +289,11 @@ def _is_decimal(older: MetadataRecord, newer: MetadataRecord) -> bool:
         for of in (stats.get("valueType") or {} for stats in (older, newer) if stats["minValue"] is not None)
     }
     if len(scales) > 1:
-        raise MalformedError(
-            "column statistics of two types cannot be combined",
-            path=str(newer.get("columnName")),
-            expected=str(older.get("valueType")),
-            found=str(newer.get("valueType")),
-            todo="Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it again.",
-        )
+        what = "column statistics of two types cannot be combined"
+        expected = str(older.get("valueType"))
+        found = str(newer.get("valueType"))
+        todo = "Turn the metadata table off with --drop-metadata-table: the next Hudi writer builds it again."
+        raise MalformedError(what, path=str(newer.get("columnName")), expected=expected, found=found, todo=todo)
     return bool(scales - {None})
 
 

@@ -81,12 +81,8 @@ class HFile:
             count += batch.num_rows
             yield batch
         if count != self.entry_count:
-            raise MalformedError(
-                "number of entries in an HFile differs from its trailer",
-                path=self.where,
-                expected=str(self.entry_count),
-                found=str(count),
-            )
+            what = "number of entries in an HFile differs from its trailer"
+            raise MalformedError(what, path=self.where, expected=str(self.entry_count), found=str(count))
 
     def _data_blocks(self) -> Iterator[bytes]:
         position = self._first_data if self.entry_count else self._last_data + 1
@@ -108,12 +104,9 @@ def open_hfile(data: pa.Buffer, where: str) -> HFile:
         codec = trailer.get(_CODEC, _NO_CODEC_SAID)
         if codec not in (_GZIP, _NONE):
             name = _CODECS[codec] if codec < len(_CODECS) else str(codec)
-            raise UnsupportedError(
-                "HFile of this compression is not supported",
-                expected="gz or none",
-                found=name,
-                todo="Let Hudi write the metadata table with its default, gz.",
-            )
+            what = "HFile of this compression is not supported"
+            todo = "Let Hudi write the metadata table with its default, gz."
+            raise UnsupportedError(what, expected="gz or none", found=name, todo=todo)
         return HFile(
             data,
             where,

@@ -69,9 +69,6 @@ def upkeep(
 
 def being_built(name: str, where: str) -> UnsupportedError:
     """The error for a partition that cannot be kept, and cannot be dropped either at present."""
-    return UnsupportedError(
-        "Hudi is building an index that phantombase cannot maintain",
-        path=where,
-        found=name,
-        todo="Wait until it is built, or drop it with Hudi, then write again.",
-    )
+    what = "Hudi is building an index that phantombase cannot maintain"
+    todo = "Wait until it is built, or drop it with Hudi, then write again."
+    return UnsupportedError(what, path=where, found=name, todo=todo)
