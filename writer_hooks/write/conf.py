@@ -28,17 +28,13 @@ from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.services.hudi_conf import (
     ARCHIVE_CONF,
     CLEAN_CONF,
-    CONCURRENCY,
     HUDI_NAMES,
-    LOCK,
-    OPTIMISTIC,
     SCHEDULE_CONF,
     clean_of,
-    is_tuning,
-    lock_of,
     parse_hudi_conf,
     parse_schedule_conf,
 )
+from phantombase.compactor_daemon.services.hudi_lock import CONCURRENCY, LOCK, OPTIMISTIC, is_tuning, lock_of
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.log_encode import LogFormat

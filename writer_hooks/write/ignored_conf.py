@@ -9,15 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, is_of_a_family, meant
-from phantombase.compactor_daemon.services.hudi_conf import (
-    ARCHIVE_CONF,
-    CLEAN_CONF,
-    CONCURRENCY,
-    LOCK,
-    SCHEDULE_CONF,
-    is_concurrent,
-    used_by_the_lock,
-)
+from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, SCHEDULE_CONF
+from phantombase.compactor_daemon.services.hudi_lock import CONCURRENCY, LOCK, is_concurrent, used_by_the_lock
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.instants.triggers import TriggerStrategy
 
