@@ -89,7 +89,6 @@ class ExecuteOptions:
 
     @property
     def hadoop_conf(self) -> dict[str, str]:
-        """The Hadoop configuration among the settings of Spark."""
         conf = dict(self.spark_conf)
         return {name.removeprefix(_HADOOP): value for name, value in conf.items() if name.startswith(_HADOOP)}
 
@@ -112,7 +111,6 @@ class ExecuteOptions:
 
     @property
     def asks_for_spark(self) -> bool:
-        """Whether these options alone mean Spark."""
         return self.executor is Executor.SPARK or (self.executor is Executor.AUTO and self.wants_spark is not None)
 
 

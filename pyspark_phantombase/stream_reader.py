@@ -96,7 +96,6 @@ class Offset:
         return Offset(moment=stored[axis], part=part, begin=stored.get("begin"))
 
     def stored(self, table: Table) -> dict[str, str]:
-        """As Spark stores it."""
         found = {_axis(table): self.moment}
         if self.part is not None:
             partition, file_id = self.part.last
@@ -194,7 +193,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(moment=moment, begin=moment).stored(table)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit that the options set."""
         options = self._options
         if options.max_files:
             return ReadMaxFiles(options.max_files)

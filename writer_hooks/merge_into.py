@@ -62,7 +62,6 @@ class MergeInto:
         return frozenset(name for name, _ in self.sets)
 
     def lacking(self, schema: pa.Schema) -> tuple[str, ...]:
-        """The table's columns that its updates lack."""
         return tuple(name for name in schema.names if name not in self.columns and name not in META_COLUMNS)
 
     def log_schema(self, schema: TableSchema) -> TableSchema:

@@ -225,7 +225,6 @@ class WriteOptions:
 
     @property
     def one_row_per_upserted_key(self) -> bool:
-        """Whether an upsert keeps one row per key of its batch."""
         return self.combine_upserts if self.combine is None else self.combine
 
     @property

@@ -186,7 +186,6 @@ class QuotaUsage:
         self._pool = {one.match: one for one in self.pools.all}
 
     def begin(self, pool: Pool, key: tuple[str, str], size: int, now: int) -> None:
-        """Work on a (table, instant) of this size begins."""
         self._credited(pool, now)
         one = self._open[key] = _Work(pool.match, now, size)
         self._work.setdefault(pool.match, deque()).append(one)

@@ -267,7 +267,6 @@ class EmbeddedZooKeeper:
         self._thread.start()
 
     def end(self) -> None:
-        """Ends the server if this daemon started it."""
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -301,7 +300,6 @@ class EmbeddedZooKeeper:
         return True
 
     def _started(self, port: int, lock: int) -> ServerProcess:
-        """Starts a server, which inherits the lock."""
         try:
             return start_server(self._folder, port=port, settings=_SETTINGS, inherited=lock)
         finally:

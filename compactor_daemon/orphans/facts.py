@@ -166,7 +166,6 @@ def gather(table: Table, items: Sequence[Item], newest: str, older_s: float, now
 
 
 def _left(items: Sequence[Item], facts: OrphanFacts, older_s: float, now_ms: int) -> list[Item]:
-    """The items that may be orphans by what is known."""
     return [i for i in items if why_young(i, older_s, now_ms) is None and why_by_time(i, facts) is None]
 
 

@@ -198,7 +198,6 @@ def record_run(table: Table, lock: TableLock, batch: StreamBatch, found: Written
 
 
 def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart) -> None:
-    """Records a part of the batch, with the batch's other parts."""
     record = read_record(table.storage, batch)
     _warn_of_gaps(table, batch, last, record)
     others: tuple[BatchPart, ...] = ()

@@ -94,7 +94,6 @@ def split(rows: pa.Table, codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, p
 
 
 def by_target(pieces: Iterable[Piece]) -> Iterator[tuple[tuple[str, str], Iterator[Piece]]]:
-    """Groups sorted pieces by (partition, target)."""
     return groupby(pieces, key=lambda piece: (piece.partition, piece.target))
 
 

@@ -283,7 +283,6 @@ def _refuse_after_deletes(slice_: FileSlice, work: WriteWork, keys: pa.Array, *,
 
 
 def _deleted(slice_: FileSlice, work: WriteWork) -> pa.Array:
-    """The keys that the slice's log files delete."""
     with ExitStack() as stack:
         out = project(work.schema.arrow, work.rules.keys.fields)
         found, _ = read_logs(work.table.storage, slice_, work.rules, out, stack)

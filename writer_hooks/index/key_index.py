@@ -82,7 +82,6 @@ class Spread:
     until: tuple[float, ...]
 
     def pick(self, keys: pa.StringArray) -> npt.NDArray[np.int64]:
-        """The number of each key's file."""
         # Not the bits that chose the slot, so that the rows of one slot are spread like all rows.
         fraction = (row_hashes([keys], len(keys)) >> np.uint64(11)) / float(1 << 53)
         found = np.searchsorted(np.asarray(self.until), fraction, side="right")

@@ -136,7 +136,6 @@ class LookupStep:
 
 
 def keys_of(pieces: Iterable[Piece]) -> pa.StringArray:
-    """The distinct keys of pieces."""
     return pc.unique(pa.chunked_array([p.table().column(RECORD_KEY).combine_chunks() for p in pieces], pa.string()))
 
 

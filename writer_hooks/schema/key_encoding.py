@@ -140,7 +140,6 @@ def _first_rows(
 
 
 def _with_their_keys(config: TableConfig, usual: KeyGenerator, samples: Sequence[_Sample]) -> KeyGenerator:
-    """The generator that gives the rows of the samples their keys."""
     if not config.populate_meta_fields:
         return replace(usual, labelled=False) if has_one_field_complex_key(config) else usual
     if not samples or not usual.key_fields:

@@ -95,7 +95,6 @@ TABLE_NAMES = frozenset(_KNOWN)
 
 
 def is_table_conf(name: str) -> bool:
-    """Whether a name describes a table."""
     return _own(name) in TABLE_NAMES or name.startswith((PREFIX, *_OLD_PREFIXES))
 
 

@@ -190,7 +190,6 @@ def _after(table: Table, job: _Job, compaction: CompactionOptions) -> AfterCommi
 
 
 def _finish(table: Table, job: _Job) -> AfterCommit:
-    """What a write does once it is committed."""
     after = _after(table, job, job.options.compaction)
     return services_after(table, job.lock, job.options, after)
 
