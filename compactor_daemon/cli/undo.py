@@ -94,14 +94,8 @@ def _user() -> str:
 
 def _savepoint_row(kept: KeptSavepoint) -> dict[str, Any]:
     made, files = kept.savepoint, kept.savepoint.files
-    return {
-        "instant": kept.instant,
-        "user": made.user,
-        "comment": made.comment,
-        "made_ms": made.made_ms,
-        "partitions": len(files),
-        "files": sum(map(len, files.values())),
-    }
+    by = {"instant": kept.instant, "user": made.user, "comment": made.comment, "made_ms": made.made_ms}
+    return {**by, "partitions": len(files), "files": sum(map(len, files.values()))}
 
 
 def _render_created(data: Mapping[str, Any]) -> Iterable[RenderableType]:

@@ -99,17 +99,12 @@ def described(verdict: ZoneVerdict, local: Callable[[int], datetime]) -> str:
     assert verdict.witness is not None
     hours = human_offset(abs(verdict.offset))
     side = "behind" if verdict.zone is Zone.BEHIND else "ahead of"
-    zone = zone_at(verdict.witness, local) - verdict.offset
+    written = local(verdict.witness.written_ms)
+    zone = written - datetime(1970, 1, 1) - timedelta(milliseconds=verdict.witness.written_ms) - verdict.offset
     return (
         f"instants {hours} {side} this process's clock, probably in {_utc(zone)}: {verdict.witness.file_name} "
-        f"was written at {local(verdict.witness.written_ms):%Y-%m-%d %H:%M:%S} in this process's time zone"
+        f"was written at {written:%Y-%m-%d %H:%M:%S} in this process's time zone"
     )
-
-
-def zone_at(stamp: Stamp, local: Callable[[int], datetime]) -> timedelta:
-    """How far this process's zone was ahead of UTC when a file was written."""
-    moment = datetime(1970, 1, 1) + timedelta(milliseconds=stamp.written_ms)
-    return local(stamp.written_ms) - moment
 
 
 def human_offset(offset: timedelta) -> str:

@@ -89,10 +89,6 @@ class Timeline:
         """Requested and inflight writes, pending compactions and clusterings included, by requested time."""
         return {t: i for t, i in self._writes.items() if not i.completed}
 
-    def pending_writes_at(self, time: str) -> tuple[Instant, ...]:
-        """Pending writes of one time, table services included."""
-        return tuple(i for i in self.at(time) if i.is_write and not i.completed)
-
     def at(self, time: str) -> tuple[Instant, ...]:
         return self._by_time.get(time, ())
 

@@ -148,12 +148,14 @@ def connection(
 
     from .zookeeper_handler import Handler
 
+    log = logging.getLogger("kazoo.client.phantombase")
+    log.setLevel(logging.CRITICAL)  # no warnings for each attempt to connect: the final error reports it once
     return KazooClient(
         hosts=hosts,
         timeout=session_s,
         connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": most_delay_s},
         handler=Handler(on_end),
-        logger=kazoo_log(),
+        logger=log,
         **access.client_options(),
     )
 
@@ -163,10 +165,3 @@ def is_refusal(error: Exception) -> bool:
     from kazoo.exceptions import AuthFailedError, InvalidACLError, NoAuthError, SessionClosedRequireSaslError
 
     return isinstance(error, NoAuthError | AuthFailedError | InvalidACLError | SessionClosedRequireSaslError)
-
-
-def kazoo_log() -> logging.Logger:
-    """A logger without kazoo's warnings and traces for each attempt to connect: the final error reports it once."""
-    log = logging.getLogger("kazoo.client.phantombase")
-    log.setLevel(logging.CRITICAL)
-    return log

@@ -14,7 +14,7 @@ from ..format.instant import MERGES, Instant, State
 from ..format.table_config import TableConfig
 from ..instants.timeline import Timeline, commits_since_compaction
 from ..instants.triggers import TriggerOptions, TriggerStrategy, triggered
-from ..locks.heartbeat import Heartbeat, is_live, read_heartbeat
+from ..locks.heartbeat import is_live, read_heartbeat
 from ..table.table import Table, open_metadata_table
 from ..terminal.text_table import Row, human_duration
 from .values import OPTIONAL, Clock, Known, is_late
@@ -179,7 +179,7 @@ class PlanSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingReport:
-    """A pending instant: its age, its plan if it is a compaction, and its process. `heartbeat`: see `heartbeat_state`.
+    """A pending instant: its age, its plan if it is a compaction, and its process. `heartbeat`: none, fresh or stale.
     `problem`: its plan cannot be read; the other instants are shown all the same."""
 
     instant: str
@@ -193,11 +193,6 @@ class PendingReport:
     kind: str | None = field(default=None, metadata=OPTIONAL)
 
 
-def heartbeat_state(beat: Heartbeat | None, now_ms: int) -> str:
-    """'none', 'fresh' or 'stale'."""
-    return "none" if beat is None else "fresh" if is_live(beat, now_ms) else "stale"
-
-
 def _pending(table: Table, instant: Instant, clock: Clock, kinds: Kinds | None) -> PendingReport:
     beat, plan = read_heartbeat(table.storage, instant.requested_time), _plan_size(table, instant)
     return PendingReport(
@@ -206,7 +201,7 @@ def _pending(table: Table, instant: Instant, clock: Clock, kinds: Kinds | None) 
         state=instant.state.name.lower(),
         age_s=clock.age(instant.requested_time),
         plan=plan.fact,
-        heartbeat=heartbeat_state(beat, clock.now_ms),
+        heartbeat="none" if beat is None else "fresh" if is_live(beat, clock.now_ms) else "stale",
         heartbeat_age_s=None if beat is None else max(0.0, round((clock.now_ms - beat.beat_ms) / 1000, 3)),
         problem=plan.problem,
         kind=_kind(instant, kinds),

@@ -44,8 +44,13 @@ def touched(before: ServedState, timeline: Timeline, records: Records) -> frozen
         return None
     moved = {i.requested_time for i in old.keys() ^ new.keys() if i.is_write and not _archived(i, timeline)}
     floor = sorted((before.timeline.start, timeline.start))
-    passed = _Passed(floor[0], floor[1], before.timeline)
-    holding = (n for n, f in before.partitions.items() if not moved.isdisjoint(f.times) or passed.has_any(f))
+
+    def passes(files: PartitionFiles) -> bool:
+        """Whether unknown writes lie between the two starts: before the start all count as completed."""
+        times = (time for time in files.times if floor[0] <= time < floor[1])
+        return any(time not in before.timeline.completed_writes for time in times)
+
+    holding = (n for n, f in before.partitions.items() if not moved.isdisjoint(f.times) or passes(f))
     return frozenset(holding).union(*(found for found in named if found is not None))
 
 
@@ -71,17 +76,6 @@ def forgotten(before: ServedState, records: Records) -> frozenset[str]:
     now = {i for i, _ in records}
     gone = (r for i, r in before.records.records if i not in now)
     return frozenset(p for r in gone for p in (*r.bases, *r.replaced, *(r.named or ())) if p in before.partitions)
-
-
-class _Passed:
-    """Times of unknown writes between two starts of the timeline: before the start all count as completed."""
-
-    def __init__(self, first: str, last: str, timeline: Timeline) -> None:
-        self._first, self._last, self._timeline = first, last, timeline
-
-    def has_any(self, files: PartitionFiles) -> bool:
-        passed = (time for time in files.times if self._first <= time < self._last)
-        return self._first != self._last and any(time not in self._timeline.completed_writes for time in passed)
 
 
 def above(partition: str, others: Iterable[str]) -> bool:

@@ -43,15 +43,14 @@ class Printer:
             "bootstrapBaseFile": None,
         }
 
-    def log_file(self, file: LogFile) -> Json:
-        """A `LogFileDTO`."""
-        return {"fileStatus": self._status(file), "path": self._full(file.path), "len": file.size}
-
     def file_slice(self, slice_: FileSlice) -> Json:
         """A `FileSliceDTO`: log files newest first."""
         return {
             "baseFile": None if slice_.base is None else self.base_file(slice_.base),
-            "logFiles": [self.log_file(log) for log in reversed(slice_.logs)],
+            "logFiles": [
+                {"fileStatus": self._status(log), "path": self._full(log.path), "len": log.size}
+                for log in reversed(slice_.logs)
+            ],
             "partition": slice_.partition,
             "fileId": slice_.file_id,
             "baseInstant": slice_.base_instant,

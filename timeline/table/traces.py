@@ -208,7 +208,8 @@ def _groups_of(paths: Iterable[str]) -> frozenset[tuple[str, str]]:
 def _named_by_others(table: Table, time: str, action: str) -> frozenset[str]:
     """Files that other completed actions of that time name. ConflictError: one is pending, so its files are unknown."""
     timeline = table.load_timeline()
-    others = [i for i in timeline.pending_writes_at(time) if i.family not in (action, "commit")]
+    pending = (i for i in timeline.at(time) if i.is_write and not i.completed)
+    others = [i for i in pending if i.family not in (action, "commit")]
     if others:
         raise ConflictError(
             "another pending action has the same time as this write, and their files cannot be distinguished",

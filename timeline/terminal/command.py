@@ -18,10 +18,10 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import Annotated, Any, TypeAlias, get_origin, get_type_hints
 
 import typer
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 
 from .boundary import EXIT_FAILED
-from .console import clear_screen, configure_logging, emit
+from .console import configure_logging, emit
 from .option_group import OptionGroup, Prefix, group_of, marked, shown, title_of, type_of, value_of
 
 JSON = Annotated[bool, typer.Option("--json", help="print one JSON document")]
@@ -112,7 +112,7 @@ def command(
         failed = False
         for number, done in enumerate([found] if isinstance(found, CommandResult) else found):
             if number:
-                clear_screen()
+                Console().clear()  # of a terminal; in a pipe, results follow each other
             emit(done.data, as_json, done.render)
             if done.error and not as_json:
                 typer.echo(f"error: {done.error}", err=True)

@@ -146,7 +146,10 @@ def _load(lazy: LazyCommand, name: str) -> Any:
     for one in (command, *getattr(command, "commands", {}).values()):
         one.help = flowing(one.help or "")
         one.format_help = partial(_write_help, one)
-        add_variables(name if one is command else f"{name} {one.name}", one.params)
+        settings = settings_of(name if one is command else f"{name} {one.name}", one.params)
+        for setting, param in settings.items():  # each may come from an environment variable, too
+            if param.envvar is None and param.param_type_name == "option":
+                param.envvar = variable(setting)
     return command
 
 
@@ -172,14 +175,9 @@ def flowing(text: str) -> str:
     return "\n\n".join(p if "\n " in p else p.replace("\n", " ") for p in paragraphs)
 
 
-def command_of(ctx: Any) -> str:
-    """The name of a command within its program: `compact`, `savepoint create`."""
-    return " ".join(ctx.command_path.split()[1:])
-
-
 def fill(ctx: typer.Context, path: str | None) -> str | None:
     """Reads the file into the context of a command; returns its path. UsageError: see `settings_in`."""
-    command = command_of(ctx)
+    command = " ".join(ctx.command_path.split()[1:])  # within its program: `compact`, `savepoint create`
     if path is None or command.startswith("config "):
         return path
     program: Any = ctx.find_root().command
@@ -195,13 +193,6 @@ def fill(ctx: typer.Context, path: str | None) -> str | None:
     ctx.default_map = {known[name].name: plain(one.value) for name, one in found.items()}
     ctx.meta[FILE] = {known[name].name: one.where for name, one in found.items()}
     return path
-
-
-def add_variables(command: str, params: list[Any]) -> None:
-    """Each setting may come from an environment variable too."""
-    for name, param in settings_of(command, params).items():
-        if param.envvar is None and param.param_type_name == "option":
-            param.envvar = variable(name)
 
 
 def _added(

@@ -45,11 +45,6 @@ def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[Renderab
         console.print(item, soft_wrap=isinstance(item, Text) and bool(item.no_wrap) and not console.is_terminal)
 
 
-def clear_screen() -> None:
-    """Clears the terminal before a result that replaces the last one; in a pipe, results follow each other."""
-    Console().clear()
-
-
 # --- progress and logs -------------------------------------------------------------------------------------------
 
 

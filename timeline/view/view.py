@@ -123,10 +123,6 @@ class ViewFacts:
     forming: Set[GroupKey] = frozenset()
     witness: Witness = field(default_factory=Witness)
 
-    def with_listed(self, listed: Mapping[str, Mapping[str, int]]) -> ViewFacts:
-        """The facts with the files that the metadata table names, see `Witness.listed`."""
-        return replace(self, witness=replace(self.witness, listed=listed))
-
     @cached_property
     def partitions(self) -> Set[str]:
         """The partitions with file groups that completed writes or pending plans name, and that were not replaced."""

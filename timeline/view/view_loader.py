@@ -116,7 +116,7 @@ class ViewLoader:
         folder = _folder(partition)
         facts, listings, names = self._facts_and_files(timeline, prevails, folder, exactly, named)
         wrong = _unlike(names, listings)
-        facts = facts.with_listed(wrong)
+        facts = replace(facts, witness=replace(facts.witness, listed=wrong))
         if archive:
             facts = self.facts.with_archived(facts, timeline)
         if exactly is None:
