@@ -111,11 +111,8 @@ def _pool(given: Mapping[str, Any], schedule: ScheduleOptions) -> Pool:
         name = next(iter(rest))
         known = sorted({"match", "hours", *_OWN, *(flag.replace("_", "-") for flag in names_of(ScheduleOptions))})
         near = difflib.get_close_matches(name, known, n=1)
-        raise UsageError(
-            "not a setting of a pool",
-            found=name,
-            todo=f"Did you mean {near[0]}?" if near else f"One of {' '.join(known)}.",
-        )
+        what = "not a setting of a pool"
+        raise UsageError(what, found=name, todo=f"Did you mean {near[0]}?" if near else f"One of {' '.join(known)}.")
     pool: Pool = from_settings(Pool(match=match), own)[0]
     return replace(pool, hours=None if hours is None else Hours.parse(str(hours)), schedule=planned)
 

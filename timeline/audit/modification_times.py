@@ -99,11 +99,9 @@ def repair_times(table: Table, files: Iterable[Retimed]) -> None:
         table.storage.set_modified(one.path, wanted)
         entry = table.storage.find(one.path)
         if entry is None or entry.modified_ms != wanted:
+            what = "the storage does not keep the modification time that was set"
             raise StorageError(
-                "the storage does not keep the modification time that was set",
-                path=one.path,
-                expected=str(wanted),
-                found="no file" if entry is None else str(entry.modified_ms),
+                what, path=one.path, expected=str(wanted), found="no file" if entry is None else str(entry.modified_ms)
             )
 
 

@@ -66,11 +66,8 @@ class BoundOptions:
     def __post_init__(self) -> None:
         check_least(self, _LEAST)
         if self.hard and not self.limited:
-            raise UsageError(
-                "hard limits are requested, but no limit is set",
-                expected="one of max-file-slices, max-source-bytes, max-source-rows, target-io",
-                found="none of them",
-            )
+            expected = "one of max-file-slices, max-source-bytes, max-source-rows, target-io"
+            raise UsageError("hard limits are requested, but no limit is set", expected=expected, found="none of them")
 
     @property
     def limited(self) -> bool:

@@ -34,11 +34,8 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
             options.__post_init__(self)
         waits = [n for n in _WAITS if getattr(self, n) != getattr(ScheduleOptions, n)]
         if self.strategy is TriggerStrategy.ALWAYS and waits:
-            raise UsageError(
-                "with the trigger always everything is due at once",
-                expected="another trigger",
-                found=", ".join(waits).replace("_", "-"),
-            )
+            what = "with the trigger always everything is due at once"
+            raise UsageError(what, expected="another trigger", found=", ".join(waits).replace("_", "-"))
         if self.target_io_bytes is not None and self.strategy_io_mb != StrategyOptions.strategy_io_mb:
             raise UsageError(
                 "two limits of what a plan reads and writes",

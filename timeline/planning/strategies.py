@@ -248,12 +248,9 @@ def _day(partition: str) -> date:
             return date(*map(int, match.groups()))
     except ValueError:
         pass
+    what = "a strategy that uses days needs partitions that are days"
     raise UsageError(
-        "a strategy that uses days needs partitions that are days",
-        path=partition,
-        expected="yyyy/MM/dd",
-        found=repr(plain),
-        todo="Use another strategy for this table.",
+        what, path=partition, expected="yyyy/MM/dd", found=repr(plain), todo="Use another strategy for this table."
     )
 
 

@@ -216,11 +216,8 @@ class Survey:
                 continue
             path = join(folder, entry.name)
             if self._options.missing_size is MissingSize.ERROR:
-                raise StorageError(
-                    "the listing does not give the size of a file",
-                    path=path,
-                    todo="Look up sizes (missing-size=stat), or find out why the file is empty.",
-                )
+                todo = "Look up sizes (missing-size=stat), or find out why the file is empty."
+                raise StorageError("the listing does not give the size of a file", path=path, todo=todo)
             _log.warning("size_looked_up", file=path)
             found = self._table.storage.find(path)
             if found is not None:

@@ -44,11 +44,8 @@ class Access:
         if self.token is not None and (len(self.token) < _TOKEN_LEAST or not self.token.isprintable()):
             raise UsageError("the token is too short", expected=f"at least {_TOKEN_LEAST} printable characters")
         if self.token is None and not self.is_local:
-            raise UsageError(
-                "an address beyond this machine needs a token",
-                found=self.host,
-                todo="Give --token-file, or listen on 127.0.0.1.",
-            )
+            what = "an address beyond this machine needs a token"
+            raise UsageError(what, found=self.host, todo="Give --token-file, or listen on 127.0.0.1.")
         _ = self._networks
 
     @cached_property

@@ -136,11 +136,9 @@ def revoke(table: Table, slice_: RevokedSlice, target: str) -> tuple[tuple[str, 
         block = rollback_block(target, target)
         if table.storage.put_if_absent(join(slice_.partition, str(made)), block):
             return (slice_.partition, str(made)), len(block)
+    what = "no free name for a log file: other processes took it at each try"
     raise ConflictError(
-        "no free name for a log file: other processes took it at each try",
-        path=slice_.partition,
-        found=f"{_TRIES} tries in file group {slice_.file_id}",
-        todo="Run again.",
+        what, path=slice_.partition, found=f"{_TRIES} tries in file group {slice_.file_id}", todo="Run again."
     )
 
 

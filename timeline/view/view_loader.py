@@ -201,11 +201,9 @@ class ViewLoader:
         newest = [max(writes, key=by) for by in (lambda i: i.requested_time, timeline.completed_at) if writes]
         for write in dict.fromkeys(newest):
             if without_snapshot(self.storage).find(self.files.path(write)) is None:
+                what = "a write was rolled back, or archived, while the table was read"
                 raise TableChangedError(
-                    "a write was rolled back, or archived, while the table was read",
-                    path=self.storage.base_path,
-                    instant=write.requested_time,
-                    todo="Run it again.",
+                    what, path=self.storage.base_path, instant=write.requested_time, todo="Run it again."
                 )
 
     def partition_groups(self, partition: str, timeline: Timeline, facts: ViewFacts) -> tuple[FileGroup, ...]:
@@ -240,12 +238,8 @@ class ViewLoader:
             now = timelines.with_archive(now)
         cutoff = self._retained_since(timeline, now)
         if completed := now.superseding_since(timeline, None if unseen else ignored, below=cutoff):
-            raise TableChangedError(
-                "the table was compacted and cleaned while it was read",
-                path=self.storage.base_path,
-                instant=completed[-1],
-                todo="Run it again.",
-            )
+            what = "the table was compacted and cleaned while it was read"
+            raise TableChangedError(what, path=self.storage.base_path, instant=completed[-1], todo="Run it again.")
 
     def _retained_since(self, before: Timeline, now: Timeline) -> str:
         """The cutoff that all cleans started after the timeline `before` retained, at least; see `retained_by`."""
