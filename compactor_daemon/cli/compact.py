@@ -89,7 +89,7 @@ def compact(
     requested: Scheduled | None = None
     if schedule:
         table, lock = at.open(
-            "--schedule needs to know which other processes write to the table",
+            "--schedule",
             "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
         )
         if execute.asks_for_spark and not at.dry_run:

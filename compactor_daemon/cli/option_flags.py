@@ -48,13 +48,14 @@ SoleWriter = Annotated[
 ]
 
 
-def check_writers_known(lock: str | None, sole_writer: bool, what: str, todo: str) -> None:
-    """UsageError unless exactly one is given: a `lock` that all writers share, or `sole_writer`. `what`, `todo`: its
-    words."""
+def check_writers_known(lock: str | None, sole_writer: bool, who: str, todo: str) -> None:
+    """UsageError unless exactly one is given: a `lock` that all writers share, or `sole_writer`. `who`: needs it."""
     if (lock is None) == (not sole_writer):
-        raise UsageError(
-            what, expected="one of --lock and --sole-writer", found="both" if sole_writer else "neither", todo=todo
+        what, found = (
+            f"{who} needs to know which other processes write to the table",
+            "both" if sole_writer else "neither",
         )
+        raise UsageError(what, expected="one of --lock and --sole-writer", found=found, todo=todo)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +69,11 @@ class TableChange(SharedOptions):
     clock: ClockOptions = CLOCK
     storage_option: StorageOption = None
 
-    def open(self, what: str, todo: str) -> tuple[Table, TableLock]:
+    def open(self, who: str, todo: str) -> tuple[Table, TableLock]:
         """The table and its lock. UsageError: see `check_writers_known`. A dry run takes no lock, so none need be
         known, and leaves nothing in the table, not even the lock's file."""
         if not self.dry_run or (self.lock is not None and self.sole_writer):
-            check_writers_known(self.lock, self.sole_writer, what, todo)
+            check_writers_known(self.lock, self.sole_writer, who, todo)
         opened = self.opened()
         return opened, self.lock_of(opened)
 

@@ -163,7 +163,7 @@ def run_command(
         check_writers_known(
             lock,
             sole_writer,
-            f"{'--schedule' if schedule else '--services'} needs to know which other processes write to the tables",
+            "--schedule" if schedule else "--services",
             "A plan made while an unknown write is running would lose that write's rows.",
         )
     if http.serve_allow_actions and http.serve_port is None:

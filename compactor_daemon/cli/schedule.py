@@ -52,7 +52,7 @@ def schedule(
         raise UsageError("a dry run changes nothing", found="--drop-metadata-table")
     at, fleet = replace(at, lock=zookeeper.on_lock(at.lock)), zookeeper.options()
     table, lock = at.open(
-        "schedule needs to know which other processes write to the table",
+        "schedule",
         "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
     )
     if drop_metadata_table_:
@@ -164,7 +164,7 @@ def unschedule_command(
     Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`
     """
     table, lock = at.open(
-        "unschedule needs to know which other processes write to the table",
+        "unschedule",
         "An unknown write may be about to write logs on the plan's slices: without the plan they would be lost.",
     )
     done = at.row(unschedule(table, instant, lock, dry_run=at.dry_run))

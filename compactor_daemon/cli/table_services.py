@@ -56,7 +56,7 @@ def metadata_command(
     Example: `compactor-daemon metadata /data/orders --sole-writer`
     """
     table, lock = at.open(
-        "the metadata table is changed under the lock of the table's writers",
+        "metadata",
         "Without the same lock another process may write to the metadata table meanwhile. --dry-run needs neither.",
     )
     return CommandResult(at.row(serve_metadata(table, options, lock, dry_run=at.dry_run)), _render_served)
@@ -137,7 +137,7 @@ def cluster_command(
             todo="Leave them out, or run without --cancel: that finishes what is pending, and then clusters.",
         )
     table, lock = at.open(
-        "cluster needs to know which other processes write to the table",
+        "cluster",
         "A write that knows nothing of the plan could lose its rows." + ("" if cancel else " --dry-run needs neither."),
     )
     if cancel:
@@ -221,8 +221,7 @@ def clean_command(
     `compactor-daemon clean /data/orders --policy hours --retain 48 --lock LOCK`
     """
     table, lock = at.open(
-        "clean needs to know which other processes write to the table",
-        "A savepoint that is made meanwhile without the same lock may lose files. --dry-run needs neither.",
+        "clean", "A savepoint that is made meanwhile without the same lock may lose files. --dry-run needs neither."
     )
     return CommandResult(at.row(clean_table(table, options, lock, dry_run=at.dry_run)), _render_cleaned)
 
@@ -277,8 +276,7 @@ def archive_command(
     `compactor-daemon archive /data/orders --min-instants 50 --max-instants 60 --sole-writer`
     """
     table, lock = at.open(
-        "archive needs to know which other processes write to the table",
-        "Two processes that archive at once could lose instants of the archive. --dry-run needs neither.",
+        "archive", "Two processes that archive at once could lose instants of the archive. --dry-run needs neither."
     )
     done = archive_table(table, options, lock, dry_run=at.dry_run)
     files, size = (sum(getattr(one, name) for one in done.archived) for name in ("files", "bytes"))
@@ -329,7 +327,7 @@ def orphans_command(
     """
     at = replace(at, dry_run=at.dry_run or not remove)
     table, lock = at.open(
-        "orphans --remove needs to know which other processes write to the table",
+        "orphans --remove",
         "A process that undoes or completes a write meanwhile must share the lock. Without --remove neither is needed.",
     )
     return CommandResult(at.row(remove_orphans(table, options, lock, dry_run=at.dry_run)), _render_orphans)

@@ -34,7 +34,6 @@ savepoint_app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-_SAVING = "a savepoint needs to know which other processes write to the table"
 _CLEANERS = "A cleaner that works concurrently without the same lock may remove files of the savepoint."
 
 
@@ -55,7 +54,7 @@ def create(
 
     Example: `compactor-daemon savepoint create /data/orders --comment "before the backfill" --sole-writer`
     """
-    table, lock = at.open(_SAVING, _CLEANERS)
+    table, lock = at.open("a savepoint", _CLEANERS)
     kept = create_savepoint(table, lock, instant, user=user or _user(), comment=comment, dry_run=at.dry_run)
     return CommandResult(at.row(_savepoint_row(kept)), _render_created)
 
@@ -69,7 +68,7 @@ def delete(
 
     Example: `compactor-daemon savepoint delete /data/orders 20260101120000000 --sole-writer`
     """
-    delete_savepoint(*at.open(_SAVING, _CLEANERS), instant, dry_run=at.dry_run)
+    delete_savepoint(*at.open("a savepoint", _CLEANERS), instant, dry_run=at.dry_run)
     return CommandResult(at.row({"deleted": instant}), _render_deleted)
 
 
@@ -117,7 +116,6 @@ def _render_savepoints(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     yield RowsTable("savepoints", columns, data["savepoints"])
 
 
-_WHAT = "needs to know which other processes write to the table"
 _TODO = "What another process writes concurrently without the same lock may be lost. Stop all writers and compactors."
 
 
@@ -140,7 +138,7 @@ def restore_command(
     Examples: `compactor-daemon restore /data/orders --to 20260101120000000 --dry-run`,
     `compactor-daemon restore /data/orders --to 20260101120000000 --sole-writer`
     """
-    table, lock = at.open(f"a restore {_WHAT}", _TODO)
+    table, lock = at.open("a restore", _TODO)
     done = restore_table(table, lock, to, dry_run=at.dry_run)
     undone = [{"instant": time, "action": action} for time, action in done.undone]
     return CommandResult({**at.row(done), "undone": undone}, _render_restored)
@@ -160,7 +158,7 @@ def rollback_command(
 
     Example: `compactor-daemon rollback /data/orders 20260101120000000 --sole-writer`
     """
-    table, lock = at.open(f"a rollback {_WHAT}", _TODO)
+    table, lock = at.open("a rollback", _TODO)
     return CommandResult(at.row(roll_back_newest(table, lock, instant, dry_run=at.dry_run)), _render_rolled_back)
 
 
@@ -177,7 +175,7 @@ def repair_command(
 
     Example: `compactor-daemon repair /data/orders 20260101120000000 --sole-writer`
     """
-    table, lock = at.open(f"a repair {_WHAT}", _TODO)
+    table, lock = at.open("a repair", _TODO)
     return CommandResult(at.row(write_anew(table, instant, lock, dry_run=at.dry_run)), _render_repaired)
 
 
@@ -239,8 +237,7 @@ def release(
     """
     if unreadable:
         table, lock = at.open(
-            f"release --unreadable {_WHAT}",
-            "An unknown write or compactor may change the same files. --dry-run needs neither.",
+            "release --unreadable", "An unknown write or compactor may change the same files. --dry-run needs neither."
         )
         taken = cancel_unreadable_attempt(table, instant, lock, dry_run=at.dry_run)
     else:
