@@ -185,9 +185,7 @@ def _style(row: Mapping[str, Any]) -> str:
 
 
 def _who(work: Mapping[str, Any]) -> str | None:
-    if work["host"] is None:
-        return None
-    return f"{work['host']}:{work['pid']}"
+    return None if work["host"] is None else f"{work['host']}:{work['pid']}"
 
 
 def _slices(work: Mapping[str, Any]) -> str | None:

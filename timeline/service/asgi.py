@@ -158,7 +158,8 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
 async def send_bytes(
     send: Send, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]] = (), *, status: int = 200
 ) -> None:
-    await _send(send, status, body, kind, headers)
+    await send({"type": "http.response.start", "status": status, "headers": headers_for(body, kind, headers)})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def send_error(scope: Scope, send: Send, error: Exception) -> None:
@@ -186,12 +187,12 @@ def status_of(error: Exception) -> tuple[int, str]:
 
 
 async def send_text(send: Send, status: int, text: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
-    await _send(send, status, text.encode("utf-8", "replace"), PLAIN, headers)
+    await send_bytes(send, text.encode("utf-8", "replace"), PLAIN, headers, status=status)
 
 
 async def send_answer(scope: Scope, send: Send, answer: Answer, kind: bytes = PLAIN) -> None:
     body, headers = coded(headers_of(scope), answer)
-    await _send(send, 200, body, kind, headers)
+    await send_bytes(send, body, kind, headers)
 
 
 def coded(given: Mapping[bytes, bytes], answer: Answer) -> tuple[bytes, list[tuple[bytes, bytes]]]:
@@ -201,11 +202,6 @@ def coded(given: Mapping[bytes, bytes], answer: Answer) -> tuple[bytes, list[tup
     if b"gzip" in given.get(b"accept-encoding", b""):
         return answer.body, [(b"content-encoding", b"gzip")]
     return answer.plain(), []
-
-
-async def _send(send: Send, status: int, body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]]) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": headers_for(body, kind, headers)})
-    await send({"type": "http.response.body", "body": body})
 
 
 def headers_for(body: bytes, kind: bytes, headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
