@@ -181,7 +181,7 @@ class Timeline:
         """Whether the start does not show what became of a write: it was undone, or it is archived behind a completed
         write of a slow clock, from which the timeline starts then."""
         known = time in self.completed_writes or time in self.pending_writes or time in self._archived_writes
-        return time > self.start and not known
+        return time > self.start and time.isdecimal() and not known
 
     @cached_property
     def before_archived(self) -> Instant | None:

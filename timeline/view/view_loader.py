@@ -262,7 +262,7 @@ def _retained_at_least(files: InstantFiles, clean: Instant) -> str:
 def needs_archive(timeline: Timeline, entries: Iterable[Entry]) -> bool:
     """Whether only the archive shows which files of a listing count, see `Timeline.needs_archive` and `is_unknown`."""
     entries = list(entries)
-    logs, bases = set(log_instants(entries)), set(base_instants(entries))
+    logs, bases = log_instants(entries), base_instants(entries)
     return any(timeline.needs_archive(t) for t in logs) or any(timeline.is_unknown(t) for t in logs | bases)
 
 

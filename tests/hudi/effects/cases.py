@@ -434,17 +434,108 @@ def _schemas() -> Iterator[Case]:
     yield Case(name="columns-fewer-dropped", conf={}, batches=gone)
 
 
-SEEDS = range(16)
+SEEDS, WIDE_SEEDS = range(16), range(24)
 """Of the drawn histories that are recorded. A run of all tests draws more, and asks Hudi at once."""
 
 
-def drawn(seed: int) -> Case:
-    """A dictionary of followed names, drawn at random, and batches that go with it."""
-    pick = random.Random(f"effects {seed}")
+_STRATEGY = "org.apache.hudi.table.action.compact.strategy."
+_INLINE: Mapping[str, Any] = {"hoodie.compact.inline": "true", "hoodie.compact.inline.max.delta.commits": 1}
+SERVICES: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "clean": [
+        {"hoodie.clean.automatic": "true", "hoodie.cleaner.commits.retained": 1},
+        {"hoodie.clean.automatic": "true", "hoodie.clean.fileversions.retained": 1},
+        {"hoodie.clean.automatic": True, "hoodie.cleaner.policy": "KEEP_LATEST_FILE_VERSIONS",
+         "hoodie.cleaner.fileversions.retained": "2"},
+        {"hoodie.clean.automatic": True, "hoodie.clean.hours.retained": 1},
+        {"hoodie.clean.automatic": "true", "hoodie.clean.policy": "KEEP_LATEST_BY_HOURS",
+         "hoodie.cleaner.hours.retained": 2},
+        {"hoodie.clean.failed.writes.policy": "EAGER"},
+        {"hoodie.cleaner.policy.failed.writes": "LAZY"},
+    ],
+    "archive": [
+        {"hoodie.archive.automatic": "true", "hoodie.keep.min.commits": 2, "hoodie.keep.max.commits": "3",
+         "hoodie.clean.commits.retained": 1},
+        {"hoodie.archive.automatic": True, "hoodie.keep.min.commits": "2", "hoodie.keep.max.commits": 4,
+         "hoodie.cleaner.commits.retained": "1", "hoodie.clean.automatic": "true"},
+    ],
+    "compaction": [
+        {**_INLINE, "hoodie.compact.inline.trigger.strategy": "NUM_OR_TIME",
+         "hoodie.compact.inline.max.delta.seconds": 1},
+        {**_INLINE, "hoodie.compact.inline.trigger.strategy": "NUM_COMMITS_AFTER_LAST_REQUEST"},
+        {**_INLINE, "hoodie.compact.inline.trigger.strategy": "TIME_ELAPSED",
+         "hoodie.compact.inline.max.delta.seconds": "0"},
+        {**_INLINE, "hoodie.compaction.strategy": f"{_STRATEGY}LogFileNumBasedCompactionStrategy",
+         "hoodie.compaction.logfile.num.threshold": 2},
+        {**_INLINE, "hoodie.compaction.strategy": f"{_STRATEGY}LogFileSizeBasedCompactionStrategy",
+         "hoodie.compaction.logfile.size.threshold": "1"},
+        {**_INLINE, "hoodie.compaction.strategy": f"{_STRATEGY}BoundedIOCompactionStrategy",
+         "hoodie.compaction.target.io": "1"},
+        {**_INLINE, "hoodie.compaction.strategy": f"{_STRATEGY}PartitionRegexBasedCompactionStrategy",
+         "hoodie.compaction.partition.path.regex": ".*x"},
+        {"hoodie.compact.schedule.inline": "true", "hoodie.compact.inline.max.delta.commits": 1},
+        {**_INLINE, "hoodie.memory.compaction.max.size": 1 << 26, "hoodie.memory.spillable.map.path": "/tmp/"},
+    ],
+    "metadata": [{"hoodie.metadata.enable": "true", "hoodie.metadata.compact.max.delta.commits": 2}],
+    "others": [
+        {"hoodie.client.heartbeat.interval_in_ms": 30_000, "hoodie.client.heartbeat.tolerable.misses": "3"},
+        {"hoodie.table.services.enabled": "false"},
+        {"hoodie.write.num.retries.on.conflict.failures": 2, "hoodie.write.concurrency.mode": "SINGLE_WRITER"},
+        {"hoodie.table.timeline.timezone": "UTC"},
+        {"hoodie.database.name": "lake"},
+        {"hoodie.combine.before.delete": "false"},
+        {"hoodie.write.set.null.for.missing.columns": "true"},
+        {"hoodie.metadata.enable": False, "hoodie.upsert.shuffle.parallelism": "2"},
+    ],
+}  # fmt: skip
+"""What runs around a write, and when: each group has no more than one of its dictionaries in a drawn one."""
+_EPOCH = [1709294405123, 1709380805123, 1709467205123]
+_OLD_TIMES = "hoodie.deltastreamer.keygen.timebased."
+_BY_TIME: Sequence[Mapping[str, Any]] = [
+    {f"{_TIMES}timestamp.type": "EPOCHMILLISECONDS", _DAY: "yyyy/MM/dd", f"{_TIMES}output.timezone": "Asia/Tokyo"},
+    {f"{_TIMES}timestamp.type": "SCALAR", f"{_TIMES}timestamp.scalar.time.unit": "milliseconds", _DAY: "yyyyMM",
+     f"{_TIMES}timezone": "UTC"},
+    {f"{_OLD_TIMES}timestamp.type": "EPOCHMILLISECONDS", f"{_OLD_TIMES}output.dateformat": "yyyyMMdd",
+     f"{_OLD_TIMES}timezone": "UTC"},
+]  # fmt: skip
+"""Of folders of a long column: Hudi 0.15 reads those alone that are numbers, or have slashes."""
+
+
+def _described(pick: random.Random, version: int) -> dict[str, Any]:
+    """A description of the table, under the names that its properties have, too."""
+    generator, simple = f"{_W}keygenerator.class", f"{_KEYGEN}SimpleKeyGenerator"
+    conf: dict[str, Any] = pick.choice(
+        [
+            {"hoodie.table.recordkey.fields": "id"},
+            {"hoodie.table.partition.fields": "p"},
+            {"hoodie.table.precombine.field": "ts"},
+            {generator: simple, "hoodie.table.keygenerator.class": simple},
+            {"hoodie.populate.meta.fields": "false", INDEX: "SIMPLE"},
+            {PARTITION: "t", generator: f"{_KEYGEN}TimestampBasedKeyGenerator", **pick.choice(_BY_TIME)},
+            {PARTITION: "t", generator: f"{_KEYGEN}TimestampBasedKeyGenerator", **pick.choice(_BY_TIME)},
+            {KEY: "id,k", INDEX: "BUCKET", BUCKETS: 2, "hoodie.bucket.index.hash.field": "id"},
+        ]
+    )  # fmt: skip
+    if version == 9:
+        conf = conf | pick.choice(
+            [
+                {},
+                {},
+                {"hoodie.table.ordering.fields": "ts"},
+                {"hoodie.write.record.merge.mode": "COMMIT_TIME_ORDERING"},
+                {"hoodie.write.record.merge.mode": "EVENT_TIME_ORDERING"},
+            ]
+        )
+    return conf
+
+
+def drawn(seed: int, *, wide: bool = False) -> Case:
+    """A dictionary of followed names, drawn at random, and batches that go with it. `wide`: also of the names of
+    `SERVICES` and of the table's description."""
+    pick = random.Random(f"{'wide' if wide else 'effects'} {seed}")
     version = 6 if seed % 4 == 3 else 9
     conf: dict[str, Any] = {}
     kinds = ["plain", "hive", "encoded", "two keys", "two folders", "no folders"]
-    kind = pick.choice(kinds)
+    kind = "plain" if wide else pick.choice(kinds)
     by_kind: dict[str, dict[str, Any]] = {
         "hive": {f"{_W}hive_style_partitioning": "true"},
         "encoded": {f"{_W}partitionpath.urlencode": True, f"{_W}hive_style_partitioning": pick.random() < 0.5},
@@ -453,7 +544,8 @@ def drawn(seed: int) -> Case:
         "no folders": {PARTITION: "", f"{_W}keygenerator.class": f"{_KEYGEN}NonpartitionedKeyGenerator"},
     }
     conf |= by_kind.get(kind, {})
-    conf |= pick.choice([MERGES["event-payload"], MERGES["commit-payload"], {ORDERING: None}, {}])
+    if not wide:
+        conf |= pick.choice([MERGES["event-payload"], MERGES["commit-payload"], {ORDERING: None}, {}])
     indexes = [
         "simple",
         "bloom",
@@ -465,19 +557,24 @@ def drawn(seed: int) -> Case:
     ]
     index = pick.choice(indexes)
     conf |= INDEXES[index]
+    if wide:
+        conf |= {name: value for of in SERVICES.values() for name, value in pick.choice([{}, *of]).items()}
+        conf |= _described(pick, version)
+        index = {"BUCKET": "bucket", "SIMPLE": "simple"}.get(str(conf.get(INDEX)), index)
     conf |= pick.choice([{}, {"hoodie.logfile.data.block.format": pick.choice(["avro", "parquet"])}])
     conf |= pick.choice([{}, INDEXES["codec"], INDEXES["parallelism"], INDEXES["files-of-one-byte"]])
-    if pick.random() < 0.4:
+    if not wide and pick.random() < 0.4:
         conf |= {"hoodie.compact.inline": True, "hoodie.compact.inline.max.delta.commits": pick.randint(1, 3)}
     conf |= pick.choice([{}, {_ONCE: "true"}, {_ONCE: False, "hoodie.combine.before.upsert": "true"}])
-    columns = [*COLUMNS, ("k", pa.int32()), ("q", pa.string())]
+    columns = [*COLUMNS, ("k", pa.int32()), ("q", pa.string()), *([("t", pa.int64())] if wide else [])]
     fresh = itertools.count()
     home: dict[str, str] = {}
 
     def row(key: str, ts: int, *, moves: bool = False) -> tuple[Any, ...]:
         p = pick.choice("xyz") if moves or key not in home else home[key]
         home[key] = p
-        return (key, p, ts, pick.randint(0, 99), len(key), "mn"[len(key) % 2])
+        found = (key, p, ts, pick.randint(0, 99), len(key), "mn"[len(key) % 2])
+        return (*found, _EPOCH["xyz".index(p)]) if wide else found
 
     def batch(step: int) -> Batch:
         operation = pick.choices(
@@ -498,7 +595,12 @@ def drawn(seed: int) -> Case:
                 del home[key]
         return Batch(rows=table(rows, columns), operation=operation)
 
-    return Case(name=f"drawn-{seed}", conf=conf, batches=[batch(step) for step in range(1, 6)], version=version)
+    return Case(
+        name=f"{'wide' if wide else 'drawn'}-{seed}",
+        conf=conf,
+        batches=[batch(step) for step in range(1, 6)],
+        version=version,
+    )
 
 
 def all_cases() -> list[Case]:
@@ -512,6 +614,7 @@ def all_cases() -> list[Case]:
         *_orderings(),
         *_schemas(),
         *map(drawn, SEEDS),
+        *(drawn(seed, wide=True) for seed in WIDE_SEEDS),
     ]
     assert len({case.id for case in made}) == len(made)
     return made

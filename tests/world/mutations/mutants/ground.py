@@ -190,7 +190,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/instants/timeline", "        if self.completed:\n", "        if False:\n", "listing_in_pages"),
     ("timeline/instants/timeline", "return self.start in self.pending_writes or bool(self._saved)", "return bool(self._saved)", "archived_timeline"),
     ("timeline/instants/timeline", "i.requested_time <= newest and i.identity not in pending", "i.requested_time <= newest", "archived_timeline"),
-    ("timeline/instants/timeline", "        return time > self.start and not known\n", "        return False\n", "archived_timeline"),
+    ("timeline/instants/timeline", "        return time > self.start and time.isdecimal() and not known\n", "        return False\n", "archived_timeline"),
     ("timeline/instants/timeline", "if i.requested_time not in self._saved), None)", "if True), None)", "archived_timeline"),
     ("timeline/planning/survey", "if not self._timeline.archived and needs_archive(", "if False and needs_archive(", "archived_timeline"),
     ("compactor_daemon/archiving/archive", "        timeline = table.with_archive(timeline)\n    for time, paths", "        pass\n    for time, paths", "archived_timeline"),
