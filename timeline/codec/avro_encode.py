@@ -181,8 +181,9 @@ def _pieces(array: Any, node: Any, where: str) -> list[_Piece]:
     valid = flags(array.is_valid())
     index = _Byte(np.where(valid, branch, np.uint8(2 * node.index("null"))))
     if not isinstance(inner, str) and inner["type"] in ("record", "array", "map"):
-        dense = array.drop_null()
-        return [index, _spread(_join(_values(dense, inner, None, where), len(dense)), valid)]
+        dense = array.drop_null()  # the byte strings of the valid positions; those of the others are empty
+        offsets, data = _contents(_join(_values(dense, inner, None, where), len(dense)))
+        return [index, _binary(offsets[_offsets(valid)], data)]
     return [index, *_values(array, inner, valid, where)]
 
 
@@ -335,12 +336,6 @@ def _run(run: list[_Byte]) -> pa.LargeBinaryArray:
         if byte.used is not None:
             used[:, i] = byte.used
     return _binary(_offsets(lengths), pa.py_buffer(values[used]))
-
-
-def _spread(dense: pa.LargeBinaryArray, valid: _Flags) -> pa.LargeBinaryArray:
-    """The byte strings at the valid positions, and empty ones at the others."""
-    offsets, data = _contents(dense)
-    return _binary(offsets[_offsets(valid)], data)
 
 
 def _offsets(lengths: npt.NDArray[Any]) -> _Integers:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -103,7 +103,9 @@ def read_logs(
     slice_.check_whole(storage.base_path)
     sources = _opened(storage, slice_, stack)
     selection = _select(slice_, sources, rules.visibility)
-    shapes = _shapes(selection.blocks, rules)
+    each = (_partial_columns(block, rules) for block in selection.blocks)
+    partial = dict.fromkeys(columns for columns in each if columns is not None)
+    shapes = Shapes(shapes=tuple(partial)) if partial else None
     fold, spill = LogFold(rules.merge, out, shapes), None
     total_bytes = sum(b.content_bytes for b in selection.blocks)
     entries, read_bytes = 0, 0.0
@@ -128,12 +130,6 @@ def read_logs(
         return fold.finish(), count_blocks(selection, entries)
     spill.add(fold.drain())
     return spill, count_blocks(selection, entries)
-
-
-def _shapes(blocks: Iterable[LogBlock], rules: SliceRules) -> Shapes | None:
-    """The shapes of the rows, None if all rows are complete. UnsupportedError: see `_partial_columns`."""
-    found = dict.fromkeys(columns for b in blocks if (columns := _partial_columns(b, rules)) is not None)
-    return Shapes(shapes=tuple(found)) if found else None
 
 
 def _partial_columns(block: LogBlock, rules: SliceRules) -> frozenset[str] | None:

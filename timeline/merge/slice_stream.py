@@ -111,7 +111,8 @@ class SliceStream:
         if self._nothing_matches(won):
             return
         for table in self._base_tables(self._base_schema, Needed.MERGED):
-            keyed = self._keyed(table)
+            keyed = self._rules.keyed(table, self._out.names, self._slice.file_id)
+            keyed = keyed if self._where is None else self._where.keyed(keyed)
             yield from self._changed(keyed.rows, merge.changes(keyed))
         _, rows, hashes = merge.inserts()
         yield self._inserted(rows, hashes)
@@ -158,23 +159,17 @@ class SliceStream:
             return ledger
         return replace(ledger, identity=self._tally.finish(hash_out))
 
-    def _keyed(self, rows: pa.Table) -> Keyed:
-        """Base rows with the columns that merging needs; only rows of the filter's keys."""
-        keyed = self._rules.keyed(rows, self._out.names, self._slice.file_id)
-        return keyed if self._where is None else self._where.keyed(keyed)
-
     def _nothing_matches(self, won: Winners) -> bool:
         """Whether no base row can match and no winner matches, before they are merged."""
-        if self._where is None or won.lacking is not None:  # a row merged from two rows may match although neither does
-            return False
-        return not self._where.rows(won.rows).num_rows and not self._base_may_match()
-
-    def _base_may_match(self) -> bool:
         base, where = self._slice.base, self._where
-        if base is None or where is None:
-            return base is not None
+        if where is None or won.lacking is not None:  # a row merged from two rows may match although neither does
+            return False
+        if where.rows(won.rows).num_rows:
+            return False
+        if base is None:
+            return True
         with open_listed(self._storage, base.path, base.size, whole=False) as source, readable("base file", base.path):
-            return bool(where.row_groups(open_parquet(source), self._rules.names.at(base.name.instant)))
+            return not where.row_groups(open_parquet(source), self._rules.names.at(base.name.instant))
 
     def _base_tables(self, schema: pa.Schema, needed: Needed) -> Iterator[pa.Table]:
         """The base file's rows under a schema; reads only its columns. Empty without a base file."""

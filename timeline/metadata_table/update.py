@@ -112,7 +112,9 @@ def prepare(table: Table, change: Change) -> Update | None:
         if types and _other_types(table, types):
             del records[PARTITION_STATS]  # Hudi's readers fail when they merge bounds of two types
             dropped = (*dropped, PARTITION_STATS)
-        if BLOOM_FILTERS in wanted.kept and len(records[BLOOM_FILTERS]) < _base_files(change.files):
+        names = (parse_data_file(name) for names in change.files.values() for name in names)
+        base_files = sum(isinstance(name, BaseFileName) for name in names)
+        if BLOOM_FILTERS in wanted.kept and len(records[BLOOM_FILTERS]) < base_files:
             del records[BLOOM_FILTERS]  # Hudi's lookup fails on a file without a filter
             if BLOOM_FILTERS in table.config.building_metadata_partitions:
                 raise being_built(BLOOM_FILTERS, table.storage.base_path)
@@ -195,7 +197,3 @@ def _other_types(table: Table, types: Mapping[str, str]) -> bool:
         return False
     older = read_entries(table, PARTITION_STATS, types.keys())
     return any(key in types and _value_type(record) not in (None, types[key]) for key, record in older)
-
-
-def _base_files(files: Sizes) -> int:
-    return sum(isinstance(parse_data_file(name), BaseFileName) for names in files.values() for name in names)

@@ -388,7 +388,7 @@ METADATA: tuple[Mutant, ...] = (
     ("timeline/metadata_table/records/partitions", "name.startswith(_OF_ROWS) and not moves_rows", "name.startswith(_OF_ROWS)", "commit"),
     ("timeline/metadata_table/records/partitions", "        elif name in building:\n            raise being_built(name, where)\n", "", "commit"),
     ("timeline/metadata_table/update", "(update.upkeep, update.measure) != now", "False", "commit"),
-    ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < _base_files(change.files)", "False", "commit"),
+    ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < base_files", "False", "commit"),
     ("timeline/metadata_table/update", "        commit.forget(table, instant)\n", "        pass\n", "attempt/faults"),
     ("timeline/metadata_table/update", "if types and _other_types(table, types):", "if False:", "commit"),
     ("timeline/metadata_table/records/entries", "_unscaled if _is_decimal(older, newer) else _java_order", "_java_order", "metadata_table/read"),

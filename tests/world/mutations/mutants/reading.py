@@ -424,14 +424,14 @@ FILTERS: tuple[Mutant, ...] = (
     ),
     (
         "timeline/merge/slice_stream",
-        "return not self._where.rows(won.rows).num_rows and not self._base_may_match()",
-        "return not self._base_may_match()",
+        "        if where.rows(won.rows).num_rows:\n            return False\n",
+        "",
         "filters",
     ),
     (
         "timeline/merge/slice_stream",
-        "return not self._where.rows(won.rows).num_rows and not self._base_may_match()",
-        "return not self._where.rows(won.rows).num_rows",
+        "return not where.row_groups(open_parquet(source), self._rules.names.at(base.name.instant))",
+        "return True",
         "filters",
     ),
     ("timeline/read/pruning", "if count >= _SAMPLE_KEYS_MIN and found", "if found", "filters"),
