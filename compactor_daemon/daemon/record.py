@@ -10,14 +10,13 @@ may be half of one where a process was killed.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import time
 from enum import Enum
 from pathlib import Path
 from typing import Any
-
-import orjson
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
@@ -94,8 +93,10 @@ class Recorder:
     def _add(self, line: Mapping[str, Any]) -> None:
         if not self._works:
             return
+        data = json.dumps(line).encode() + b"\n"  # ASCII: paths may have surrogates, which are no UTF-8
         try:
-            self._file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            if self._file.write(data) != len(data):
+                raise OSError("only a part of a line could be written")
         except OSError as error:
             self._works = False
             _log.warning("events_not_recorded", path=self._file.name, error=str(error))

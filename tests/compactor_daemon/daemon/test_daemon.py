@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +19,7 @@ from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Li
 from phantombase.compactor_daemon.attempt.failures import Parked, RetryOptions, Waits, WorkNote
 from phantombase.compactor_daemon.daemon import loop
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Stop
-from phantombase.compactor_daemon.daemon.events import Assigned, SessionChanged, SnapshotTaken, Stopped
+from phantombase.compactor_daemon.daemon.events import Assigned, Moment, SessionChanged, SnapshotTaken, Stopped
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.record import as_record
 from phantombase.compactor_daemon.daemon.table_state import Pending, SeenTable
@@ -884,4 +885,25 @@ def test_a_full_disk_ends_the_record_and_not_the_daemon(caplog: pytest.LogCaptur
     table = FakeTable("a", "1")
     summary = Daemon({"a": table}, Rules(once=True, poll_s=0.05), RetryOptions(), events=Path("/dev/full")).run()
     assert len(summary.done) == 1
+    assert caplog.text.count("events_not_recorded") == 1
+
+
+def test_a_name_that_is_no_utf_8_is_recorded() -> None:
+    """Such a name is in errors about files of which it is the name: the record is no reason to end a daemon."""
+    table = FakeTable("a\udcff", "1")
+    summary = daemon_of(table).run()
+    assert len(summary.done) == 1
+
+
+def test_a_disk_that_takes_a_part_of_a_line_ends_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing comes after half a line, also where the disk has room again."""
+    recorder = Daemon({}, Rules(), RetryOptions(), events=tmp_path / "half")._recorder
+    assert recorder is not None
+    whole, whole_file = tmp_path.joinpath("half").read_bytes(), recorder._file
+    monkeypatch.setattr(recorder, "_file", Mock(wraps=whole_file, write=lambda data: whole_file.write(data[:7])))
+    for _ in range(2):
+        recorder.event(Stopped(how=Stop.FINISH), Moment(now_ms=1, epoch_ms=2))
+    assert tmp_path.joinpath("half").read_bytes() == whole + b'{"at": '
     assert caplog.text.count("events_not_recorded") == 1

@@ -63,6 +63,7 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/control", "_by(now + _ECHO_MS, state)", "state", "daemon"),
     ("compactor_daemon/daemon/control", "return state if state.is_startable(at.now_ms) else _by(0, state)", "return state", "daemon"),
     ("compactor_daemon/daemon/record", "            if self._file.tell():\n", "            if False:\n", "daemon"),
+    ("compactor_daemon/daemon/record", "self._file.write(data) != len(data)", "self._file.write(data) < 0", "daemon"),
     ("compactor_daemon/daemon/record", "            self._works = False\n", "", "daemon"),
     ("compactor_daemon/daemon/loop", "            self._take_in(0.0, 0.0)  # tables that were assigned before\n", "", "listing"),
     ("compactor_daemon/fleet/pools", "min(others, default=0.0)", "0.0", "usage"),
