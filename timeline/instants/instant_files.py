@@ -212,9 +212,10 @@ class Torn:
 
     def error(self, begun: str = "") -> MalformedError:
         """The error for who needs the plan. `begun`: what shows that a process began to execute it."""
-        state = "has begun" if self.has_begun or begun else "is pending"
+        state = "" if self.instant.action in MERGES else " that is pending"
+        state = " that has begun" if self.has_begun or begun else state
         return MalformedError(
-            f"the plan of a {self.name} that {state} {'is gone' if self.size is None else 'cannot be read'}",
+            f"the plan of a {self.name}{state} {'is gone' if self.size is None else 'cannot be read'}",
             path=self.path,
             instant=self.time,
             found=begun or self.reason,

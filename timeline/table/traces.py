@@ -18,7 +18,7 @@ from enum import Enum
 
 from ..errors import ConflictError, MalformedError, MissingFileError, UnsupportedError
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
-from ..format.instant import Instant
+from ..format.instant import Instant, State
 from ..format.layout import Layout, Slicing
 from ..format.log_block import BlockKind, HeaderKey, scan_blocks
 from ..format.log_encode import rollback_block
@@ -276,7 +276,10 @@ def undo(
     files = unpublish(table, instant)
     done = undo_files(table, instant.requested_time, find)
     forget()
-    for one in sorted((f for f in files if not f.instant.completed), key=lambda f: -f.instant.state):
-        table.storage.delete(one.path)
+    pending = sorted((f for f in files if not f.instant.completed), key=lambda f: -f.instant.state)
+    # A process that has stalled may have put its inflight file since the listing.
+    inflight = (table.instant_path(f.instant.at(State.INFLIGHT)) for f in pending)
+    for path in dict.fromkeys([*inflight, *(f.path for f in pending)]):
+        table.storage.delete(path)
     table.storage.delete(heartbeat_path(instant.requested_time))
     return done

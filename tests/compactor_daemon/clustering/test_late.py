@@ -259,6 +259,26 @@ def test_a_take_back_that_slept_deletes_no_file_that_another_completed(version: 
     check_nothing_left(path)
 
 
+@one_of("version", 9, 6)
+def test_an_inflight_file_that_is_put_while_the_plan_is_cancelled_goes(version: int, tmp_path: Path) -> None:
+    """Its process stalled before the put, and lost its lock."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    request(path, alive=False)
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    inflight = path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))
+
+    def puts(call: Call) -> object:
+        if call.name == "delete_folder" and pending.time in call.path and "writes/" in call.path:
+            inflight.touch()
+        return call.do()
+
+    table = open_table(path, HookedStorage(open_table(path).storage, puts))
+    assert cancel_clustering(table, pending, LOCK, "a test")
+    assert not inflight.exists()
+    assert read_rows(path) == rows
+
+
 @one_of("version", 9, 8, 6)
 def test_a_late_inflight_file_of_a_plan_taken_back_goes(version: int, tmp_path: Path) -> None:
     """Its process slept before it put the file, and died behind it."""
