@@ -277,9 +277,9 @@ def undo(
     done = undo_files(table, instant.requested_time, find)
     forget()
     pending = sorted((f for f in files if not f.instant.completed), key=lambda f: -f.instant.state)
-    # A process that has stalled may have put its inflight file since the listing.
-    inflight = (table.instant_path(f.instant.at(State.INFLIGHT)) for f in pending)
-    for path in dict.fromkeys([*inflight, *(f.path for f in pending)]):
+    # A stalled process may have put the inflight file of a clustering since the listing.
+    late = [f.instant.at(State.INFLIGHT) for f in pending if instant.family == "replacecommit"]
+    for path in dict.fromkeys([*map(table.instant_path, late), *(f.path for f in pending)]):
         table.storage.delete(path)
     table.storage.delete(heartbeat_path(instant.requested_time))
     return done

@@ -288,7 +288,7 @@ RESTORING: tuple[Mutant, ...] = (
     ("timeline/table/traces", "made = (revoke(table, slice_, target) for", "made = (None for", _RESTORING_TESTS),
     (_UNDO, "                if goes and write not in times and timeline.is_committed(write):", "                if False:", _RESTORING_TESTS),
     (_UNDO, "                if not goes and write in times:", "                if False:", _RESTORING_TESTS),
-    ("timeline/table/traces", "[*inflight, *(f.path for f in pending)]", "[f.path for f in pending]", "late"),
+    ("timeline/table/traces", "[*map(table.instant_path, late), *(f.path for f in pending)]", "[f.path for f in pending]", "late"),
     ("timeline/table/traces", "key=lambda f: -f.instant.state", "key=lambda f: f.instant.state", _RESTORING_TESTS),
     (_RESTORE, "i.is_write and i.requested_time > target]", "i.is_write and i.completed and i.requested_time > target]", _RESTORING_TESTS),
     (_RESTORE, "i.family != \"deltacommit\"), reverse=True)", "i.family != \"deltacommit\"))", _RESTORING_TESTS),
