@@ -272,7 +272,6 @@ RESTORING: tuple[Mutant, ...] = (
     ("compactor_daemon/archiving/archive", "stem not in noted and timeline.find(time, \"replacecommit\") is not None:", "False:", "users"),
     ("compactor_daemon/archiving/archive", "name is not None and not timeline.is_committed(name.instant):", "False:", "users"),
     ("compactor_daemon/archiving/archive", "if t < time), default=\"\")", "if t > time), default=\"\")", "users"),
-    (_CLUSTERING, "        refuse_built_upon(table, timeline, write)\n    except", "    except", "undo/roll_back_clustering"),
     (_CLUSTERING, "        if table.storage.find(path) is None:\n", "        if False:\n", "undo/roll_back_clustering"),
     (_CLUSTERING, "            _put_tombstone(table, found)\n", "            unpublish(table, found)\n            _put_tombstone(table, found)\n", "undo/roll_back_clustering"),
     (_ROLLBACK, "        refuse_upgraded_logs(table, timeline, {time}, time)\n", "", "undo/left_out"),
