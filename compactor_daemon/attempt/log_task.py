@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from phantombase.timeline.audit.ledgers import LogTotals, copied_ledger, log_totals
 from phantombase.timeline.errors import LedgerError
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.ledger import Ledger, total
@@ -37,6 +36,7 @@ from phantombase.timeline.merge.log_fold import Winners
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_log import LogCounts, count_blocks, read_logs
 from phantombase.timeline.merge.slice_merge import IdentityTally, SliceMerge
+from phantombase.timeline.merge.slice_stream import LogTotals, copied_ledger, log_totals
 from phantombase.timeline.merge.spilled_merge import LogSpill
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import staged_output

@@ -30,21 +30,13 @@ from ..instants.reserved_times import STAGED_DATA, staged_files
 from ..instants.timeline import Timeline
 from ..merge.rule import SliceRules
 from ..merge.slice_merge import identity_columns, identity_sum
-from ..merge.slice_stream import SliceStream, base_tables
+from ..merge.slice_stream import LogTotals, SliceStream, base_tables, copied_ledger, log_totals
 from ..merge.table_rules import slice_rules
 from ..table.in_progress import refuse_half_upgraded
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.log_blocks import slice_blocks
 from ..view.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base, slice_before
-from .ledgers import (
-    KeptLedgers,
-    LogTotals,
-    commits_with_ledgers,
-    copied_ledger,
-    kept_ledgers,
-    log_totals,
-    logged_instants,
-)
+from .ledgers import KeptLedgers, commits_with_ledgers, kept_ledgers, logged_instants
 
 
 def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:
