@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from phantombase.compactor_daemon.execution import spark_session
+from phantombase.timeline.clocks import Retry
 from phantombase.timeline.event_log import NAME
 from phantombase.timeline.instants import instant_files
 from tests.support.places import SEED, memory
@@ -87,7 +88,7 @@ def _nothing_is_written_in_place(request: pytest.FixtureRequest) -> Iterator[Non
     """Who reads a torn file reads it again, without the pauses in which Hudi would write the rest."""
     with pytest.MonkeyPatch.context() as patch:
         if not request.node.get_closest_marker("interop"):
-            patch.setattr(instant_files, "_TORN_PAUSES_S", (0.0,) * 3)
+            patch.setattr(instant_files, "TORN_AGAIN", Retry((0.0,) * 3))
         yield
 
 

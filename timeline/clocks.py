@@ -1,5 +1,8 @@
 """Time as a process measures it: the current time, elapsed time, pauses between tries, and work in the background.
 
+No other module asks the machine for the time of day (a test reads the code for it), and the schedules of retries are
+here.
+
 Elapsed time includes time in which the process or its machine is suspended, or a clock is set.
 """
 
@@ -10,11 +13,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
 
 def clock_ms() -> int:
     """Milliseconds since the epoch."""
     return round(time.time() * 1000)
+
+
+def utc_now() -> datetime:
+    """The current time, aware."""
+    return datetime.fromtimestamp(time.time(), UTC)
 
 
 def doubling_pauses(first_s: float, most_s: float) -> Iterator[float]:
@@ -23,6 +33,34 @@ def doubling_pauses(first_s: float, most_s: float) -> Iterator[float]:
     while True:
         yield pause_s * random.uniform(0.5, 1)
         pause_s = min(2 * pause_s, most_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Pauses in seconds between tries, one more than pauses; each is longer at random by up to `spread` of it."""
+
+    pauses_s: tuple[float, ...]
+    spread: float = 0.0
+
+
+READ_AGAIN = Retry((0.2, 1.0), spread=0.5)
+"""A read of an object whose answer is too short, or an error that may pass."""
+PUT_AGAIN = Retry((0.1, 0.2, 0.4, 0.8, 1.6, 3.2), spread=0.5)
+"""A conditional put or copy whose outcome is unknown, or which met a conflict."""
+LEASE_AGAIN = Retry((0.1, 0.4, 1.6))
+"""A put of a lease: it must be renewed before it ends."""
+COPY_ENDS = Retry((*PUT_AGAIN.pauses_s, *(5.0,) * 120))
+"""A copy within a store that continues after its answer."""
+TORN_AGAIN = Retry((0.02, 0.1, 0.5))
+"""A file of the timeline that is read while Hudi writes it in place."""
+
+
+def retries(schedule: Retry) -> Iterator[bool]:
+    """One item for each try: whether it is the last one. Between two tries it pauses."""
+    for pause_s in schedule.pauses_s:
+        yield False
+        time.sleep(pause_s * random.uniform(1, 1 + schedule.spread))
+    yield True
 
 
 def tries(timeout_s: float, first_s: float, most_s: float) -> Iterator[None]:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError
 from phantombase.timeline.event_log import get_logger
@@ -232,7 +232,7 @@ def open_next(storage: Storage, instant: str, who: str) -> int:
             )
     number = max(earlier, default=0) + 1
     path = f"{attempt_folder(instant, number)}/{OPEN}"
-    record = dump({"nonce": uuid.uuid4().hex, "holder": who, "since_ms": round(time.time() * 1000)})
+    record = dump({"nonce": uuid.uuid4().hex, "holder": who, "since_ms": clock_ms()})
     if not storage.put_if_absent(path, record):
         raise ConflictError("another process opened the same attempt", path=path, instant=instant, todo="Run again.")
     return number

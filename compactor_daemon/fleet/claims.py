@@ -15,13 +15,13 @@ import json
 import os
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ClaimedError, MalformedError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.reserved_times import instant_folder
@@ -58,7 +58,7 @@ class Claim:
             holder=holder,
             host=socket.gethostname(),
             pid=os.getpid(),
-            since_ms=round(time.time() * 1000),
+            since_ms=clock_ms(),
             nonce=uuid.uuid4().hex,
         )
 

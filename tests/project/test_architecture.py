@@ -98,6 +98,12 @@ def test_events_are_logged_in_one_way() -> None:
     assert own == set()
 
 
+def test_the_time_of_day_has_one_source() -> None:
+    """A test, or a replay, that sets the clock sets it for all."""
+    asks = re.compile(r"\btime\.time(_ns)?\(|datetime\.(now|today|utcnow)\(|date\.today\(")
+    assert {name for name, path in modules().items() if asks.search(path.read_text())} == {"timeline.clocks"}
+
+
 def test_a_class_name_has_one_home() -> None:
     """Two classes of one name are told apart by their imports alone."""
     homes: dict[str, list[str]] = {}

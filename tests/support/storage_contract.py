@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from phantombase.timeline.clocks import Retry
 from phantombase.timeline.errors import MissingFileError, StorageError
 from phantombase.timeline.storage import object_lease, object_store
 from phantombase.timeline.storage.contract import Storage
@@ -255,5 +256,5 @@ class OnFileSystems:
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow each other at once."""
-    monkeypatch.setattr(object_store, "_PAUSES_S", (0.0,) * 6)
-    monkeypatch.setattr(object_lease, "_PAUSES_S", (0.0,) * 3)
+    monkeypatch.setattr(object_store, "PUT_AGAIN", Retry((0.0,) * 5))
+    monkeypatch.setattr(object_lease, "LEASE_AGAIN", Retry((0.0,) * 2))

@@ -1,4 +1,4 @@
-"""Dates and times of files in which Spark counted them in the old calendar: Julian before 1582-10-15 (pure).
+"""Dates and times of files in which Spark counted them in the old calendar: Julian before 1582-10-15.
 
 A footer determines the calendar, as Spark reads it (`DataSourceUtils.datetimeRebaseSpec`): a writer's version before
 3.0.0 (3.1.0 for times of 96 bits), or the key `org.apache.spark.legacyDateTime` (`legacyINT96`), is the old one, and
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..clocks import utc_now
 from ..errors import UnsupportedError
 from .columns import leaf_types, list_parts
 from .conform import null_mask
@@ -162,7 +163,7 @@ def _offsets(micros: _Days, zone: ZoneInfo) -> _Days:
 
 def _standard(zone: ZoneInfo) -> int:
     """The zone's offset of today without summer time, in microseconds: the smaller one of a year."""
-    now = datetime.now(UTC)
+    now = utc_now()
     offsets = [(now + timedelta(days=91 * quarter)).astimezone(zone).utcoffset() for quarter in range(4)]
     return min(offset // timedelta(microseconds=1) for offset in offsets if offset is not None)
 

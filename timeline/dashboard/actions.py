@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from ..clocks import clock_ms
 from ..errors import UsageError
 from ..event_log import get_logger
 from ..service.access import Access
@@ -98,7 +99,7 @@ class OrderRunner:
         """Starts a command, and waits at most `wait_s` for its end. BusyError: one is running on this table."""
         if path in self._running:
             raise BusyError(f"{self._ordered[path][-1].command} has not ended yet")
-        one = Ordered(order=order, command=shown(words), by=by, began_s=time.time())
+        one = Ordered(order=order, command=shown(words), by=by, began_s=clock_ms() / 1000)
         self._ordered.setdefault(path, deque(maxlen=_KEPT)).append(one)
         _log.info(
             "action ordered", table=path, action=order.name.value, instant=order.instant, by=by, command=one.command
@@ -193,7 +194,7 @@ class ActionApp:
                 given, is_page = own_parameters(both, "instant"), False
             case _:
                 raise Refused(404, "Not found")
-        if reason := self._access.order_refusal(headers_of(scope), given.get(PROOF, ""), time.time()):
+        if reason := self._access.order_refusal(headers_of(scope), given.get(PROOF, ""), clock_ms() / 1000):
             raise Refused(403, reason)
         done = await self._run(Order.parse(order, given.get("instant") or None), named(name), _who(scope))
         if is_page:

@@ -13,7 +13,6 @@ A visitor without the token gets only the form for the token. The label of metri
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC
 from urllib.parse import unquote
@@ -24,6 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from ..clocks import clock_ms
 from ..errors import PhantombaseError, UsageError
 from ..report.overview import Word
 from ..service.access import COOKIE, SESSION_S, Access
@@ -156,7 +156,7 @@ class LoginApp:
             if not self._access.is_token(given.get("token", "").strip()):
                 await send_bytes(send, login_page(wrong=True).encode(), HTML, POLICY, status=403)
                 return
-            cookie = f"{COOKIE}={self._access.session(time.time())}; HttpOnly; SameSite=Strict; Path=/; "
+            cookie = f"{COOKIE}={self._access.session(clock_ms() / 1000)}; HttpOnly; SameSite=Strict; Path=/; "
             set_cookie = (b"set-cookie", f"{cookie}Max-Age={SESSION_S}".encode())
             await send_text(send, 303, "welcome", [(b"location", b"/"), set_cookie])
         elif method not in ("GET", "HEAD"):

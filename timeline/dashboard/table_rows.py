@@ -72,7 +72,9 @@ def _activity(state: ServedState, pending: Sequence[PendingReport], clock: Clock
         seconds_since_compaction=done_s[-1] if done_s else None,
         pending_compactions=len(merges),
         oldest_pending_s=clock.oldest(one.instant for one in merges),
-        utc_offset_s=round((clock.now - datetime.now(UTC).replace(tzinfo=None)).total_seconds()),
+        utc_offset_s=round(
+            (clock.now - datetime.fromtimestamp(clock.now_ms / 1000, UTC).replace(tzinfo=None)).total_seconds()
+        ),
         active_instants=len(timeline.instants),
         timeline_start=timeline.start or None,
         pending_instants=len(pending),
@@ -243,7 +245,7 @@ class TableRows:
             served.name, table, held.state, self._slo_of(path), lambda: self._about(table, whole), whole=whole
         )
         if found.debt is not None:
-            self.trends.add(path, time.time(), found.debt)
+            self.trends.add(path, clock_ms() / 1000, found.debt)
         if found.details is not None:
             found = replace(found, details=replace(found.details, trend=self.trends.of(path)))
         return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from ..clocks import TORN_AGAIN, retries
 from ..codec.avro_container import NAMESPACE, STRING, optional, read_record, record_of, required, root_record
 from ..errors import MalformedError, MissingFileError
 from ..format.commit_metadata import CommitMetadata, decode_summary
@@ -69,7 +69,6 @@ def of_instants(files: StateFiles, instants: Iterable[Instant]) -> list[StateFil
 
 
 P = TypeVar("P")
-_TORN_PAUSES_S = (0.02, 0.1, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +100,14 @@ class InstantFiles:
 
     def _decoded(self, instant: Instant, decode: Callable[[bytes, str], CommitMetadata]) -> CommitMetadata:
         path, storage = self.path(instant), self.storage
-        for pause_s in _TORN_PAUSES_S:
+        for is_last in retries(TORN_AGAIN):
             try:
                 return decode(storage.read(path), path)
-            except MalformedError:
-                time.sleep(pause_s)
+            except MalformedError as error:
+                if is_last:
+                    raise error.advising(_torn_todo(instant)) from error
                 storage = without_snapshot(storage)
-        try:
-            return decode(storage.read(path), path)
-        except MalformedError as error:
-            raise error.advising(_torn_todo(instant)) from error
+        raise AssertionError("the last try raises")
 
     def recorded(self, instant: Instant) -> CommitMetadata | None:
         """The metadata of a completed write; None for an empty file of a commit or delta commit, as old Flink jobs

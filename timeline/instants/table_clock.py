@@ -58,7 +58,7 @@ class TableClock:
         return self.options.zone(utc_timezone=self.config.utc_timezone)
 
     def now(self) -> datetime:
-        return datetime.now(self._zone).replace(tzinfo=None)
+        return self.local(clock_ms())
 
     def local(self, milliseconds: int) -> datetime:
         """A time, given in milliseconds since the epoch, as date and time of day in the zone."""

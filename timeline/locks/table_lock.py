@@ -260,7 +260,7 @@ def contenders(lock: ZooKeeperLock) -> list[tuple[str, float]]:
                 data, stat = call(client.get_async, f"{lock.folder}/{name}")
             except NoNodeError:  # removed since the listing
                 continue
-            found.append((data.decode(errors="replace"), max(0.0, time.time() - stat.created)))
+            found.append((data.decode(errors="replace"), max(0.0, clock_ms() / 1000 - stat.created)))
     except NoNodeError:  # no process has used this lock yet
         return []
     except (KazooException, client.handler.timeout_exception) as error:

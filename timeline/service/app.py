@@ -13,6 +13,7 @@ import time
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
+from ..clocks import clock_ms
 from ..errors import UsageError
 from ..storage.folders import HOODIE
 from .access import Access
@@ -217,7 +218,7 @@ class ServiceApp:
             return of_hudi
         if self._pages is None:
             raise Refused(404, "Not found")
-        if self._access.may_look(given, time.time()):
+        if self._access.may_look(given, clock_ms() / 1000):
             return self._pages
         if self._login is None:
             raise Refused(401, "this needs the token")

@@ -10,8 +10,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,7 +23,7 @@ import pyarrow as pa
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from ..clocks import Stopwatch
+from ..clocks import READ_AGAIN, Stopwatch, retries
 from ..errors import UsageError
 from ..ranges import Span, open_ranges
 from .object_url import AZURE, GCS, S3, Cloud, ObjectUrl
@@ -46,7 +44,6 @@ _GAP_BYTES = 256 << 10
 _PART_BYTES = 16 << 20
 """Up to this size an object is put by one request; a larger one takes two requests more than it has parts."""
 _PARTS_AT_ONCE = 2
-_PAUSES_S = (0.2, 1.0)
 """Pauses between tries of a request that was refused, or answered with another number of bytes."""
 _BYTES_MAX = 5 << 30
 """The most that one UploadPartCopy copies."""
@@ -160,7 +157,7 @@ def _fetch(store: Any, key: str, translated: Translated, spans: Sequence[Span]) 
 def _asked(ask: Callable[[], Any], expected: int | list[int]) -> Any:
     """An answer of the expected length, or lengths. obstore accepts a part of a range as all of it, and does not retry
     after such an answer. BaseError, OSError: those of the last try."""
-    for pause_s in (*_PAUSES_S, None):
+    for is_last in retries(READ_AGAIN):
         try:
             data = ask()
             found = len(data) if isinstance(expected, int) else [len(one) for one in data]
@@ -170,9 +167,8 @@ def _asked(ask: Callable[[], Any], expected: int | list[int]) -> Any:
         except (FileNotFoundError, PermissionDeniedError, UnauthenticatedError):
             raise
         except (BaseError, OSError):
-            if pause_s is None:
+            if is_last:
                 raise
-            time.sleep(pause_s * random.uniform(1, 1.5))
     raise AssertionError("the last try raises")
 
 

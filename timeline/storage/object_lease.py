@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from typing import Any
 import obstore
 from obstore.exceptions import BaseError
 
-from ..clocks import Stopwatch, clock_ms, in_background, tries
+from ..clocks import LEASE_AGAIN, Stopwatch, clock_ms, in_background, retries, tries
 from ..errors import LockError
 from ..event_log import get_logger
 from .object_clients import Clients, version
@@ -37,7 +36,6 @@ LEFT_S = 1.0
 _DRIFT_MS = 500
 """The difference of clocks that Hudi allows."""
 _POLL_S = 0.1, 1.0
-_PAUSES_S = (0.1, 0.4, 1.6)
 """Pauses between tries to change a lease that this process still holds."""
 
 _GIVEN_BACK_MAX = 1000
@@ -147,7 +145,7 @@ class _Lease:
     def _put(self, lock: dict[str, Any], mode: Any) -> bool:
         """Puts the lock object; whether it is there now. Sets `lost` only where the outcome is known."""
         data = json.dumps(lock, separators=(",", ":")).encode()
-        for pause_s in _PAUSES_S:
+        for _ in retries(LEASE_AGAIN):
             try:
                 self._version = version(
                     obstore.put(self._clients.once, self._key, data, mode=mode, use_multipart=False)
@@ -163,5 +161,4 @@ class _Lease:
                     self.lost = True
                     return False
                 mode = found  # still this process's own: the put had no effect
-            time.sleep(pause_s)
         return False

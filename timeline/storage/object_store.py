@@ -11,8 +11,6 @@ reports that no such object exists. Hadoop marks an empty folder of another stor
 
 from __future__ import annotations
 
-import random
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -29,6 +27,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from ..clocks import COPY_ENDS, PUT_AGAIN, retries
 from ..errors import LockError, MissingFileError, StorageError
 from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock
 from .object_clients import Clients, Upload, open_clients, open_object
@@ -61,10 +60,7 @@ def is_directory(error: BaseException | None) -> bool:
 PUT_ID = "putid"
 """The metadata with the unique id of a put."""
 
-_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Between tries of a write whose outcome is unknown, or that was throttled; each lengthened at random by up to half."""
-_LATER_S = (5.0,) * 120
-"""Pauses while a copy continues after its answer."""
 _DELETED_AT_ONCE = 1000
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
@@ -186,7 +182,7 @@ class ObjectStorage:
         """`put_if_absent` without `ensure_promises`."""
         key, mine = self.key(path), uuid.uuid4().hex
         once = self.clients.once
-        for pause_s in _PAUSES_S:
+        for _ in retries(PUT_AGAIN):
             try:
                 obstore.put(once, key, data, mode="create", use_multipart=False, attributes={PUT_ID: mine})
                 return True
@@ -194,10 +190,8 @@ class ObjectStorage:
                 self._raise_final(error, path)
                 failure = error
             # "Already there" may be this put after a lost answer; after a conflict (409) there may be no object.
-            try:
+            with suppress(MissingFileError):
                 return self.put_id(path) == mine
-            except MissingFileError:
-                time.sleep(pause_s * random.uniform(1, 1.5))
         raise self._unknown("whether an object was put is not known", path, failure)
 
     def put_id(self, path: str) -> str | None:
@@ -216,7 +210,7 @@ class ObjectStorage:
     def copy_if_absent(self, source: str, target: str) -> bool:
         """`place` without `ensure_promises`. A copy cannot carry an id: a lost answer is an error."""
         doubt: Exception | None = None
-        for pause_s in _PAUSES_S:
+        for _ in retries(PUT_AGAIN):
             try:
                 obstore.copy(self.clients.copying, self.key(source), self.key(target), overwrite=False)
                 return self._copied(source, target)
@@ -230,7 +224,6 @@ class ObjectStorage:
                 if doubt is None:
                     return False
                 break
-            time.sleep(pause_s * random.uniform(1, 1.5))
         raise self._unknown("whether a file was placed is not known", target, doubt or failure)
 
     def _copied(self, source: str, target: str) -> bool:
@@ -238,11 +231,10 @@ class ObjectStorage:
         if not self.clients.cloud.copies_later:
             return True
         whole = self.find(source)
-        for pause_s in (*_PAUSES_S, *_LATER_S):
+        for _ in retries(COPY_ENDS):
             found = self.find(target)
             if whole is not None and found is not None and found.size == whole.size:
                 return True
-            time.sleep(pause_s)
         raise StorageError(
             "a copy within the store does not end", path=f"{self.base_path}/{target}", todo="Run again later."
         )

@@ -254,7 +254,7 @@ def after_commit(
 def remove_leftovers(table: Table) -> None:
     """Removes markers and staged files of finished and dead writes. After an error the next write tries again."""
     try:
-        remove_old(table.storage, round(time.time() * 1000))
+        remove_old(table.storage, clock_ms())
         remove_left_behind(table)
     except PhantombaseError as error:
         _log.warning("clean_up_failed", error=str(error))

@@ -11,7 +11,6 @@ written once and mapped by its reader.
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
@@ -136,7 +136,7 @@ class Spool:
     @staticmethod
     def new(storage: Storage) -> Spool:
         """A spool with a folder of its own, which is made with the first piece."""
-        return Spool(storage, f"{ROWS}/{round(time.time() * 1000)}-{uuid.uuid4().hex}")
+        return Spool(storage, f"{ROWS}/{clock_ms()}-{uuid.uuid4().hex}")
 
     def put(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
         """The pieces with references as payloads. When the iterator is exhausted, all payloads are written."""

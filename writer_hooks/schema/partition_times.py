@@ -1,4 +1,4 @@
-"""Partition values of the TIMESTAMP key generator: points in time, formatted by a pattern (pure, vectorised).
+"""Partition values of the TIMESTAMP key generator: points in time, formatted by a pattern (vectorised).
 
 The options are in hoodie.properties, under names that begin with `hoodie.keygen.timebased.`:
 
@@ -21,13 +21,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phantombase.timeline.clocks import utc_now
 from phantombase.timeline.errors import UnsupportedError, UsageError
 
 PREFIX = "hoodie.keygen.timebased."
@@ -247,7 +247,7 @@ class PartitionTimes:
 
 def _of_two_digits(year: pa.Int64Array) -> pa.Int64Array:
     """The year that Joda reads from two digits: from 80 years before the current one to 19 years after it."""
-    first = datetime.now(UTC).year - 80
+    first = utc_now().year - 80
     after = pc.subtract(year, first % 100)
     return pc.add(first, pc.if_else(pc.less(after, 0), pc.add(after, 100), after))
 

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from phantombase.timeline import clocks
+from phantombase.timeline.clocks import Retry
 from phantombase.timeline.errors import ClockError, LockError
 from phantombase.timeline.storage import object_lease, server_clock
 from phantombase.timeline.storage.contract import Storage
@@ -31,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def storage(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> ObjectStorage:
     """With leases that are renewed often."""
-    monkeypatch.setattr(object_lease, "_PAUSES_S", (0.0,) * 3)
+    monkeypatch.setattr(object_lease, "LEASE_AGAIN", Retry((0.0,) * 3))
     monkeypatch.setattr(object_lease, "RENEW_S", 0.02)
     found = ObjectStorage(f"s3://{s3.new_bucket()}/t")
     probe(found)

@@ -20,7 +20,7 @@ import pyarrow.parquet
 import pytest
 from obstore.exceptions import GenericError
 
-from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.clocks import Retry, clock_ms
 from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, readable
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, StorageLock, table_lock
@@ -315,7 +315,7 @@ def test_a_range_that_is_answered_with_other_bytes(
     storage.put_if_absent("x", out.getvalue())
     monkeypatch.setattr(object_clients, "_WHOLE_BYTES", 1000)
     monkeypatch.setattr(object_clients, "_END_BYTES", 10_000)
-    monkeypatch.setattr(object_clients, "_PAUSES_S", (0, 0))
+    monkeypatch.setattr(object_clients, "READ_AGAIN", Retry((0, 0)))
     left, real = [times], obstore.get_ranges
 
     def odd(*given: Any, **named: Any) -> Any:
@@ -612,7 +612,7 @@ class TestAzure(OnAnotherStore):
 
         monkeypatch.setattr(obstore, "copy", begins)
         monkeypatch.setattr(time, "sleep", passes)
-        monkeypatch.setattr(object_store, "_LATER_S", (0.0,))
+        monkeypatch.setattr(object_store, "COPY_ENDS", Retry((0.0,) * 7))
         if ends:
             assert storage.place("staged", "placed")
             assert storage.read("placed") == b"bytes"

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +23,6 @@ from phantombase.compactor_daemon.cli.main import main
 from phantombase.compactor_daemon.daemon import served_table
 from phantombase.compactor_daemon.daemon.served_table import TableOnStorage
 from phantombase.timeline.errors import AttemptDeadError
-from phantombase.timeline.instants import table_clock
 from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.locks import table_lock as lock
 from phantombase.timeline.locks import zookeeper_lock
@@ -64,15 +62,8 @@ def _patched(*modules: Any) -> tuple[Any, ...]:
 
 def _shift_clock(switches: Switches) -> None:
     real = time.time
-
-    class Shifted(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> Any:
-            return datetime.now(tz) + timedelta(seconds=switches.clock_s)
-
-    (clock, tables) = _patched(time, table_clock)
+    (clock,) = _patched(time)
     clock.time = lambda: real() + switches.clock_s
-    tables.datetime = Shifted
 
 
 class _Disk(io.FileIO):

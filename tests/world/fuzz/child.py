@@ -18,6 +18,7 @@ import traceback
 from pathlib import Path
 from random import Random
 
+from phantombase.timeline.clocks import Retry
 from phantombase.timeline.instants import instant_files
 from tests.world.fuzz.case import build, make_case
 from tests.world.fuzz.exercise import exercise
@@ -67,7 +68,7 @@ def main(pristine: str, seed: str, first: str, end: str) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Nothing is being written by anybody here, and nothing has to survive a power cut.
-    setattr(instant_files, "_TORN_PAUSES_S", ())  # noqa: B010
+    setattr(instant_files, "TORN_AGAIN", Retry(()))  # noqa: B010
     setattr(os, "fsync", lambda _: None)  # noqa: B010
     scratch = Path(pristine).parent / f"cases-{os.getpid()}"
     scratch.mkdir()

@@ -259,7 +259,7 @@ def test_it_never_takes_effect(url: str, monkeypatch: pytest.MonkeyPatch) -> Non
     (pending,) = Table.open(url).load_timeline().pending_delta_commits
     trips(rows((2, 3, 3.0)), 9).upsert(url)
     assert Table.open(url).load_timeline().pending_delta_commits == (pending,)
-    monkeypatch.setattr("phantombase.writer_hooks.write.write.storage_ms", lambda s: storage_ms(s) + 125_000)
+    monkeypatch.setattr("phantombase.compactor_daemon.undo.dead_writers.storage_ms", lambda s: storage_ms(s) + 125_000)
     trips(rows((3, 4, 4.0)), 9).upsert(url)
     assert Table.open(url).load_timeline().pending_delta_commits == ()
     assert fares(url) == {"k0001": 1.0, "k0002": 3.0, "k0003": 4.0}

@@ -55,7 +55,7 @@ GROUND: tuple[Mutant, ...] = (
     # Staged files.
     ("timeline/storage/object_store", "return self.put_id(path) == mine", "return False", "object_store"),
     ("timeline/storage/object_store", "return self.put_id(path) == mine", "return True", "object_store"),
-    ("timeline/storage/object_store", "            except MissingFileError:\n                time.sleep(pause_s * random.uniform(1, 1.5))", "            except MissingFileError:\n                return False", "object_store"),
+    ("timeline/storage/object_store", "            with suppress(MissingFileError):\n                return self.put_id(path) == mine\n", "            try:\n                return self.put_id(path) == mine\n            except MissingFileError:\n                return False\n", "object_store"),
     ("timeline/storage/object_store", "                if doubt is None:\n", "                if True:\n", "object_store"),
     ("timeline/storage/object_store", "failure = doubt = error", "failure = error", "object_store"),
     ("timeline/storage/object_store", "        ensure_promises(self)\n        return self.put_with_id", "        return self.put_with_id", "object_store"),
@@ -250,7 +250,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/table/schema_finder", "    if not files.config.create_schema:\n", "    if False:\n", "table"),
     ("timeline/instants/instant_files", "i.requested_time == only and i.action in (\"commit\", \"deltacommit\")", "i.requested_time == only and i.action == \"commit\"", "table"),
     ("timeline/instants/instant_files", "(i := self.config.layout.parse(n)) and i.completed]", "(i := self.config.layout.parse(n))]", "table"),
-    ("timeline/instants/instant_files", "            except MalformedError:\n                time.sleep(pause_s)\n", "            except ZeroDivisionError:\n                time.sleep(pause_s)\n", "table"),
+    ("timeline/instants/instant_files", "                if is_last:\n                    raise error.advising(", "                if True:\n                    raise error.advising(", "table"),
     ("timeline/instants/table_clock", "if instant.completed and instant.completion_time is None and", "if instant.completed and instant.completion_time is not None and", "table"),
     ("timeline/instants/table_clock", "            instant.requested_time: self.clock.moment(modified_ms)\n", "            instant.requested_time: instant.requested_time\n", "table"),
     ("timeline/table/table", "return replace(self, storage=storage, config=_supported(storage, reading=self.reading))", "return Table(storage, _supported(storage, reading=self.reading), clock=self.clock)", "table"),
