@@ -65,11 +65,9 @@ def pending_clusterings(table: Table, timeline: Timeline) -> tuple[PendingCluste
 def planned_clustering(table: Table, instant: Instant) -> PendingClustering | None:
     """The plan of a replace commit, pending or completed; None: not a clustering of phantombase, or its plan was
     removed. MalformedError: it cannot be read."""
-    requested = instant.at(State.REQUESTED)
-    if instant.completed:
-        requested = replace(requested, action=table.layout.pending_clustering)
-    plan = table.files.plan_there(requested, decode_cluster_plan)
-    return None if plan is None else PendingClustering(requested=requested, plan=plan)
+    named = replace(instant, action=table.layout.pending_clustering) if instant.completed else instant
+    plan = table.files.plan_there(named, decode_cluster_plan)
+    return None if plan is None else PendingClustering(requested=named.at(State.REQUESTED), plan=plan)
 
 
 def inflight_content(table: Table, completion: str | None) -> bytes:

@@ -203,16 +203,15 @@ class Torn:
         if not begun and (action == "logcompaction" or (action == "compaction" and not self.size)):
             return f"Cancel the plan: compactor-daemon unschedule TABLE {self.time}. {restore}"
         inflight = f"{self.path.removesuffix('requested')}inflight"
-        return _WAYS_OUT.get((self.name, begun), f"If you have a copy, {_RESTORE}").format(
-            path=self.path, inflight=inflight
-        )
+        way = None if self.instant.completed else _WAYS_OUT.get((self.name, begun))
+        return (way or f"If you have a copy, {_RESTORE}").format(path=self.path, inflight=inflight)
 
     def error(self, begun: str = "") -> MalformedError:
         """The error for who needs the plan. `begun`: what shows that a process began to execute it."""
-        state = "" if self.instant.action in MERGES else " that is pending"
-        state = " that has begun" if self.has_begun or begun else state
+        state = "has begun" if self.has_begun or begun else "is pending"
+        state = "is completed" if self.instant.completed else state
         return MalformedError(
-            f"the plan of a {self.name}{state} {'is gone' if self.size is None else 'cannot be read'}",
+            f"the plan of a {self.name} that {state} {'is gone' if self.size is None else 'cannot be read'}",
             path=self.path,
             instant=self.time,
             found=begun or self.reason,
@@ -237,7 +236,7 @@ _WAYS_OUT = {
     ("rollback", True): "Hudi ignores it for ever. Stop all processes that roll back or restore, then remove "
     "{inflight} by hand, and {path} if it exists. The write to undo is still pending; it is rolled back later.",
 }
-"""By what the plan is of, and whether it has begun."""
+"""By what the pending plan is of, and whether it has begun."""
 
 
 def _torn_todo(completed: Instant) -> str:

@@ -5,6 +5,7 @@ Meanwhile its inputs change, or its plan is taken back.
 
 from __future__ import annotations
 
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from tests.support.archived_tables import (
     begin,
     built_upon,
     cluster,
+    clustered,
     forget_heartbeats,
     one_row,
     overwrite,
@@ -375,6 +377,27 @@ def test_what_it_keeps_out_names_the_way_out(name: str, tmp_path: Path) -> None:
         schedule_compaction(open_table(path), LOCK)
     with pytest.raises(MalformedError, match="cluster TABLE --cancel"):
         clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
+
+
+@one_of("version", 9, 6)
+def test_a_torn_plan_that_was_executed_is_not_for_cancel(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    before, instant = max(open_table(path).load_timeline().completed_writes), clustered(path)
+    (plan,) = (path / ".hoodie").rglob(f"{instant}.*.requested")
+    plan.write_bytes(TORN)
+    with pytest.raises(MalformedError, match=r"is completed cannot be read.*restore the table to an instant before"):
+        roll_back_newest(open_table(path), LOCK, instant)
+    pending = shutil.copytree(path, tmp_path / "pending")
+    for done in (pending / ".hoodie").rglob(f"{instant}*.replacecommit"):
+        done.unlink()
+    with pytest.raises(MalformedError, match=r"has begun cannot be read.*restore the table to an instant before it"):
+        upsert(pending, one_row("k1", 50))
+    for copy in (path, pending):
+        restore_table(open_table(copy), LOCK, before)
+        assert read_rows(copy) == rows
+        upsert(copy, one_row("k1", 50))
+        assert read_rows(copy) == rows | {"k1": (50, 50.0)}
 
 
 @one_of("version", 6, 9)

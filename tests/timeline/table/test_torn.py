@@ -9,6 +9,7 @@ import pytest
 from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.rollback_plan import RestorePlan, encode_restore_plan
+from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.reserved_times import has_tombstone
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.storage.contract import Storage
@@ -122,3 +123,13 @@ def test_one_that_is_gone_or_is_an_overwrite_is_not_torn(action: str, tmp_path: 
     plan.rename(plan.with_name(plan.name.replace(".requested", ".inflight")))
     assert torn_plans(table, timeline, action) == ()
     assert torn_plans(table, table.load_timeline(), action) == ()
+
+
+@pytest.mark.parametrize("action", ["clean", "rollback", "clustering", "compaction"])
+def test_the_plan_of_what_is_completed_comes_from_a_copy(action: str) -> None:
+    """Nothing may be removed: a completed clean says which states are no more."""
+    done = Instant(requested_time="20260101000000000", action=action, state=State.COMPLETED)
+    error = Torn(instant=done, path=f"20260101000000000.{action}.requested", reason="cut", size=0).error()
+    assert "is completed cannot be read" in error.what
+    assert error.todo is not None
+    assert error.todo.startswith("If you have a copy, restore the file")
