@@ -142,7 +142,12 @@ class InstantFiles:
         """The plan of a compaction or log compaction, pending or completed. MissingFileError: the plan does not exist.
         MalformedError: it cannot be read; the error says what to do."""
         requested = self.requested_merge(instant)
-        return replace(self.needed_plan(requested, decode_plan), action=requested.action)
+        found = self.plan(requested, decode_plan)
+        if isinstance(found, Torn):
+            there = load_state_files(self.storage, self.config).files(requested)
+            state = max((one.instant.state for one in there), default=State.REQUESTED)
+            raise replace(found, instant=replace(requested, state=state)).error()
+        return replace(found, action=requested.action)
 
     def needed_plan(self, instant: Instant, decode: Callable[[bytes, str], P]) -> P:
         """As `plan`. MalformedError: it is torn."""

@@ -133,3 +133,15 @@ def test_the_plan_of_what_is_completed_comes_from_a_copy(action: str) -> None:
     assert "is completed cannot be read" in error.what
     assert error.todo is not None
     assert error.todo.startswith("If you have a copy, restore the file")
+
+
+@pytest.mark.parametrize("name", ["v9_plain", deep("v6_plain")])
+def test_only_a_plan_that_has_not_begun_is_for_unschedule(name: str, tmp_path: Path) -> None:
+    table, plan = left(name, "compaction", b"", tmp_path)
+    time = plan.name.partition(".")[0]
+    states = [("is pending", "unschedule"), ("has begun", "If you have a copy"), ("is completed", "If you have a copy")]
+    for state, way in states:
+        with pytest.raises(MalformedError, match=f"{state} cannot be read.*{way}"):
+            table.compaction_plan(time)
+        done = plan.with_name(f"{time}_{time}.commit" if name == "v9_plain" else f"{time}.commit")
+        (done if state == "has begun" else plan.with_name(f"{time}.compaction.inflight")).touch()
