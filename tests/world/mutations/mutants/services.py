@@ -284,7 +284,7 @@ RESTORING: tuple[Mutant, ...] = (
     (_REFUSALS, "if by_name and time in undone}", "if False}", "undo/left_out"),
     ("timeline/table/traces", "        if one.instant.completed:\n            table.storage.delete(one.path)\n", "        pass\n", "undo/restore"),
     ("timeline/table/traces", "    table.storage.delete_all([join(partition, name) for partition, name in plan.doomed])\n", "", _RESTORING_TESTS),
-    ("timeline/table/traces", "made = (revoke(table, slice_, target) for", "made = (None for", _RESTORING_TESTS),
+    ("timeline/table/traces", "made = (revoke(table, slice_, target) for", "made = (None for", "undo/undo_pending"),
     (_UNDO, "                if goes and write not in times and timeline.is_committed(write):", "                if False:", _RESTORING_TESTS),
     (_UNDO, "                if not goes and write in times:", "                if False:", _RESTORING_TESTS),
     ("timeline/table/traces", "[*map(table.instant_path, late), *(f.path for f in pending)]", "[f.path for f in pending]", "late"),
