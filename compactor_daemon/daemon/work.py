@@ -118,7 +118,7 @@ class RunningWork:
             return
         try:
             self.served.failed(self.instant, error)
-        except PhantombaseError as unkept:
+        except Exception as unkept:
             _log.warning("failure_not_recorded", error=str(unkept))
 
 

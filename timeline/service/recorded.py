@@ -195,7 +195,10 @@ def _read(table: Table, instant: Instant) -> Recorded:
         return Recorded(partitions=frozenset(groups), planned={} if plan.merges_logs else groups, plan=plan)
     path = table.instant_path(_source(instant))
     if instant.is_write:
-        return Recorded(clustered=frozenset(pending_clustering_file_groups(table.storage.read(path), path)))
+        clustered = table.files.plan_there(instant, pending_clustering_file_groups)
+        if clustered is None:
+            raise MissingFileError("the plan of a pending write is gone", path=path, instant=instant.requested_time)
+        return Recorded(clustered=frozenset(clustered))
     try:
         if instant.action == "clean":
             clean = decode_clean_plan(table.storage.read(path), path)

@@ -29,6 +29,7 @@ from phantombase.timeline.errors import ConflictError, MalformedError, MissingFi
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.reserved_times import has_tombstone
 from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import Operation
@@ -377,6 +378,8 @@ def test_what_it_keeps_out_names_the_way_out(name: str, tmp_path: Path) -> None:
         schedule_compaction(open_table(path), LOCK)
     with pytest.raises(MalformedError, match="cluster TABLE --cancel"):
         clean_table(open_table(path), CleanOptions(retain=1, floor_s=0), LOCK)
+    with pytest.raises(MalformedError, match="cluster TABLE --cancel"):
+        load_state(open_table(path), None)
 
 
 @one_of("version", 9, 6)

@@ -907,3 +907,14 @@ def test_a_disk_that_takes_a_part_of_a_line_ends_the_record(
         recorder.event(Stopped(how=Stop.FINISH), Moment(now_ms=1, epoch_ms=2))
     assert tmp_path.joinpath("half").read_bytes() == whole + b'{"at": '
     assert caplog.text.count("events_not_recorded") == 1
+
+
+def test_a_failure_that_cannot_be_recorded_frees_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the error of the record is: else the daemon would wait for this work for ever."""
+    table = FakeTable("a", "1", "2")
+    table.work = Mock(side_effect=[StorageError("no space"), None])
+    monkeypatch.setattr(table, "failed", Mock(side_effect=OSError("no space")))
+    running = Running(daemon_of(table))
+    running.thread.join(20)
+    assert running.summary is not None
+    assert len(running.summary.done) == len(running.summary.failed) == 1
