@@ -101,10 +101,11 @@ def cancel_unreadable_attempt(
         finals = _finals(table, instant)
         if dry_run:
             return TakenBack(attempt=number, files=finals)
+        staged = staged_files(storage, instant, STAGED_ENDINGS)  # once it is revoked, the next attempt may stage others
         storage.delete_all(finals)
         forget(table, instant)
         revoke_decision(storage, instant, number, "its record cannot be read", process_name())
-        storage.delete_all(staged_files(storage, instant, STAGED_ENDINGS))
+        storage.delete_all(staged)
         _log.warning("unreadable_decision_cancelled", instant=instant, attempt=number, files=finals)
         return TakenBack(attempt=number, files=finals)
 

@@ -118,6 +118,25 @@ def placed(table: Table, instant: str) -> CommitDecision:
     return decision
 
 
+def test_what_the_next_attempt_has_staged_stays(path: Path) -> None:
+    """It opens as soon as the decision is revoked, and takes no lock."""
+    instant, opened = planned(path), list[Path]()
+    damage(path, instant)
+
+    def opens(call: Call) -> object:
+        done = call.do()
+        if call.name == "put_if_absent" and call.path.endswith("/revoked"):
+            attempt, _, _ = staged(open_table(path), instant)
+            opened.extend((path / attempt_folder(instant, attempt.number)).iterdir())
+        return done
+
+    take_back(open_table(path, HookedStorage(LocalStorage(str(path)), opens)), instant, LOCK)
+    assert len(opened) > 2
+    assert all(file.exists() for file in opened)
+    assert compact(path) == [instant]
+    assert read_rows(path) == ROWS
+
+
 def test_files_that_a_lost_decision_placed_lose_their_names(path: Path) -> None:
     """Before the next attempt's get theirs: a reader never finds two base files of an instant."""
     instant = planned(path)

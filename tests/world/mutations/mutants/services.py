@@ -363,6 +363,7 @@ RESTORING: tuple[Mutant, ...] = (
     (_TORN, "            regardless(table).storage.set_modified(", "            table.storage.set_modified(", _TORN_TESTS),
     (_TORN, "            regardless(table).storage.set_modified(", "            print(", _TORN_TESTS),
     (_TORN, "    if dry_run:\n        return done\n", "    if False:\n        return done\n", _TORN_TESTS),
+    (_TORN, "delete_all(staged)", "delete_all(staged_files(storage, instant, STAGED_ENDINGS))", "unreadable_records"),
 )  # fmt: skip
 # Taking a plan back.
 
