@@ -86,10 +86,11 @@ def _torn(table: Table, instant: str) -> Torn | None:
     torn = table.files.plan(table.files.requested_merge(instant), decode_plan)
     if not isinstance(torn, Torn):
         return None
+    if table.storage.find(inflight_path(table, instant)) is not None:
+        torn = replace(torn, instant=torn.instant.at(State.INFLIGHT))
     if torn.size and torn.instant.action == "compaction":
         raise torn.error()
-    begun = table.storage.find(inflight_path(table, instant)) is not None
-    return replace(torn, instant=torn.instant.at(State.INFLIGHT)) if begun else torn
+    return torn
 
 
 def _refuse_begun(table: Table, torn: Torn, options: AttemptOptions) -> CompactionPlan:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError, MalformedError, PhantombaseError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.rollback_plan import RestorePlan, encode_restore_plan
@@ -135,13 +136,20 @@ def test_the_plan_of_what_is_completed_comes_from_a_copy(action: str) -> None:
     assert error.todo.startswith("If you have a copy, restore the file")
 
 
-@pytest.mark.parametrize("name", ["v9_plain", deep("v6_plain")])
-def test_only_a_plan_that_has_not_begun_is_for_unschedule(name: str, tmp_path: Path) -> None:
-    table, plan = left(name, "compaction", b"", tmp_path)
+@pytest.mark.parametrize(("name", "data"), [("v9_plain", b""), ("v9_plain", CUT), deep("v6_plain", b"")])
+def test_only_a_plan_that_has_not_begun_is_for_unschedule(name: str, data: bytes, tmp_path: Path) -> None:
+    table, plan = left(name, "compaction", data, tmp_path)
     time = plan.name.partition(".")[0]
-    states = [("is pending", "unschedule"), ("has begun", "If you have a copy"), ("is completed", "If you have a copy")]
+    states = [
+        ("is pending", "If you have a copy" if data else "unschedule"),
+        ("has begun", "If you have a copy"),
+        ("is completed", "If you have a copy"),
+    ]
     for state, way in states:
         with pytest.raises(MalformedError, match=f"{state} cannot be read.*{way}"):
             table.compaction_plan(time)
+        if state == "has begun":
+            with pytest.raises(MalformedError, match="has begun cannot be read"):
+                unschedule(table, time, LOCK)
         done = plan.with_name(f"{time}_{time}.commit" if name == "v9_plain" else f"{time}.commit")
         (done if state == "has begun" else plan.with_name(f"{time}.compaction.inflight")).touch()

@@ -388,7 +388,7 @@ UNSCHEDULING: tuple[Mutant, ...] = (
     # Plans that cannot be read, or share a file group.
     ("compactor_daemon/undo/unschedule", ", prevails=instant)", ")", "stuck"),
     ("compactor_daemon/undo/unschedule", "    if refused is not None:\n", "    if False:\n", "stuck"),
-    ("compactor_daemon/undo/unschedule", "torn.instant.at(State.INFLIGHT)) if begun else torn", "torn.instant.at(State.INFLIGHT)) if False else torn", "stuck"),
+    ("compactor_daemon/undo/unschedule", "        torn = replace(torn, instant=torn.instant.at(State.INFLIGHT))\n", "        pass\n", "stuck"),
     ("compactor_daemon/undo/unschedule", "        _refuse_written(table, torn.time, torn.path)\n", "        pass\n", "stuck"),
     ("compactor_daemon/undo/unschedule", "path)\n    refuse_touched(table, torn.time, plan, options)\n", "path)\n", "stuck"),
     ("compactor_daemon/undo/unschedule", "if torn.size and torn.instant.action", "if False and torn.instant.action", "stuck"),
