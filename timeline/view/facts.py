@@ -228,7 +228,8 @@ class FactLoader:
         )
 
     def left_out(self, timeline: Timeline) -> dict[str, dict[GroupKey, str]]:
-        """The planned file groups that each completed compaction left out, with the instants that replaced them."""
+        """The planned file groups that each completed compaction left out, with the instants that replaced them.
+        Errors of `compaction_plan`."""
         replaced, found = self.replaced_groups(timeline), dict[str, dict[GroupKey, str]]()
         for done in timeline.completed if replaced else ():
             if done.family == "commit" and (metadata := self.files.commit_metadata(done)).compacted:
