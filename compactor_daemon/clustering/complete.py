@@ -39,6 +39,7 @@ from phantombase.timeline.table.in_progress import is_pending_service, pending_r
 from phantombase.timeline.table.table import Table, from_one_snapshot, put_completed
 from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker, traces_of, undo
 from phantombase.timeline.view.view import FileSlice
+from phantombase.timeline.view.witness import uncompleted
 
 from ..attempt.slice_task import read_back
 from .choice import slices_of
@@ -109,12 +110,15 @@ def complete(
 
 def cancel_clustering(table: Table, pending: PendingClustering, lock: TableLock, why: str) -> bool:
     """Removes the plan and all files made by it. False: another process has removed or completed the clustering.
-    ConflictError: Hudi executes the plan."""
+    ConflictError: Hudi executes the plan. MissingFileError: its completed file is lost, see `FactLoader.uncompleted`.
+    """
     with exclusive(table, lock, "cancel a clustering", _PENDING) as held:
         table = held.table
         found = held.timeline.find(pending.time, "replacecommit")
         if found is None or found.completed:
             return False
+        if (lost := table.facts.uncompleted(held.timeline)).keys() & {pending.time}:
+            raise uncompleted(table.instant_path(found), pending.time, 0, lost).error()
         remove(table, pending)
     _log.info("clustering_cancelled", table=table.storage.base_path, instant=pending.time, why=why)
     return True
@@ -132,10 +136,12 @@ def remove(table: Table, pending: PendingClustering) -> None:
 
 def cancel_dead_clusterings(table: Table, timeline: Timeline, lock: TableLock) -> None:
     """Cancels the clusterings of dead processes before a write, which would fail on the file groups in their plans.
-    Also withdraws those that committed after they were cancelled, see `withdraw_stale`. `timeline`: loaded shortly
-    before. Errors: see `cancel_clustering`, `pending_clusterings`."""
+    Also withdraws those that committed after they were cancelled, see `withdraw_stale`. One whose completed file is
+    lost is left alone. `timeline`: loaded shortly before. Errors: see `cancel_clustering`, `pending_clusterings`."""
     withdraw_stale(table, timeline, lock)
-    for pending in pending_clusterings(table, timeline):
+    pending_now = pending_clusterings(table, timeline)
+    lost = table.facts.uncompleted(timeline) if pending_now else {}
+    for pending in (one for one in pending_now if one.time not in lost):
         if not is_at_work(table, pending) and not is_of_hudi(table, pending):
             cancel_clustering(table, pending, lock, "its process is dead")
     for orphan in _orphans(table, timeline):

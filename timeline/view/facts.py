@@ -143,9 +143,11 @@ class FactLoader:
         """Pending writes that had completed, see `Witness.uncompleted`. `named`: files of completed writes, if known.
         `plans`: those that are known, by instant. A plan names base files of completed writes, and from version 8 on
         log files of completed writes; the base file below a log file was completed when the log file's write started.
+        A clustering is known by base files alone: while buckets are resized, log files have the resize's instant.
         Writes that a rollback or restore undoes are left out, since they are pending for that reason. Only instants
         later than a pending write are read."""
-        pending = {i.requested_time for i in timeline.inflight_writers}
+        writers = {i.requested_time for i in timeline.inflight_writers}
+        pending = writers | {i.requested_time for i in timeline.pending("clustering")}
         pending -= {i.requested_time for i in timeline.completed}  # file names do not distinguish writes of one time
         if not pending or (undone := self._being_undone(timeline)) is None:
             return {}
@@ -168,7 +170,7 @@ class FactLoader:
             for operation in plan.operations:
                 compare(operation.data_file_path, of)
                 for path in operation.delta_file_paths if timeline.layout.has_completion_times else ():
-                    compare(path, of)
+                    compare(path if named_instant(path.rpartition("/")[2]) in writers else None, of)
         return found
 
     def _readable_plans(

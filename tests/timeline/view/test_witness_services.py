@@ -17,8 +17,10 @@ from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.choice import choose_windows
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.timeline.cli.main import app as timeline_app
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
@@ -264,3 +266,34 @@ def test_a_write_whose_completed_file_alone_is_gone(version: int, named_by: str,
         found = CliRunner().invoke(app, command)
         assert found.exit_code == 0, (found.output, found.exception)
         assert values(path) == {f"k{k}": 1 for k in range(20)}
+
+
+@pytest.mark.parametrize("version", [9, deep(6)])
+def test_a_clustering_whose_completed_file_alone_is_gone(version: int, tmp_path: Path) -> None:
+    """A log file lies on a base file of it: it is neither passed over nor cancelled, and its files stay."""
+    path = tmp_path / "t"
+    for keys in (range(10), range(10, 20)):
+        rows_of(keys, 1, version=version).option(small_file_bytes=0).upsert(str(path))
+    cluster_table(open_table(path), ClusterOptions(min_files=2), ProcessLock("test"), output=OutputOptions(), threads=1)
+    rows_of(range(3), 2, version=version).upsert(str(path))
+    whole, files = values(path), set(path.rglob("*.parquet"))
+    (lost,) = (i for i in open_table(path).load_timeline().completed if i.action == "replacecommit")
+    completed = path / open_table(path).instant_path(lost)
+    data = completed.read_bytes()
+    completed.unlink()
+    for query in ("snapshot", "read-optimized"):
+        with pytest.raises(MissingFileError, match=rf"the completed file of a write is lost.*{lost.requested_time}"):
+            values(path, query=query)
+    with pytest.raises(PhantombaseError):
+        rows_of(range(2), 5, version=version).upsert(str(path))
+    cancel = CliRunner().invoke(app, ["cluster", str(path), "--cancel", "--sole-writer"])
+    assert isinstance(cancel.exception, MissingFileError)
+    CliRunner().invoke(app, ["compact", str(path), "--schedule", "--sole-writer", "--executor", "local"])
+    assert set(path.rglob("*.parquet")) == files
+    completed.write_bytes(data)
+    assert values(path) == whole
+    completed.unlink()
+    first = min(i.requested_time for i in open_table(path).load_timeline().completed)
+    found = CliRunner().invoke(app, ["restore", str(path), "--to", first, "--sole-writer"])
+    assert found.exit_code == 0, (found.output, found.exception)
+    assert values(path) == {f"k{k}": 1 for k in range(10)}
