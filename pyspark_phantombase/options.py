@@ -183,7 +183,15 @@ def _query(text: str) -> Query:
 def _fallback(found: Mapping[str, str]) -> Fallback:
     """`failOnDataLoss=false` is what Spark's own streaming sources call the same."""
     lossy = not _flag("failOnDataLoss", found.get("fail_on_data_loss", "true"))
-    return Fallback.FULL_SCAN if _flag("full_scan", found.get("full_scan", str(lossy))) else Fallback.NONE
+    full = _flag("full_scan", found.get("full_scan", str(lossy)))
+    if full is not lossy and "fail_on_data_loss" in found:
+        raise UsageError(
+            "options that contradict each other",
+            expected=f"failOnDataLoss={found['fail_on_data_loss']}",
+            found=f"full_scan={found['full_scan']}",
+            todo="Leave one of them out.",
+        )
+    return Fallback.FULL_SCAN if full else Fallback.NONE
 
 
 def _memory(found: Mapping[str, str]) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from ..services.hudi_conf import conf_names
 from ..services.options import Service, ServiceOptions, parse_services
 from .fleet_flags import CatalogFlags, ZooKeeperFlags
 from .option_flags import Lock, StorageOption, check_reachable, check_writers_known, offers, typed_options
+from .schedule import name_idle
 
 _KILLED = 128
 _log = get_logger()
@@ -151,11 +152,14 @@ def run_command(
     """
     chosen = parse_services(services) if services is not None else frozenset[Service]()
     _check_idle(ctx, chosen, of_services, requests, schedule=schedule)
+    if schedule:
+        name_idle(requests, counts_commits=Service.ARCHIVE in chosen)
     serve_options = ("serve_host", "serve_token_file", "serve_hudi_clients")
     for needed, given, names in (
         ("--services NAMES", services, ("services_interval",)),
         ("--serve PORT", http.serve_port, serve_options),
         ("--zookeeper HOSTS", zookeeper.hosts, ("zookeeper_session",)),
+        ("--metrics-port PORT", http.metrics_port, ("metrics_host",)),
     ):
         if given is None and (idle := typed_options(ctx, names)):
             raise UsageError(f"{', '.join(idle)} without {needed.split()[0]} has no effect", todo=f"Add {needed}.")

@@ -10,6 +10,7 @@ import typer
 from rich.console import RenderableType
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.operation import HAS_LOGS
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
@@ -24,6 +25,8 @@ from ..fleet.zookeeper_claims import ring
 from ..undo.unschedule import unschedule
 from .fleet_flags import Fleet
 from .option_flags import TableChange, offers
+
+_log = get_logger()
 
 
 @offers
@@ -51,6 +54,7 @@ def schedule(
     if at.dry_run and drop_metadata_table_:
         raise UsageError("a dry run changes nothing", found="--drop-metadata-table")
     at, fleet = replace(at, lock=zookeeper.on_lock(at.lock)), zookeeper.options()
+    name_idle(options)
     table, lock = at.open(
         "schedule",
         "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
@@ -62,6 +66,14 @@ def schedule(
         for one in done.requested:
             ring(table, one.instant, fleet)
     return CommandResult(_data(at.table, done, at.dry_run), _render, failed=bool(unmergeable(done)))
+
+
+def name_idle(options: ScheduleOptions, *, counts_commits: bool = False) -> None:
+    """Warns of options that this request does not use. `counts_commits`: archiving counts delta commits, too."""
+    idle = [name for name in options.idle if name != "max_delta_commits" or not counts_commits]
+    if idle:
+        names = " ".join(name.removesuffix("_s").replace("_", "-") for name in idle)
+        _log.warning("options_without_effect", of=names)
 
 
 def unmergeable(done: Scheduled | None) -> list[dict[str, Any]]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import javaproperties
-
 from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
@@ -193,11 +191,19 @@ def conf_fields(kind: type, pairs: Collection[str], typed: Mapping[str, Any]) ->
 
 
 def properties(path: Path) -> dict[str, str]:
-    """The names and values of a properties file. UsageError: it cannot be read."""
+    """The names and values of a properties file, as Hudi's jobs read it (DFSPropertiesConfiguration, seen: 1.2.0): a
+    backslash is a character, a line is whole, and the name ends at the first "=", or blank where there is none.
+    UsageError: it cannot be read."""
     try:
-        return {name.strip(): value for name, value in javaproperties.loads(path.read_bytes()).items()}
+        lines = [" ".join(line.split()) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         raise UsageError("the properties file cannot be read", path=str(path), found=str(error)) from error
+    found: dict[str, str] = {}
+    for line in lines:
+        if line and not line.startswith("#"):
+            name, _, value = line.partition("=" if "=" in line else " ")
+            found[name.strip()] = value.strip()
+    return found
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -49,6 +49,7 @@ def lock_of(conf: Mapping[str, str], table: str | None = None) -> str:
     provider = conf.get("provider", _ZOOKEEPER)  # Hudi's default
     if provider == _STORAGE:
         return STORAGE
+    _check_no_blanks(conf)
     if provider == _IMPLICIT:
         return f"zookeeper:{_address(conf)}/tmp/{BASE_PATH_HASH}/lock_key"
     if provider != _ZOOKEEPER:
@@ -66,6 +67,18 @@ def lock_of(conf: Mapping[str, str], table: str | None = None) -> str:
     if not str(base).startswith("/"):  # Hudi's client ends, too
         raise UsageError("not a path in ZooKeeper", expected=f"{LOCK}zookeeper.base_path=/{base}", found=str(base))
     return f"zookeeper:{address}{str(base).rstrip('/')}/{key}"
+
+
+def _check_no_blanks(conf: Mapping[str, str]) -> None:
+    """UsageError: a part of a node's path with a blank around it. Spark's options keep it and properties files do not,
+    so that two jobs with one dictionary would hold two locks."""
+    for part in _OF_A_NODE:
+        if conf.get(part, "") != conf.get(part, "").strip():
+            raise UsageError(
+                "a blank around a part of a lock: writers would hold different locks",
+                expected=f"{LOCK}{part}={conf[part].strip()}",
+                found=repr(conf[part]),
+            )
 
 
 def _address(conf: Mapping[str, str]) -> str:

@@ -255,6 +255,15 @@ def test_options_of_both_kinds() -> None:
         source_options({"path": "p", "pin_for": "2h"})
 
 
+@pytest.mark.parametrize("same", ["true", "false"])
+def test_two_options_for_files_that_were_cleaned_agree(same: str) -> None:
+    with pytest.raises(UsageError, match=f"contradict.*failOnDataLoss={same}.*full_scan={same}"):
+        source_options({"path": "p", "failOnDataLoss": same, "full_scan": same})
+    other = {"true": "false", "false": "true"}[same]
+    found = source_options({"path": "p", "failOnDataLoss": same, "full_scan": other})
+    assert found == source_options({"path": "p", "full_scan": other})
+
+
 def test_a_stream_holds_what_it_has_not_delivered(tmp_path: Path) -> None:
     """The pin moves with the committed offset, and stays when the stream stops."""
     path = tmp_path / "rides"

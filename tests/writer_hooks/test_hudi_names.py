@@ -13,7 +13,7 @@ import phantombase.writer_hooks.write.write
 from phantombase import read, writer
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
-from phantombase.compactor_daemon.services.hudi_conf import parse_hudi_conf
+from phantombase.compactor_daemon.services.hudi_conf import command_conf, parse_hudi_conf
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.log_encode import LogFormat
@@ -507,6 +507,23 @@ def test_a_lock_in_zookeeper_begins_at_its_root() -> None:
     node = {**ZOOKEEPER, "hoodie.write.lock.zookeeper.base_path": "locks"}
     with pytest.raises(UsageError, match=r"base_path=/locks; found locks"):
         writer().conf({**node, "hoodie.table.name": "rides"})
+
+
+@pytest.mark.parametrize("part", ["url", "base_path", "lock_key"])
+def test_a_blank_around_a_part_of_a_lock_is_refused(part: str) -> None:
+    """Spark's options keep it, and properties files do not: a writer and a daemon held two locks."""
+    node = {**ZOOKEEPER, "hoodie.write.lock.zookeeper.lock_key": "t"}
+    name = f"hoodie.write.lock.zookeeper.{part}"
+    with pytest.raises(UsageError, match="a blank around a part of a lock"):
+        writer().conf({**node, name: f"{node[name]} "})
+    typed = command_conf((), [f"{n}={v} " for n, v in node.items()], [], locks=True)
+    assert typed.lock == writer().conf(node).options.lock
+
+
+def test_no_field_is_hashed_where_none_is_named() -> None:
+    """As in Hudi: then it is all key fields."""
+    empty = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.hash.field": ""}
+    assert writer().conf(empty).options == writer().conf({"hoodie.index.type": "BUCKET"}).options
 
 
 def test_a_quick_heartbeat_that_lapses_ends_the_write(tmp_path: Path) -> None:

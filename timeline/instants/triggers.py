@@ -32,6 +32,10 @@ class TriggerStrategy(Enum):
     NUM_OR_TIME = "num-or-time"
 
 
+BY_TIME = (TriggerStrategy.TIME_ELAPSED, TriggerStrategy.NUM_AND_TIME, TriggerStrategy.NUM_OR_TIME)
+"""Those for which seconds count."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TriggerOptions:
     """When to request a compaction (stages: trigger, gate). The default strategy is not Hudi's: NUM_COMMITS fires at

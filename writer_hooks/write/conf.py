@@ -42,8 +42,8 @@ from phantombase.timeline.locks.heartbeat import BEAT_S
 
 from ..commit.stream_batches import checked_stream
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, WriteOptions
-from .ignored_conf import has_effect_elsewhere, refused, unknown
-from .table_conf import TABLE_NAMES, is_table_conf, parse_table_conf, table_field
+from .ignored_conf import PARTITIONS, has_effect_elsewhere, refused, unknown
+from .table_conf import TABLE_NAMES, is_table_conf, names_of_columns, parse_table_conf, table_field
 
 SERVICES = "hoodie.table.services.enabled"
 """Turns every service after a write off, whatever the services' own names are set to."""
@@ -112,7 +112,7 @@ _KNOWN: Known = {
 }
 _BUCKET: Known = {
     "hoodie.bucket.index.num.buckets": ("buckets", int),
-    "hoodie.bucket.index.hash.field": ("bucket_fields", lambda text: tuple(f.strip() for f in text.split(","))),
+    "hoodie.bucket.index.hash.field": ("bucket_fields", names_of_columns),
 }
 """Names that have an effect with the bucket index only, as in Hudi."""
 _BEAT: Known = {
@@ -158,8 +158,7 @@ _GLOBAL = {
 _MOVES = {name for name, _ in _GLOBAL.values()}
 _OF_PARTITIONS = ("SIMPLE", "BLOOM", "RECORD_LEVEL_INDEX")
 """Kinds of index for which the key index is used, with the same result."""
-_OPERATION = "hoodie.datasource.write.operation"
-_PARTITIONS = "hoodie.datasource.write.partitions.to.delete"
+OPERATION = "hoodie.datasource.write.operation"
 STREAM = "hoodie.datasource.write.streaming.checkpoint.identifier"
 
 
@@ -328,14 +327,14 @@ def parse_operation_conf(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[
     """The fields `operation`, `partitions` and `stream` of a writer, as far as `conf` sets them, and all other
     configurations. UsageError: an unknown operation, or no valid name of a stream."""
     rest = texts(conf)
-    named, partitions = rest.pop(_OPERATION, None), rest.pop(_PARTITIONS, None)
+    named, partitions = rest.pop(OPERATION, None), rest.pop(PARTITIONS, None)
     found: dict[str, Any] = {}
     if named is not None:
         try:
             found["operation"] = Operation(named.strip().upper())
         except ValueError as error:
             known = ", ".join(one.value.lower() for one in Operation)
-            raise UsageError(f"not a value of {_OPERATION}", expected=known, found=named) from error
+            raise UsageError(f"not a value of {OPERATION}", expected=known, found=named) from error
     if partitions is not None:
         found["partitions"] = tuple(part.strip() for part in partitions.split(","))
     if (stream := rest.pop(STREAM, None)) is not None:

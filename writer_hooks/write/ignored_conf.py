@@ -12,7 +12,7 @@ from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, is_of_
 from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, SCHEDULE_CONF
 from phantombase.compactor_daemon.services.hudi_lock import CONCURRENCY, LOCK, is_concurrent, used_by_the_lock
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
-from phantombase.timeline.instants.triggers import TriggerStrategy
+from phantombase.timeline.instants.triggers import BY_TIME, TriggerStrategy
 
 from ..options import Mode, Operation, Write
 
@@ -49,7 +49,7 @@ def has_effect_elsewhere(name: str, value: str, conf: Mapping[str, str], *, has_
 
 
 _COMMITS, _SECONDS = "hoodie.compact.inline.max.delta.commits", "hoodie.compact.inline.max.delta.seconds"
-_PARTITIONS = "hoodie.datasource.write.partitions.to.delete"
+PARTITIONS = "hoodie.datasource.write.partitions.to.delete"
 _LAYOUT = "hoodie.storage.layout.type"
 
 
@@ -58,7 +58,7 @@ def idle(conf: Mapping[str, str], write: Write, *, streams: bool) -> list[str]:
     none is requested; how many versions are kept, if commits are counted. Hudi ignores them silently. `streams`: the
     write is a batch of a stream, for which file groups are full by the trigger of compactions."""
     own = {name for name in _idle(conf, write, streams=streams) if name in conf}
-    gone = [_PARTITIONS] if write.partitions is not None and write.operation is not Operation.DELETE_PARTITION else []
+    gone = [PARTITIONS] if write.partitions is not None and write.operation is not Operation.DELETE_PARTITION else []
     usual = {n for n in own if hudi_names()[n].agrees(conf[n]) and not (n == _LAYOUT and conf[n].strip() != "DEFAULT")}
     return sorted([*(own - usual), *gone])
 
@@ -72,7 +72,7 @@ def _idle(conf: Mapping[str, str], write: Write, *, streams: bool) -> Iterator[s
         yield from ("hoodie.compact.inline", "hoodie.compact.schedule.inline")
     elif strategy is TriggerStrategy.TIME_ELAPSED and not counts:
         yield _COMMITS
-    elif strategy not in (TriggerStrategy.TIME_ELAPSED, TriggerStrategy.NUM_AND_TIME, TriggerStrategy.NUM_OR_TIME):
+    elif strategy not in BY_TIME:
         yield _SECONDS
     counted = None if options.clean is None else options.clean.policy.value
     yield from (name for name, (of, _) in CLEAN_CONF.items() if of != counted and (of != "policy" or counted is None))

@@ -25,10 +25,10 @@ from ..schema.key_generator import generator_kind
 from ..schema.new_table import AS_NEW, MERGE_STRATEGIES
 from ..schema.partition_times import PREFIX, PartitionTimes
 
-_OLD_PREFIXES = ("hoodie.deltastreamer.keygen.timebased.", "hoodie.streamer.keygen.timebased.")
+_OLD_PREFIX = "hoodie.deltastreamer.keygen.timebased."
 
 
-def _fields(text: str) -> tuple[str, ...]:
+def names_of_columns(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -65,10 +65,10 @@ _KNOWN: Known = {
     "hoodie.datasource.write.table.name": ("name", str),
     "hoodie.database.name": ("database", str),
     "hoodie.write.table.version": ("version", int),
-    "hoodie.datasource.write.recordkey.field": ("key_fields", _fields),
-    "hoodie.datasource.write.partitionpath.field": ("partition_fields", _fields),
-    "hoodie.datasource.write.precombine.field": ("ordering_fields", _fields),
-    "hoodie.table.ordering.fields": ("ordering_fields", _fields),
+    "hoodie.datasource.write.recordkey.field": ("key_fields", names_of_columns),
+    "hoodie.datasource.write.partitionpath.field": ("partition_fields", names_of_columns),
+    "hoodie.datasource.write.precombine.field": ("ordering_fields", names_of_columns),
+    "hoodie.table.ordering.fields": ("ordering_fields", names_of_columns),
     "hoodie.datasource.write.keygenerator.class": ("key_generator", _generator_class),
     "hoodie.datasource.write.keygenerator.type": ("key_generator", _generator_type),
     "hoodie.datasource.write.hive_style_partitioning": ("hive_style", flag),
@@ -78,9 +78,9 @@ _KNOWN: Known = {
     "hoodie.datasource.write.payload.class": ("merge_mode", _payload),
     "hoodie.table.timeline.timezone": ("utc_timezone", word_of({"UTC": True, "LOCAL": False})),
     "hoodie.populate.meta.fields": ("meta_columns", flag),
-    "hoodie.table.recordkey.fields": ("key_fields", _fields),
-    "hoodie.table.partition.fields": ("partition_fields", _fields),
-    "hoodie.table.precombine.field": ("ordering_fields", _fields),
+    "hoodie.table.recordkey.fields": ("key_fields", names_of_columns),
+    "hoodie.table.partition.fields": ("partition_fields", names_of_columns),
+    "hoodie.table.precombine.field": ("ordering_fields", names_of_columns),
     "hoodie.table.keygenerator.class": ("key_generator", _generator_class),
     "hoodie.table.keygenerator.type": ("key_generator", _generator_type),
     "hoodie.base.path": ("base_path", str),
@@ -95,7 +95,7 @@ TABLE_NAMES = frozenset(_KNOWN)
 
 
 def is_table_conf(name: str) -> bool:
-    return _own(name) in TABLE_NAMES or name.startswith((PREFIX, *_OLD_PREFIXES))
+    return _own(name) in TABLE_NAMES or name.startswith((PREFIX, _OLD_PREFIX))
 
 
 def table_field(name: str) -> str | None:
@@ -206,9 +206,8 @@ def _is_idle(name: str, config: TableConfig, conf: Mapping[str, str]) -> bool:
 
 
 def _time_name(name: str) -> str:
-    """The name, with today's prefix in place of an old one of partition times."""
-    old = next((prefix for prefix in _OLD_PREFIXES if name.startswith(prefix)), None)
-    return name if old is None else PREFIX + name.removeprefix(old)
+    """The name, with today's prefix in place of the old one of partition times."""
+    return PREFIX + name.removeprefix(_OLD_PREFIX) if name.startswith(_OLD_PREFIX) else name
 
 
 def _without(options: Mapping[str, str], name: str) -> dict[str, str]:

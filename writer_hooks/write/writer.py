@@ -44,8 +44,8 @@ from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKe
 from ..schema.key_generator import PARTITION_TYPES, inferred_kind
 from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place, same_as
 from ..schema.write_schema import checked_schema
-from .conf import STREAM, option_of, parse_operation_conf, parse_write_conf, undone_names
-from .ignored_conf import idle
+from .conf import OPERATION, STREAM, option_of, parse_operation_conf, parse_write_conf, undone_names
+from .ignored_conf import PARTITIONS, idle
 from .rows import first_rows
 from .table_conf import check_times, not_followed, table_field, table_names
 from .write import Written, shown, write, write_batch
@@ -67,13 +67,14 @@ class Writer:
     """The description of a write; every method returns a new one. In brackets: Hudi's names, which `conf` takes. The
     fields of the table (name, key, ...) are needed to make a new table. With an existing table they can be left out;
     those that are given must agree with it. `explicit`: fields of table and write that methods have set, other than
-    `conf` and `config`; `own`: options without what `conf` set; `hoodie`: its names."""
+    `conf` and `config`; `own`: options without what `conf` set; `hoodie`: its names. `operation`, `partitions` and
+    `stream`: as `conf` names them."""
 
     source: Any
     given: Mapping[str, Any] = field(default_factory=dict)
     options: WriteOptions = field(default_factory=WriteOptions)
     storage_options: StorageOptions = field(default_factory=StorageOptions)
-    operation: Operation = Operation.UPSERT
+    operation: Operation | None = None
     partitions: tuple[str, ...] | None = None
     stream: str = DEFAULT_STREAM
     explicit: frozenset[str] = frozenset()
@@ -242,7 +243,7 @@ class Writer:
         delete_partition (`hoodie.datasource.write.operation`). Without it: upsert."""
         if self.operation is Operation.DELETE_PARTITION:
             return self.delete_partition(path)
-        return self._write(path, self.operation)
+        return self._write(path, self.operation or Operation.UPSERT)
 
     def upsert(self, path: str) -> Written:
         """Updates rows of existing keys by the table's merge rule, and adds the others."""
@@ -302,6 +303,8 @@ class Writer:
         that `conf` names, else the partitions of the rows, of which key and partition columns are enough.
         ConflictError: a compaction of one of them is pending."""
         named = self.partitions if partitions is None else tuple(partitions)
+        if self.partitions not in (None, named):
+            _log.warning("configurations_without_meaning", names=PARTITIONS)
         if named is None:
             return self._write(path, Operation.DELETE_PARTITION)
         if isinstance(partitions, str) or not all(named) or not named:
@@ -324,7 +327,11 @@ class Writer:
         compaction, unless `back_pressure` says otherwise.
         UsageError: not a name of a stream. The sink raises it for rows that it does not write, see `written_as`.
         """
-        chosen, name, own = operation or self.operation, checked_stream(stream or self.stream), secrets.token_hex(8)
+        chosen, own = operation or self.operation or Operation.UPSERT, secrets.token_hex(8)
+        name = checked_stream(stream or self.stream)
+        undone = [OPERATION] if self.operation not in (None, chosen) else []
+        if undone := undone + ([STREAM] if self.stream not in (DEFAULT_STREAM, name) else []):
+            _log.warning("configurations_without_meaning", names=" ".join(undone))
 
         def sink(frame: Any, number: int) -> None:
             described = replace(self, source=in_arrow(frame))
@@ -411,6 +418,8 @@ class Writer:
             names.add(_METADATA)
         if self.stream != DEFAULT_STREAM and not streams:
             names.add(STREAM)
+        if self.operation not in (None, what.operation) and not streams:
+            names.add(OPERATION)  # the method that was called counts
         if names:
             _log.warning("configurations_without_meaning", names=" ".join(sorted(names)), path=table.storage.base_path)
 

@@ -18,7 +18,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, SortOrder
 from phantombase.compactor_daemon.hudi_names import HudiName, NameKind, hudi_names
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
-from phantombase.compactor_daemon.services.hudi_conf import KINDS, command_conf, conf_fields
+from phantombase.compactor_daemon.services.hudi_conf import KINDS, command_conf, conf_fields, properties
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import LockError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -193,7 +193,7 @@ def test_a_daemon_warns_of_what_a_file_says_of_services_that_it_does_not_run(tmp
         ("hoodie.clean.commit.retained=3", UsageError, r"Did you mean hoodie\.clean\.commits\.retained\?"),
         ("hoodie.clean.commits.retained=few", UsageError, r"not a value of hoodie\.clean\.commits\.retained"),
         ("hoodie.clean.commits.retained=3\nhoodie.cleaner.commits.retained=4", UsageError, "contradict"),
-        ("x=\\u12", UsageError, "properties file cannot be read"),
+        ("include=base.properties", UsageError, "not a known Hudi configuration"),
     ],
 )
 def test_what_a_file_may_not_say(line: str, error: type[Exception], match: str, tmp_path: Path) -> None:
@@ -261,6 +261,46 @@ def test_a_command_holds_the_lock_of_a_job(command: str, tmp_path: Path) -> None
     done = CliRunner().invoke(app, [command, path, *once, "--props", str(file)])
     assert isinstance(done.exception, LockError), done.output
     assert "127.0.0.1:1" in str(done.exception)
+
+
+def test_a_properties_file_is_read_as_hudi_reads_it(tmp_path: Path) -> None:
+    """Java's own rules take backslashes away: `schedule` looked for dt=2024-d+, and found nothing to do. Hudi 1.2.0's
+    DFSPropertiesConfiguration was asked for each of these lines."""
+    file = tmp_path / "job.properties"
+    lines = {
+        r"a.regex=dt=2024-\d+": ("a.regex", r"dt=2024-\d+"),
+        "b.blank = x y \t z ": ("b.blank", "x y z"),
+        "c.colon: v": ("c.colon:", "v"),
+        "d.space v": ("d.space", "v"),
+        r"e.unicode=\u0041": ("e.unicode", r"\u0041"),
+        "f.end=a\\": ("f.end", "a\\"),
+        "g.empty=": ("g.empty", ""),
+        "  h.first=3": ("h.first", "3"),
+    }
+    file.write_text("\n".join(("# a job", "", *lines)))
+    assert properties(file) == dict(lines.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "idle"),
+    [
+        (["--gate", "3"], "gate"),
+        (["--compaction-trigger", "3"], "compaction-trigger"),
+        (["--trigger", "num-commits", "--max-delta-seconds", "4"], "max-delta-seconds"),
+        (["--trigger", "time-elapsed", "--conf", "hoodie.compact.inline.max.delta.commits=3"], "max-delta-commits"),
+        (["--trigger", "num-or-time", "--max-delta-seconds", "4", "--max-delta-commits", "4", "--gate", "3"], None),
+    ],
+)
+def test_options_that_a_request_does_not_use_are_named(words: list[str], idle: str | None, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    writer(pa.table({"id": ["a"]})).table("t").key("id").upsert(path)
+    for command in (["schedule", path, "--dry-run"], ["run", path, "--once", "--schedule", "--sole-writer"]):
+        given = ["--trigger", "always", *words] if words == ["--gate", "3"] else words
+        with capture_logs() as logs:
+            done = CliRunner().invoke(app, [*command, *given])
+        assert done.exit_code == 0, done.exception
+        named = [log["of"] for log in logs if log["event"] == "options_without_effect"]
+        assert named[-1:] == ([idle] if idle else [])
 
 
 @pytest.mark.parametrize("command", COMMANDS)

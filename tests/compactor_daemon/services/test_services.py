@@ -108,6 +108,7 @@ def test_services_need_to_know_the_writers_and_their_options_a_service(tmp_path:
         (["--services-interval", "60"], "--services-interval without --services has no effect"),
         (["--serve-host", "127.0.0.1", "--serve-hudi-clients", "10.0.0.0/8"], "Add --serve PORT"),
         (["--zookeeper-session", "20"], "Add --zookeeper HOSTS"),
+        (["--metrics-host", "127.0.0.1"], "Add --metrics-port PORT"),
     ):
         done = CliRunner().invoke(app, ["run", str(path), "--once", *options])
         assert isinstance(done.exception, UsageError), done.output
