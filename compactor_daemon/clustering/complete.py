@@ -39,7 +39,7 @@ from phantombase.timeline.table.in_progress import is_pending_service, pending_r
 from phantombase.timeline.table.table import Table, from_one_snapshot, put_completed
 from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker, traces_of, undo
 from phantombase.timeline.view.view import FileSlice
-from phantombase.timeline.view.witness import uncompleted
+from phantombase.timeline.view.witness import lost_completion
 
 from ..attempt.slice_task import read_back
 from .choice import slices_of
@@ -117,8 +117,8 @@ def cancel_clustering(table: Table, pending: PendingClustering, lock: TableLock,
         found = held.timeline.find(pending.time, "replacecommit")
         if found is None or found.completed:
             return False
-        if (lost := table.facts.uncompleted(held.timeline)).keys() & {pending.time}:
-            raise uncompleted(table.instant_path(found), pending.time, 0, lost).error()
+        if (later := table.facts.uncompleted(held.timeline).get(pending.time)) is not None:
+            raise lost_completion(pending.time, later, table.storage.base_path)
         remove(table, pending)
     _log.info("clustering_cancelled", table=table.storage.base_path, instant=pending.time, why=why)
     return True

@@ -31,6 +31,7 @@ from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..table.table import Table
 from ..view.view import FileGroup, FileSlice, GroupKey, latest_slice
+from ..view.witness import lost_completion
 from .windows import (
     EARLIEST,
     Window,
@@ -130,7 +131,8 @@ class Increment:
 
 
 def load_window(table: Table, begin: str | None, end: str | None) -> tuple[Timeline, Window]:
-    """The timeline, with its archive where windows need it, and the window on it; UsageError for an impossible one."""
+    """The timeline, with its archive where windows need it, and the window on it. UsageError: an impossible one.
+    MissingFileError: the completed file of a write of the window is lost, so its rows are unknown."""
     if begin is None:
         raise UsageError("a window needs its begin", todo="Give --begin; `earliest` is before the first write.")
     if not table.config.populate_meta_fields:
@@ -140,6 +142,10 @@ def load_window(table: Table, begin: str | None, end: str | None) -> tuple[Timel
     last = None if end is None else moment_of_text(table, end)
     window = fix_window(timeline, moment_of_text(table, begin), last)
     path = table.storage.base_path
+    for time, later in sorted(table.facts.uncompleted(timeline).items()):
+        # It completed between its own time and that of the instant that shows this.
+        if time < window.end and window.begin < later.instant:
+            raise lost_completion(time, later, path)
     if window.begin_requested:
         _log.warning("begin_is_a_requested_time", table=path, begin=window.begin, expected="a completion time")
     if window.blocked_by is not None:

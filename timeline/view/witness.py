@@ -400,3 +400,9 @@ class Flaw:
 def uncompleted(path: str, instant: str, found: int, witness: Mapping[str, Later], *, is_base: bool = False) -> Flaw:
     """The flaw of a file of a write whose completed file is lost, see `Witness.uncompleted`."""
     return Flaw(path=path, instant=instant, expected=0, found=found, is_base=is_base, named_by=witness[instant].path)
+
+
+def lost_completion(instant: str, later: Later, base_path: str = "") -> PhantombaseError:
+    """The error of a write whose completed file is lost, for whom not one of its files alone is the reason to stop."""
+    flaw = Flaw(path=later.path, instant=instant, expected=0, found=None, is_base=False, named_by=later.path)
+    return flaw.error(base_path)

@@ -297,3 +297,20 @@ def test_a_clustering_whose_completed_file_alone_is_gone(version: int, tmp_path:
     found = CliRunner().invoke(app, ["restore", str(path), "--to", first, "--sole-writer"])
     assert found.exit_code == 0, (found.output, found.exception)
     assert values(path) == {f"k{k}": 1 for k in range(10)}
+
+
+@pytest.mark.parametrize("query", ["incremental", "changes"])
+def test_a_window_with_a_write_whose_completed_file_alone_is_gone(query: str, tmp_path: Path) -> None:
+    """What shows that it had completed is later than the window: a plan that names its log files."""
+    path = tmp_path / "t"
+    for keys, ts in ((range(20), 1), (range(4), 2)):
+        rows_of(keys, ts).upsert(str(path))
+    first, lost = sorted(open_table(path).load_timeline().completed, key=lambda i: i.requested_time)
+    assert CliRunner().invoke(app, ["schedule", str(path), "--sole-writer"]).exit_code == 0
+    rows_of(range(4, 6), 3).upsert(str(path))
+    (path / open_table(path).instant_path(lost)).unlink()
+    for begin in ("earliest", first.completion_time):
+        with pytest.raises(MissingFileError, match=rf"the completed file of a write is lost.*{lost.requested_time}"):
+            read(str(path), query=query, begin=begin, end=lost.completion_time).to_arrow()
+    before = read(str(path), query=query, begin="earliest", end=first.completion_time)
+    assert before.to_arrow().num_rows == 20
