@@ -72,9 +72,13 @@ def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[Ope
             )
         )
     if not found:
-        what = "a partition of the metadata table has no file groups"
-        raise MalformedError(what, path=f"{metadata.storage.base_path}/{partition}", todo=BUILD_AGAIN)
+        raise _no_file_groups(metadata, partition)
     return found
+
+
+def _no_file_groups(metadata: Table, partition: str) -> MalformedError:
+    what = "a partition of the metadata table has no file groups"
+    return MalformedError(what, path=f"{metadata.storage.base_path}/{partition}", todo=BUILD_AGAIN)
 
 
 def _names(entries: Sequence[Entry]) -> Iterator[BaseFileName | LogFileName]:
@@ -223,6 +227,8 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
     view = load_metadata_view(metadata, {partition})
     if partition in _NEVER_LESS:
         refuse_uncompleted(table, data, metadata, view.timeline)
+        if not any(map(latest_slice, view.groups)):
+            raise _no_file_groups(metadata, partition)
     valid = valid_instants(table, data, view.timeline)
     visibility = visibility_of(view.timeline)
     complete = Completeness(metadata, view.timeline) if partition in _NEVER_LESS else None

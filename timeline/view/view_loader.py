@@ -21,7 +21,7 @@ from .facts import FactLoader
 from .grouping import file_groups, strays
 from .listing import Listed, Listing
 from .view import FileGroup, TableView, ViewFacts, base_instants, log_instants
-from .witness import Flaw
+from .witness import Flaw, lost_completion
 
 Sizes: TypeAlias = Mapping[str, Mapping[str, int]]
 """Bytes of files, by partition and name."""
@@ -107,12 +107,16 @@ class ViewLoader:
         9), see `Timeline.completed_by`. `as_of`, `brief`: see `file_groups`. `archive`: archived writes are witnesses,
         too; reads the complete archive. `named`: the files that the metadata table names at or under a folder, see
         `Witness.listed`. UsageError: no such partition. MissingFileError, TableChangedError: see
-        `from_one_snapshot`."""
+        `from_one_snapshot`. MissingFileError: the metadata table is listed, which has no files of a write whose
+        completed file is lost."""
         timeline = newest = self.timelines.load(archived=archive or completed_by is not None)
         if completed_by is not None:
             timeline = newest.completed_by(completed_by)
         if pending is not None:
             timeline = timeline.with_pending_merge(self.files.requested_merge(pending))
+        if self.listing.is_witness:  # it does not list the files of such a write
+            for time, later in sorted(self.facts.uncompleted(newest).items()):
+                raise lost_completion(time, later)
         folder = _folder(partition)
         facts, listings, names = self._facts_and_files(timeline, prevails, folder, exactly, named)
         wrong = _unlike(names, listings)

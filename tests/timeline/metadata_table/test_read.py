@@ -456,3 +456,17 @@ def test_a_whole_one_asks_no_delta_commit(tmp_path: Path, monkeypatch: pytest.Mo
     assert table.load_view().groups
     asked = [name for name in read if name.endswith(".deltacommit") and "/00000000000000" not in name]
     assert asked == []
+
+
+@pytest.mark.parametrize(("is_own", "version"), [(True, "v6"), (False, "v6"), deep(False, "v9")])
+def test_a_completed_file_that_is_lost(is_own: bool, version: str, tmp_path: Path) -> None:
+    """Of the delta commit that filled it first, or of the table's first write, whose files it then does not list."""
+    path = unzip_golden(f"{version}_with_metadata_table", tmp_path)
+    folder = path / (".hoodie/metadata/.hoodie" if is_own else ".hoodie") / ("timeline" if version == "v9" else "")
+    min(folder.glob("*.deltacommit")).unlink()
+    table = open_table(path)
+    with pytest.raises(PhantombaseError, match="no file groups" if is_own else "the completed file of a write is lost"):
+        read_table(replace(table, listing=MetadataListing()))
+    if is_own:
+        with pytest.raises(PhantombaseError, match="no file groups"):
+            read_files(table)
