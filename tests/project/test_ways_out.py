@@ -27,7 +27,7 @@ from typer.testing import CliRunner
 from phantombase import read, writer
 from phantombase.compactor_daemon.cli.main import app as daemon
 from phantombase.timeline.cli.main import app as timeline_app
-from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.errors import PhantombaseError, PressureError
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import one_of
 from tests.support.places import ROOT
@@ -248,6 +248,19 @@ def test_nothing_requests_a_plan(tmp_path: Path) -> None:
     assert "a run without --schedule requests none" in run("run", str(path), "--once", "--executor", "local")
     run("run", str(path), "--once", "--executor", "local", "--schedule", "--sole-writer")
     served(path, at(6, "p0") | at(2, "p1", "p2"))
+
+
+def test_a_full_file_group_is_compacted(tmp_path: Path) -> None:
+    """No plan is pending or due, so that a daemon, which the error named, did nothing."""
+    path = tmp_path / "t"
+    made(path, 6)
+    again = writer(batch(3, *PARTITIONS)).back_pressure(action="fail", stop_trigger=1)
+    with pytest.raises(PressureError) as full:
+        again.upsert(str(path))
+    assert "wait_s" not in str(full.value)
+    run(*named(str(full.value), path), "--sole-writer", "--executor", "local")
+    again.upsert(str(path))
+    served(path, at(3, *PARTITIONS))
 
 
 @pytest.mark.parametrize("left", [None, b"", b"\\u00", b"#properties\n"])

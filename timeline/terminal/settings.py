@@ -40,8 +40,9 @@ FILE = f"{PREFIX}CONFIG"
 
 _PLAIN = frozenset(
     {
-        "lock", "sole-writer", "storage-option", "json", "log-level", "slo", "services", "metrics-port", "on-term",
-        "brief", "listing", "timezone",
+        "lock", "sole-writer", "storage-option", "json", "log-level", "slo", "services", "on-term", "brief", "listing",
+        "timezone", "metrics-port", "metrics-host", "serve", "serve-host", "serve-token-file", "serve-hudi-clients",
+        "serve-allow-actions",
     }
 )  # fmt: skip
 """Settings among a command's own options; all options of option dataclasses are settings."""

@@ -171,14 +171,15 @@ class Capacity:
         found.append("its compaction is pending" if first.plan else "no compaction of it is pending")
         found += [f"waited {self.waited_s:.1f} s"] if self.waited_s else []
         found += [why] if why else []
+        limits = ["stop_trigger"] + ["wait_s"] * (self._options.action is FullAction.WAIT)
         return PressureError(
             "a file group has reached the limit of log files",
             path="/".join(part for part in (self._table.storage.base_path, *first.key) if part),
             instant=first.plan,
             expected=f"fewer than {self._limit}",
             found=", ".join(found),
-            todo="Nothing of this write is visible. Compact the table (compactor-daemon run, or scheduled or inline "
-            "compaction of this writer), or raise stop_trigger or wait_s.",
+            todo="Nothing of this write is visible. Compact the table: `compactor-daemon compact TABLE --schedule`, or "
+            f"inline compaction of this writer; or raise {' or '.join(limits)}.",
         )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
@@ -78,6 +79,20 @@ def test_a_daemon_requests_with_the_settings_of_schedule(file: Path) -> None:
 def test_keys_of_a_store_are_not_shown() -> None:
     found = shown("compact", PHANTOMBASE_STORAGE_OPTION="secret_key=x17")
     assert found["storage-option"] == (["secret_key=..."], "PHANTOMBASE_STORAGE_OPTION")
+
+
+def test_where_a_daemon_listens_is_a_setting_as_its_ports_are(tmp_path: Path) -> None:
+    """PHANTOMBASE_METRICS_PORT was followed, PHANTOMBASE_METRICS_HOST was not: the port was open to all networks."""
+    file = tmp_path / "f.toml"
+    file.write_text('[run]\nserve = 8081\nserve-hudi-clients = ["10.0.0.0/8"]\nserve-allow-actions = true\n')
+    variables = {"PHANTOMBASE_METRICS_HOST": "127.0.0.1", "PHANTOMBASE_SERVE_HOST": "10.1.1.1"}
+    found = shown("run", "--config", file, **variables)
+    params: Any = get_command(app)
+    opened = {p.opts[0][2:] for p in params.commands["run"].params if p.name.startswith(("serve", "metrics"))}
+    assert len(opened) == 7
+    assert opened <= found.keys()
+    assert (found["metrics-host"][0], found["serve-host"][0], found["serve"][0]) == ("127.0.0.1", "10.1.1.1", "8081")
+    assert found["serve-allow-actions"][0] is True
 
 
 def test_what_says_what_to_do_now_is_no_setting() -> None:
