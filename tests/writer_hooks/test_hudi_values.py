@@ -74,6 +74,7 @@ ID, WRITE_ID = "hoodie.record.merge.strategy.id", "hoodie.write.record.merge.str
 COMMITS, SECONDS = "hoodie.compact.inline.max.delta.commits", "hoodie.compact.inline.max.delta.seconds"
 INLINE = {"hoodie.compact.inline": True}
 ZK = "hoodie.write.lock.zookeeper."
+STOP_WAIT = "phantombase.write.stop.wait.seconds"
 MERGERS = "hoodie.write.record.merge.custom.implementation.classes"
 
 
@@ -123,6 +124,8 @@ MERGERS = "hoodie.write.record.merge.custom.implementation.classes"
         ([{"hoodie.storage.layout.type": "BUCKET"}], ["hoodie.storage.layout.type"]),
         ([{"hoodie.storage.layout.type": "BUCKET", "hoodie.index.type": "BUCKET"}], []),
         ([{f"{ZK}port": 2182}], [f"{ZK}port"]),
+        ([{"phantombase.write.stop.action": "fail", STOP_WAIT: 5}], [STOP_WAIT]),
+        ([{"phantombase.write.stop.action": "wait", STOP_WAIT: 5}], []),
         ([{"hoodie.schema.on.read.enable": True}], ["hoodie.schema.on.read.enable"]),
     ],
 )  # fmt: skip

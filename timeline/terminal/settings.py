@@ -46,6 +46,8 @@ _PLAIN = frozenset(
     }
 )  # fmt: skip
 """Settings among a command's own options; all options of option dataclasses are settings."""
+_TYPED = frozenset({"conf", "hoodie-conf", "props"})
+"""Hudi's names are given on the command line, or in files of their own."""
 _OF_COMMAND = {"run": frozenset({"schedule", "tables"})}
 """Options that are settings of this command only: in other commands they say what to do now."""
 WRITES = "write"
@@ -151,7 +153,9 @@ def _check(
             f"not a setting {where}",
             path=path,
             found=name,
-            todo=f"[{name}] is a table."
+            todo="It is an option of the command line only."
+            if _dashed(name) in _TYPED
+            else f"[{name}] is a table."
             if name in near
             else f"Did you mean {near[0]}?"
             if near

@@ -14,7 +14,7 @@ from phantombase.compactor_daemon.services.hudi_lock import CONCURRENCY, LOCK, i
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.instants.triggers import BY_TIME, TriggerStrategy
 
-from ..options import Mode, Operation, Write
+from ..options import FullAction, Mode, Operation, Write
 
 _ORDERING = (
     "hoodie.datasource.write.precombine.field",
@@ -59,7 +59,10 @@ def idle(conf: Mapping[str, str], write: Write, *, streams: bool) -> list[str]:
     write is a batch of a stream, for which file groups are full by the trigger of compactions."""
     own = {name for name in _idle(conf, write, streams=streams) if name in conf}
     gone = [PARTITIONS] if write.partitions is not None and write.operation is not Operation.DELETE_PARTITION else []
-    usual = {n for n in own if hudi_names()[n].agrees(conf[n]) and not (n == _LAYOUT and conf[n].strip() != "DEFAULT")}
+    named = own & hudi_names().keys()
+    usual = {
+        n for n in named if hudi_names()[n].agrees(conf[n]) and not (n == _LAYOUT and conf[n].strip() != "DEFAULT")
+    }
     return sorted([*(own - usual), *gone])
 
 
@@ -78,6 +81,8 @@ def _idle(conf: Mapping[str, str], write: Write, *, streams: bool) -> Iterator[s
     yield from (name for name, (of, _) in CLEAN_CONF.items() if of != counted and (of != "policy" or counted is None))
     if options.archive is None:
         yield from ARCHIVE_CONF
+    if options.back_pressure is not None and options.back_pressure.action is not FullAction.WAIT:
+        yield "phantombase.write.stop.wait.seconds"
     if options.metadata is None:
         yield "hoodie.metadata.compact.max.delta.commits"
     if options.buckets is None:

@@ -112,6 +112,8 @@ def test_what_says_what_to_do_now_is_no_setting() -> None:
         ("[compact]\nschedule = true", "not a setting of compact"),
         ("[compact.memory]\nlimit = '1g'", r"not the table of a command.*\[compact.memory\]"),
         ("compact = 3", r"\[compact\] is a table"),
+        ("conf = ['hoodie.x=1']", "an option of the command line only"),
+        ("[compact]\nprops = 'f'", "an option of the command line only"),
         ("threads = ", "unreadable configuration file"),
     ],
 )
