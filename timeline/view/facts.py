@@ -142,7 +142,7 @@ class FactLoader:
     ) -> Mapping[str, Later]:
         """Pending writes that had completed, see `Witness.uncompleted`. `named`: files of completed writes, if known.
         `plans`: those that are known, by instant. A plan names base files of completed writes, and from version 8 on
-        log files of completed writes; the base file below a log file was completed when the log file's write started.
+        log files of completed writes; the base file below a log file was completed when the log file's write started, as was one that was replaced.
         A clustering is known by base files alone: while buckets are resized, log files have the resize's instant.
         Writes that a rollback or restore undoes are left out, since they are pending for that reason. Only instants
         later than a pending write are read."""
@@ -155,7 +155,10 @@ class FactLoader:
         first, found = min(pending, default=UNKNOWN_COMPLETION), dict[str, Later]()
 
         def compare(name: str | None, of: Instant) -> None:
-            if name and (time := named_instant(name.rpartition("/")[2])) in pending and time < of.requested_time:
+            show(named_instant(name.rpartition("/")[2]) if name else "", of)
+
+        def show(time: str, of: Instant) -> None:
+            if time in pending and time < of.requested_time:
                 later = Later(of.requested_time, self.files.path(of))
                 found[time] = min(found.get(time, later), later)
 
@@ -163,6 +166,7 @@ class FactLoader:
             for files in ((self._named(write) if named is None else named.get(write)) or {}).values():
                 for one in files:
                     compare(one.path if one.is_below else None, write)
+                    show(one.replaces, write)
         done = (i for i in timeline.completed if timeline.is_compaction(i))
         times = {i.requested_time for i in (*timeline.pending_compactions, *done) if i.requested_time > first}
         for time, plan in self._readable_plans(times, plans):

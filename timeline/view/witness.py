@@ -39,13 +39,15 @@ class NamedFile:
     """One file of a write. `path`: relative to the table. `size`: of the complete file in bytes at the end of the
     write, 0 if not recorded. `offset`: the start of the write's blocks in a log file; they end at `size`. `rows`: the
     number of rows written, of a base file all rows; 0 if not recorded. `is_below`: the base file below a log file of
-    the write, which another write may have made."""
+    the write, which another write may have made. `replaces`: of a base file, the instant of the one that it replaces in
+    its file group; "" if there is none."""
 
     path: str
     size: int
     offset: int = 0
     rows: int = 0
     is_below: bool = False
+    replaces: str = ""
 
 
 class NamedFiles(Mapping[str, tuple[NamedFile, ...]]):
@@ -89,6 +91,7 @@ class _Stat(msgspec.Struct, gc=False, rename="camel"):
     log_offset: int | None = None
     num_writes: int | None = None
     base_file: str | None = None
+    prev_commit: str | None = None
 
 
 class _Commit(msgspec.Struct, rename="camel"):
@@ -106,17 +109,20 @@ def _decoded(data: bytes) -> NamedFiles:
 
 def _of_record(stat: Mapping[str, Any]) -> Iterator[NamedFile]:
     size, offset, rows = (int(stat.get(name) or 0) for name in ("fileSizeInBytes", "logOffset", "numWrites"))
-    return _files(stat.get("path"), size, offset, rows, stat.get("baseFile"))
+    return _files(stat.get("path"), size, offset, rows, stat.get("baseFile"), stat.get("prevCommit"))
 
 
 def _of_stat(stat: _Stat) -> Iterator[NamedFile]:
     size, offset, rows = stat.file_size_in_bytes or 0, stat.log_offset or 0, stat.num_writes or 0
-    return _files(stat.path, size, offset, rows, stat.base_file)
+    return _files(stat.path, size, offset, rows, stat.base_file, stat.prev_commit)
 
 
-def _files(path: str | None, size: int, offset: int, rows: int, base: str | None) -> Iterator[NamedFile]:
+def _files(
+    path: str | None, size: int, offset: int, rows: int, base: str | None, before: str | None
+) -> Iterator[NamedFile]:
     if path:
-        yield NamedFile(path=path, size=size, offset=offset, rows=rows)
+        replaces = before if before and before != "null" and ".log." not in path else ""
+        yield NamedFile(path=path, size=size, offset=offset, rows=rows, replaces=replaces)
         if base:
             yield NamedFile(path=join(path.rpartition("/")[0], base), size=0, is_below=True)
 
@@ -129,7 +135,8 @@ def files_of(metadata: CommitMetadata) -> NamedFiles:
 
 
 def _of_metadata(stat: WriteStat) -> Iterator[NamedFile]:
-    return _files(stat.path, stat.file_size_in_bytes, stat.log_offset or 0, stat.num_writes, stat.base_file)
+    size, offset = stat.file_size_in_bytes, stat.log_offset or 0
+    return _files(stat.path, size, offset, stat.num_writes, stat.base_file, stat.prev_commit)
 
 
 def merged_by(plan: CompactionPlan) -> Mapping[str, list[NamedFile]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +315,25 @@ def test_a_window_with_a_write_whose_completed_file_alone_is_gone(query: str, tm
             read(str(path), query=query, begin=begin, end=lost.completion_time).to_arrow()
     before = read(str(path), query=query, begin="earliest", end=first.completion_time)
     assert before.to_arrow().num_rows == 20
+
+
+@pytest.mark.parametrize("version", [9, deep(6)])
+def test_a_write_whose_completed_file_alone_is_gone_and_whose_base_file_was_replaced(
+    version: int, tmp_path: Path
+) -> None:
+    """A later write made a new base file of one partition; the rows of the other one are in its own file alone."""
+    path = tmp_path / "t"
+    rows_of(range(20), 1, version=version).upsert(str(path))
+    rows_of(range(100, 104), 2, "a", version=version).upsert(str(path))
+    whole, files = values(path), set(path.rglob("*.parquet"))
+    lost = min(open_table(path).load_timeline().completed, key=lambda i: i.requested_time)
+    completed = path / open_table(path).instant_path(lost)
+    data = completed.read_bytes()
+    completed.unlink()
+    with pytest.raises(MissingFileError, match=rf"the completed file of a write is lost.*{lost.requested_time}"):
+        values(path)
+    with suppress(PhantombaseError):  # partition b alone is damaged
+        rows_of(range(200, 204), 3, "a", version=version).upsert(str(path))
+    assert files <= set(path.rglob("*.parquet"))
+    completed.write_bytes(data)
+    assert values(path).items() >= whole.items()
