@@ -67,9 +67,9 @@ def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
 
 
 def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> ArchiveFacts:
-    """All facts except those of files, see `replaced_files_there` and `gone_but_there`. `dry_run`: puts nothing on
-    storage, so expired pins count. MalformedError: a pin, clean or metadata table cannot be read; it may forbid
-    anything."""
+    """All facts except those of files, see `replaced_files_there`, `gone_but_there` and `damaged_files`. `dry_run`:
+    puts nothing on storage, so expired pins count. MalformedError: a pin, clean or metadata table cannot be read; it
+    may forbid anything."""
     cleans = [i for i in timeline.instants if i.action == "clean" and i.completed]
     held = None
     if not table.layout.has_completion_times:
@@ -121,6 +121,15 @@ def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
                 else "`compactor-daemon orphans` removes them, or shows what keeps them"
             )
             yield ArchiveCutoff(time=before, why=why)
+
+
+def damaged_files(table: Table) -> Iterator[ArchiveCutoff]:
+    """Writes that name files which are missing or damaged. Files of archived writes count by their names, so nothing
+    would show the loss any more."""
+    for group in table.load_view().groups:
+        for flaw in group.flaws:
+            why = f"write {flaw.instant} names {flaw.path}, which is missing or damaged: `timeline validate` shows it"
+            yield ArchiveCutoff(time=flaw.instant, why=why)
 
 
 def replaced_files_there(table: Table, replacing: Iterable[Instant]) -> dict[str, str]:
@@ -251,7 +260,9 @@ def _choice(seen: _Seen, options: ArchiveOptions, *, dry_run: bool) -> ArchiveCh
     facts: ArchiveFacts = gather_facts(seen.table, seen.timeline, seen.files, dry_run=dry_run)
     choice = choose(seen.timeline, facts, options)
     there = replaced_files_there(seen.table, [i for i in choice.archived if i.family == "replacecommit"])
-    left = tuple(gone_but_there(seen.table, seen.timeline)) if any(i.is_write for i in choice.archived) else ()
+    left: tuple[ArchiveCutoff, ...] = ()
+    if any(i.is_write for i in choice.archived):
+        left = (*gone_but_there(seen.table, seen.timeline), *damaged_files(seen.table))
     if not there and not left:
         return choice
     return choose(seen.timeline, replace(facts, replaced_there=there, cutoffs=(*facts.cutoffs, *left)), options)

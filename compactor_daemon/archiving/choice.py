@@ -18,11 +18,12 @@ Commits are archived oldest first, without holes. Each rule gives a cutoff, a ti
     pin          version 6: writes after a point in time that a reader holds, since the archive is not read
     two files    an instant with two completed files, of which the archive could keep one
     clock        a commit that completed after everything that would be kept: a new time must exceed it
+    damaged      a write that names a missing or damaged file: an archived one would not show the loss
     further      those of the caller: see `compactor_daemon/archiving/archive.py`, and of a metadata table
                  `metadata_services.retention`
 
 Rules after ArchivalUtils, TimelineArchiverV1 and V2, ClusteringUtils and CompactionUtils of Hudi 0.15.0 and 1.2.0;
-`pending` is wider than Hudi's, and the last six are not in Hudi.
+`pending` is wider than Hudi's, and the last seven are not in Hudi.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import read, writer
+from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
@@ -27,7 +29,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.service.loading import load_state
 from tests.support.compaction_steps import open_table
-from tests.support.golden_tables import unzip_golden
+from tests.support.golden_tables import DAMAGES, put, unzip_golden
 from tests.support.selection import deep
 
 PARTITIONS = ("a", "b")
@@ -337,3 +339,27 @@ def test_a_write_whose_completed_file_alone_is_gone_and_whose_base_file_was_repl
     assert files <= set(path.rglob("*.parquet"))
     completed.write_bytes(data)
     assert values(path).items() >= whole.items()
+
+
+@pytest.mark.parametrize("version", [9, deep(6)])
+@pytest.mark.parametrize("what", ["gone", deep("halved")])
+def test_a_write_with_a_lost_file_is_not_archived(what: str, version: int, tmp_path: Path) -> None:
+    """Files of archived writes count by their names: the loss would not be seen any more."""
+    path = tmp_path / "t"
+    for ts in range(1, 8):
+        rows_of(range(2), ts, "b" if ts == 2 else "a", version=version).upsert(str(path))
+    whole = values(path)
+    (file,) = path.glob("b/*.parquet")
+    data = file.read_bytes()
+    put(file, DAMAGES[what](data))
+    lost = sorted(open_table(path).load_timeline().completed_writes)[1]
+    options = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
+    done = archive_table(open_table(path), options, ProcessLock("test"))
+    assert len(done.archived) <= 1
+    assert f"write {lost} names b/{file.name}, which is missing or damaged" in done.why
+    with pytest.raises(PhantombaseError, match=file.name):
+        values(path)
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(data)
+    assert len(archive_table(open_table(path), options, ProcessLock("test")).archived) > 1
+    assert values(path) == whole
