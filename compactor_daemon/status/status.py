@@ -15,7 +15,7 @@ from functools import cache
 from typing import TypeVar
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.timeline import Timeline
@@ -33,6 +33,7 @@ from ..attempt.failures import Parked, RetryOptions, Waits, readiness_of
 from ..attempt.validity import Validity
 from ..cleaning.choice import CleanOptions
 from ..cleaning.plan import load_whole, would_clean
+from ..clustering.pending import is_of_hudi, planned_clustering
 from ..fleet.claims import Claim
 from ..fleet.pools import Pools
 from ..services.options import Service
@@ -228,7 +229,7 @@ def _in_progress(table: Table, timeline: Timeline, clock: Clock) -> Iterator[InP
         for r in rollbacks_of_completed(table, timeline)
     }
     found = [
-        (instant, commands.get(instant.requested_time, finishes))
+        (instant, commands.get(instant.requested_time) or _unreadable(table, instant) or finishes)
         for action, finishes in _IN_PROGRESS.items()
         for instant in timeline.pending(action)
     ]
@@ -237,6 +238,16 @@ def _in_progress(table: Table, timeline: Timeline, clock: Clock) -> Iterator[InP
     for instant, todo in found:
         age_s = clock.age(instant.requested_time)
         yield InProgress(instant=instant.requested_time, action=instant.action, age_s=age_s, todo=todo)
+
+
+def _unreadable(table: Table, instant: Instant) -> str | None:
+    """What to do about a clustering whose plan or inflight file cannot be read: no clustering finishes it."""
+    try:
+        if instant.family == "replacecommit" and (pending := planned_clustering(table, instant)) is not None:
+            is_of_hudi(table, pending)
+    except MalformedError as error:
+        return error.todo
+    return None
 
 
 def claim_rows(table: str, claims: Mapping[str, Claim], clock: Clock) -> list[ClaimRow]:

@@ -263,6 +263,29 @@ def test_a_full_file_group_is_compacted(tmp_path: Path) -> None:
     served(path, at(3, *PARTITIONS))
 
 
+@pytest.mark.parametrize(("version", "action"), [(6, "replacecommit"), (9, "clustering")])
+def test_status_names_what_ends_a_clustering_that_cannot_be_read(version: int, action: str, tmp_path: Path) -> None:
+    """It named `cluster`, which ended in an error."""
+    path = tmp_path / "t"
+    writer(batch(1, "p0")).table("t", version=version).key("id").partition("p").ordering("ts").upsert(str(path))
+    for n in range(2):
+        rows_ = pa.table({"id": [f"more{n}"], "p": ["p1"], "ts": pa.array([1], pa.int64())})
+        writer(rows_).option(small_file_bytes=0).bulk_insert(str(path))
+    run("cluster", str(path), "--sole-writer", "--min-file-num", "2")
+    (inflight,) = (path / ".hoodie").rglob(f"*.{action}.inflight")
+    instant = inflight.name[:17]
+    for done in (path / ".hoodie").rglob(f"{instant}*.replacecommit"):
+        done.unlink()
+    inflight.write_bytes(b"torn")
+    newest = sorted(Table.open(str(path)).load_timeline().completed_writes)[-1]
+    said = run("status", str(path))
+    words = [newest if word == "INSTANT" else word for word in named(said[said.index(f"{action} {instant}") :], path)]
+    assert words[0] == "restore"
+    run(*words, "--sole-writer")
+    assert rows(path) == at(1, "p0") | {"more0": 1, "more1": 1}
+    writer(batch(7, "p0")).upsert(str(path))
+
+
 @pytest.mark.parametrize("left", [None, b"", b"\\u00", b"#properties\n"])
 @one_of("version", 9, 6)
 def test_lost_settings_are_those_of_a_table_like_it(version: int, left: bytes | None, tmp_path: Path) -> None:
