@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import MalformedError, PhantombaseError
+from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.format.rollback_plan import decode_restore_plan
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
@@ -50,6 +52,7 @@ _IN_PROGRESS = {
     "replacecommit": "a clustering: compactor-daemon cluster TABLE, or Hudi's; an overwrite: the next write",
 }
 """Actions that block others while they are in progress, and what finishes each if its process is dead."""
+_PLANS: Mapping[str, Callable[[bytes, str], Any]] = {"clean": decode_clean_plan, "restore": decode_restore_plan}
 _OPTIONS = StatusOptions()
 
 
@@ -241,8 +244,11 @@ def _in_progress(table: Table, timeline: Timeline, clock: Clock) -> Iterator[InP
 
 
 def _unreadable(table: Table, instant: Instant) -> str | None:
-    """What to do about a clustering whose plan or inflight file cannot be read: no clustering finishes it."""
+    """What to do about an action whose plan cannot be read, or a clustering's inflight file: its command ends in an
+    error, too."""
     try:
+        if instant.action in _PLANS:
+            table.files.plan_there(instant, _PLANS[instant.action])
         if instant.family == "replacecommit" and (pending := planned_clustering(table, instant)) is not None:
             is_of_hudi(table, pending)
     except MalformedError as error:

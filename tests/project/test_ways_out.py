@@ -286,6 +286,22 @@ def test_status_names_what_ends_a_clustering_that_cannot_be_read(version: int, a
     writer(batch(7, "p0")).upsert(str(path))
 
 
+@pytest.mark.parametrize(("action", "way"), [("clean", "remove all files of this clean"), ("restore", "with Hudi")])
+def test_status_names_what_ends_an_action_whose_plan_is_torn(action: str, way: str, tmp_path: Path) -> None:
+    """It named the command of the action, which ended in an error."""
+    path = tmp_path / "t"
+    made(path, 9)
+    run("compact", str(path), "--schedule", "--sole-writer", "--executor", "local")
+    writer(batch(3, *PARTITIONS)).upsert(str(path))
+    writes = sorted(Table.open(str(path)).load_timeline().completed_writes)
+    options = {"clean": ["--retain", "1", "--floor", "0"], "restore": ["--to", writes[-2]]}
+    run(action, str(path), "--sole-writer", *options[action])
+    (done,) = (path / ".hoodie/timeline").glob(f"*.{action}")
+    done.unlink()
+    (path / f".hoodie/timeline/{done.name[:17]}.{action}.requested").write_bytes(b"torn")
+    assert way in run("status", str(path))
+
+
 @pytest.mark.parametrize("left", [None, b"", b"\\u00", b"#properties\n"])
 @one_of("version", 9, 6)
 def test_lost_settings_are_those_of_a_table_like_it(version: int, left: bytes | None, tmp_path: Path) -> None:
