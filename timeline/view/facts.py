@@ -169,9 +169,9 @@ class FactLoader:
                     compare(one.path if one.is_below else None, write)
                     show(one.replaces, write)
         done = (i for i in timeline.completed if timeline.is_compaction(i))
-        times = {i.requested_time for i in (*timeline.pending_compactions, *done) if i.requested_time > first}
+        times = {i.requested_time for i in (*timeline.pending_merges, *done) if i.requested_time > first}
         for time, plan in self._readable_plans(times, plans):
-            of = Instant(requested_time=time, action="compaction", state=State.REQUESTED)
+            of = Instant(requested_time=time, action=plan.action, state=State.REQUESTED)
             for operation in plan.operations:
                 compare(operation.data_file_path, of)
                 for path in operation.delta_file_paths if timeline.layout.has_completion_times else ():

@@ -363,3 +363,19 @@ def test_a_write_with_a_lost_file_is_not_archived(what: str, version: int, tmp_p
     file.write_bytes(data)
     assert len(archive_table(open_table(path), options, ProcessLock("test")).archived) > 1
     assert values(path) == whole
+
+
+def test_a_write_whose_completed_file_alone_is_gone_and_that_a_log_compaction_merges(tmp_path: Path) -> None:
+    """The plan of a pending log compaction names its log files."""
+    path = tmp_path / "t"
+    for ts in (1, 2, 3):
+        rows_of(range(ts * 4), ts).option(small_file_bytes=0).upsert(str(path))
+    rows_of(range(8), 4).upsert(str(path))
+    lost = max(open_table(path).load_timeline().completed, key=lambda i: i.requested_time)
+    options = ("--picking", "universal", "--compaction-trigger", "2", "--size-ratio", "100")
+    assert CliRunner().invoke(app, ["schedule", str(path), *options, "--sole-writer"]).exit_code == 0
+    assert open_table(path).load_timeline().pending("logcompaction")
+    rows_of(range(100, 102), 5).upsert(str(path))
+    (path / open_table(path).instant_path(lost)).unlink()
+    with pytest.raises(MissingFileError, match=rf"{lost.requested_time}.*logcompaction.requested names"):
+        values(path)

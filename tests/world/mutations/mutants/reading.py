@@ -228,6 +228,7 @@ VIEW: tuple[Mutant, ...] = (
     ("compactor_daemon/undo/dead_writers", "known |= table.facts.uncompleted(timeline).keys()", "pass", "witness_services"),
     ("timeline/service/loading", "shared, table.facts.uncompleted(timeline))", "shared)", "witness_services"),
     ("timeline/view/facts", " | {i.requested_time for i in timeline.pending(\"clustering\")}", "", "witness_services"),
+    ("timeline/view/facts", "(*timeline.pending_merges, *done)", "(*timeline.pending_compactions, *done)", "witness_services"),
     ("timeline/view/facts", "                    show(one.replaces, write)\n", "", "witness_services"),
     ("compactor_daemon/archiving/archive", ", *damaged_files(seen.table))", ",)", "witness_services"),
     ("timeline/view/view_loader", "                raise lost_completion(time, later)\n", "                pass\n", "metadata_table/read"),
