@@ -49,13 +49,16 @@ class BucketStep:
         for (path, target), group in by_target(pieces):
             if path != partition:
                 there = [group for group in self.work.groups(path) if group.key not in self.work.replaced]
-                refuse_two_of_one_bucket(there)
-                numbered = ((bucket_of_file_id(group.file_id), group) for group in there)
-                partition, groups = path, {bucket: group for bucket, group in numbered if bucket is not None}
+                partition, groups = path, self._groups(there)
                 self._check_keys(there or living_elsewhere(self.work, path))
             done = self._bucket(stager, path, int(target), groups.get(int(target)), group)
             if done is not None:
                 yield done_piece(done)
+
+    def _groups(self, there: Collection[FileGroup]) -> dict[int, FileGroup]:
+        """The file groups of a partition by bucket."""
+        refuse_two_of_one_bucket(there)
+        return {bucket: group for group in there if (bucket := bucket_of_file_id(group.file_id)) is not None}
 
     def _refuse_numbers(self, groups: Iterable[FileGroup]) -> None:
         """UsageError: a file group is none of these buckets."""

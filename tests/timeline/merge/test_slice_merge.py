@@ -156,14 +156,14 @@ HAND_WRITTEN = [
     ("bnull", "isdel1", GONE, GONE, GONE, None),
 ]
 ANSWERS = [
-    pytest.param(mode, base, log, row[i], id=f"{mode.name}-{base}-{log}".replace(" ", ","))
+    (mode, base, log, row[i])
     for base, log, *row in HAND_WRITTEN
     for i, mode in enumerate((EVENT_0X, OVERWRITE_0X, COMMIT, EVENT))
     if row[i] is not None
 ]
 
 
-@pytest.mark.parametrize(("mode", "base", "log", "expected"), ANSWERS)
+@for_each(ANSWERS)
 def test_as_hudi_answered(mode: MergeMode, base: str, log: str, expected: list[str]) -> None:
     """Hand-written log entries end as real Hudi reads and compacts them."""
     assert case(mode, base, log) == expected
