@@ -70,36 +70,40 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfTable:
+class OfTable:
+    """An action or event of a table."""
+
     table: str
 
 
 @dataclass(frozen=True, slots=True)
-class _OfInstant(_OfTable):
+class OfInstant(OfTable):
+    """An action or event of an instant."""
+
     instant: str
 
 
-class Relist(_OfTable):
+class Relist(OfTable):
     """List the table's timeline again."""
 
 
-class Request(_OfTable):
+class Request(OfTable):
     """Request a compaction of the table."""
 
 
-class Sweep(_OfTable):
+class Sweep(OfTable):
     """Finish what other compactors left at completed instants of the table."""
 
 
-class Serve(_OfTable):
+class Serve(OfTable):
     """Run the services of the table."""
 
 
-class Take(_OfInstant):
+class Take(OfInstant):
     """Claim an instant and execute it."""
 
 
-class Resume(_OfInstant):
+class Resume(OfInstant):
     """Continue an instant that was suspended to wait for writes."""
 
 

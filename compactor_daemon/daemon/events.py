@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ..fleet.pools import Pool
 from ..services.serve import ServiceDone
-from .dispatch import Stop
+from .dispatch import OfInstant, OfTable, Stop
 from .served_table import Served
 from .table_state import SeenTable
 
@@ -30,78 +30,57 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotTaken:
+class SnapshotTaken(OfTable):
     """A snapshot of the table. `available`: its claims can be taken; the loop knows it when it processes the event."""
 
-    table: str
     seen: SeenTable
     available: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpkeepFailed:
+class UpkeepFailed(OfTable):
     """A snapshot, request or sweep of the table failed."""
 
-    table: str
     error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequested:
+class PlanRequested(OfTable):
     """A request of a plan came to its end; `instant` None: nothing is due, for the reason `why`."""
 
-    table: str
     instant: str | None
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
+class Swept(OfTable):
     """What other compactors left at completed instants of the table is finished."""
 
-    table: str
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServicesRan:
+class ServicesRan(OfTable):
     """The services of the table ran; `error`: why they could not begin."""
 
-    table: str
     done: tuple[ServiceDone, ...] = ()
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkBegan:
+class WorkBegan(OfInstant):
     """The instant is claimed."""
 
-    table: str
-    instant: str
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkSuspended:
+class WorkSuspended(OfInstant):
     """The instant waits for writes, and releases its slot."""
 
-    table: str
-    instant: str
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotWanted:
+class SlotWanted(OfInstant):
     """The writes that the instant waited for have ended."""
 
-    table: str
-    instant: str
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkEnded:
+class WorkEnded(OfInstant):
     """How work on an instant ended, see `Ended`. `counts`: the error is a failure of the instant; `is_fatal`: the
     executor has ended."""
 
-    table: str
-    instant: str
     bytes_read: int | None = None
     done_elsewhere: frozenset[str] = frozenset()
     claimed: bool = False
@@ -111,18 +90,12 @@ class WorkEnded:
     is_fatal: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorbellRang:
+class DoorbellRang(OfTable):
     """A plan was requested for the table."""
 
-    table: str
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimsChanged:
+class ClaimsChanged(OfTable):
     """A process took or released a claim on the table."""
-
-    table: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
