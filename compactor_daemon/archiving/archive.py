@@ -262,7 +262,9 @@ def _choice(seen: _Seen, options: ArchiveOptions, *, dry_run: bool) -> ArchiveCh
     there = replaced_files_there(seen.table, [i for i in choice.archived if i.family == "replacecommit"])
     left: tuple[ArchiveCutoff, ...] = ()
     if any(i.is_write for i in choice.archived):
-        left = (*gone_but_there(seen.table, seen.timeline), *damaged_files(seen.table))
+        now = seen.table.snapshot()  # both need the files of all partitions: the view lists them after its timeline
+        damaged = tuple(damaged_files(now))
+        left = (*gone_but_there(now, seen.timeline), *damaged)
     if not there and not left:
         return choice
     return choose(seen.timeline, replace(facts, replaced_there=there, cutoffs=(*facts.cutoffs, *left)), options)

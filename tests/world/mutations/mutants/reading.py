@@ -230,7 +230,7 @@ VIEW: tuple[Mutant, ...] = (
     ("timeline/view/facts", " | {i.requested_time for i in timeline.pending(\"clustering\")}", "", "witness_services"),
     ("timeline/view/facts", "(*timeline.pending_merges, *done)", "(*timeline.pending_compactions, *done)", "witness_services"),
     ("timeline/view/facts", "                    show(one.replaces, write)\n", "", "witness_services"),
-    ("compactor_daemon/archiving/archive", ", *damaged_files(seen.table))", ",)", "witness_services"),
+    ("compactor_daemon/archiving/archive", "damaged = tuple(damaged_files(now))", "damaged = ()", "witness_services"),
     ("timeline/view/view_loader", "                raise lost_completion(time, later)\n", "                pass\n", "metadata_table/read"),
     ("timeline/metadata_table/read", "if not any(map(latest_slice, view.groups)):", "if False:", "metadata_table/read"),
     ("timeline/read/incremental", "            raise lost_completion(time, later, path)\n", "            pass\n", "witness_services"),
