@@ -337,7 +337,7 @@ def _base_instant(task: SliceTask) -> str | None:
 
 def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, LogCounts, int]:
     """Stages the base file; returns its ledger, checked against the file read back, and the size of that file."""
-    stream = SliceStream(storage, task.slice, task.rules, _merged_columns(task.rules))
+    stream = SliceStream(storage, task.slice, task.rules, merged_columns(task.rules))
     rows = _write(storage, path, stream, task)
     rows_read_back, hash_out, size = read_back(storage, path, task.rules)
     ledger = stream.ledger(rows, hash_out)
@@ -350,7 +350,7 @@ def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, L
     return ledger, stream.log_counts, size
 
 
-def _merged_columns(rules: SliceRules) -> list[str]:
+def merged_columns(rules: SliceRules) -> list[str]:
     """The columns to read and merge: all but the file name of a row, which is written again.
 
     The file name is a quarter of the text of a table with short rows. Where null means "not given", a merge reads all

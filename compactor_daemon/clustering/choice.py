@@ -1,4 +1,4 @@
-"""Which small base files of a table become one, in which order of rows, and the plan (pure, vectorised).
+"""Which small base files of a table become one, and the plan (pure).
 
 The file groups of a partition are taken in the order in which they were made. A run of consecutive small files is cut
 into windows:
@@ -12,15 +12,6 @@ small is a small file of the next clustering. A full clustering begins after the
 If three or more files follow, most of them small, it includes the large ones among them.
 
 Bucket-indexed tables are refused: the number in the name of a file group decides which rows are in it.
-
-The order of the rows of a clustered file: by columns, or along a curve through them:
-
-    order     by the first column, then by the second, ...
-    zorder    along the Z-order curve: bits of all columns in turn
-    hilbert   along the Hilbert curve: neighbours are adjacent also where the Z-order curve jumps
-
-A curve runs through the ranks of the values, so each column has the same weight, whatever its type and distribution.
-Nulls come last.
 """
 
 from __future__ import annotations
@@ -29,87 +20,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile
-from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName
 from phantombase.timeline.format.record_key import looks_like_bucket, plain_file_id
-from phantombase.timeline.format.replace_request import ClusterGroup
-from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView, is_replaced
+from phantombase.timeline.format.replace_request import ClusterGroup, PlannedSlice
+from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView, input_names, is_replaced
 
-from .options import ClusterOptions, SortOrder
-
-_BITS = 64
-Ranks: TypeAlias = npt.NDArray[np.uint64]
-
-
-def check_sortable(schema: pa.Schema, columns: Sequence[str], where: str) -> None:
-    """UsageError: a column is not in the table, is named twice, or its values have no order."""
-    for name in columns:
-        if name not in schema.names or pa.types.is_nested(schema.field(name).type) or columns.count(name) > 1:
-            raise UsageError(
-                "not a column to sort by",
-                path=where,
-                expected="columns of the table without fields of their own, each once: "
-                + ", ".join(field.name for field in schema if not pa.types.is_nested(field.type)),
-                found=", ".join(columns),
-            )
-
-
-def sorted_rows(rows: pa.Table, columns: Sequence[str], order: SortOrder) -> pa.Table:
-    """The rows in the given order; the sort is stable."""
-    if order is SortOrder.ORDER or len(columns) == 1:
-        return rows.take(pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in columns]))
-    bits = min(16, _BITS // len(columns))
-    ranks = [_ranks(rows.column(name), bits) for name in columns]
-    places = _hilbert(ranks, bits) if order is SortOrder.HILBERT else _interleaved(ranks, bits)
-    return rows.take(pa.array(np.argsort(places, kind="stable")))
-
-
-def _ranks(column: pa.ChunkedArray, bits: int) -> Ranks:
-    """The ranks of values, spread over the range of `bits`-bit numbers."""
-    ranks: Ranks = pc.rank(column, sort_keys="ascending", tiebreaker="dense").to_numpy().astype(np.uint64)
-    ranks -= np.uint64(1)
-    most = int(ranks.max(initial=0))
-    spread: Ranks = ranks * np.uint64((1 << bits) - 1) // np.uint64(max(1, most))
-    return spread
-
-
-def _interleaved(ranks: Sequence[Ranks], bits: int) -> Ranks:
-    """One number for each row: the highest bit of each rank, then the next of each, ..."""
-    found = np.zeros(len(ranks[0]), np.uint64)
-    for bit in reversed(range(bits)):
-        for rank in ranks:
-            found = found << np.uint64(1) | rank >> np.uint64(bit) & np.uint64(1)
-    return found
-
-
-def _hilbert(ranks: Sequence[Ranks], bits: int) -> Ranks:
-    """The position of each row on the curve, by J. Skilling's transformation of coordinates (2004)."""
-    axes = [rank.copy() for rank in ranks]
-    for bit in reversed(range(1, bits)):
-        half = np.uint64(1 << bit)
-        low = half - np.uint64(1)
-        for number, axis in enumerate(axes):
-            is_set = (axis & half).astype(bool)
-            swap = np.where(is_set, np.uint64(0), (axes[0] ^ axis) & low)
-            first = np.where(is_set, axes[0] ^ low, axes[0] ^ swap)
-            if number:
-                axes[number] = axis ^ swap
-            axes[0] = first
-    for number in range(1, len(axes)):
-        axes[number] ^= axes[number - 1]
-    flip = np.zeros(len(axes[0]), np.uint64)
-    for bit in reversed(range(1, bits)):
-        half = np.uint64(1 << bit)
-        flip = np.where((axes[-1] & half).astype(bool), flip ^ (half - np.uint64(1)), flip)
-    return _interleaved([axis ^ flip for axis in axes], bits)
-
+from .options import ClusterOptions
 
 _FULL_MIN_FILES = 3
 
@@ -238,23 +156,33 @@ def planned(window: ClusteringWindow) -> ClusterGroup:
     return ClusterGroup(
         partition=window.partition,
         file_id=plain_file_id(),
-        files=tuple((s.file_id, str(s.base.name), s.base_bytes) for s in window.slices if s.base is not None),
+        slices=tuple(
+            PlannedSlice(
+                file_id=one.file_id,
+                base="" if one.base is None else str(one.base.name),
+                logs=tuple(str(log.name) for log in one.logs),
+                base_bytes=one.base_bytes,
+                log_bytes=one.log_bytes,
+            )
+            for one in window.slices
+        ),
     )
 
 
-def output_name(position: int, group: ClusterGroup, instant: str) -> BaseFileName:
-    """The name of the file that a group becomes: the same in every try, so that only one is made."""
-    return BaseFileName(file_id=group.file_id, token=f"{position}-0-{COMPACTOR}", instant=instant)
+def output_names(position: int, group: ClusterGroup, instant: str) -> tuple[BaseFileName, ...]:
+    """The names of the files that a group may become: the same in every try, so that each is made once."""
+    token = f"{position}-0-{COMPACTOR}"
+    return tuple(BaseFileName(file_id=file_id, token=token, instant=instant) for file_id in group.file_ids)
 
 
 def slices_of(
     view: TableView, groups: Sequence[ClusterGroup], busy: Collection[GroupKey]
 ) -> tuple[tuple[FileSlice, ...], ...]:
     """The planned file slices of each group as they are now, in the plan's order; () for a group of which an input
-    differs: it has log files or another base file, was replaced or removed, or is in another plan (`busy`)."""
+    differs: it has other files than planned, was replaced or removed, or is in another plan (`busy`)."""
     known = view.by_key()
 
-    def slice_of(key: GroupKey, name: str) -> FileSlice | None:
+    def slice_of(key: GroupKey, names: tuple[str, ...]) -> FileSlice | None:
         found = known.get(key)
         if (
             found is None
@@ -265,11 +193,11 @@ def slices_of(
         ):
             return None
         last = found.slices[-1]
-        return last if last.base is not None and str(last.base.name) == name and not last.logs else None
+        return last if sorted(input_names(last)) == sorted(names) else None
 
     result = []
     for group in groups:
-        slices = [slice_of((group.partition, file_id), name) for file_id, name, _ in group.files]
+        slices = [slice_of((group.partition, one.file_id), one.names) for one in group.slices]
         whole = tuple(one for one in slices if one is not None)
         result.append(whole if len(whole) == len(slices) else ())
     return tuple(result)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -52,9 +52,10 @@ from phantombase.timeline.terminal.text_table import plural
 from ..attempt.attempt import merge_rules
 from ..leftovers import forget_heartbeats, remove_left_behind
 from ..service_run import ServiceAnswer, ServiceMeans
-from .choice import ClusterChoice, check_sortable, choose_windows, output_name, planned
+from .choice import ClusterChoice, choose_windows, output_names, planned
 from .complete import cancel_clustering, complete, inputs_now
 from .options import ClusterOptions, Copy, SortOrder
+from .order import check_sortable
 from .outputs import Copying, Made, OutputFileSpec, make
 from .pending import PendingClustering, is_at_work, is_of_hudi, is_passed, pending_clusterings, refuse_passed
 from .stale import withdraw_stale
@@ -67,10 +68,10 @@ ClusterProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clustered:
-    """A completed clustering: `files` files of `bytes` became `made` files of `bytes_made`, with `rows` rows. `copied`:
-    the number of new files copied as bytes; `copied_row_groups`: their row groups; `encoded`: the number of files that
-    `try` did not copy, by the reason. `repeated_keys`: rows with the record key of an earlier row of the same new file;
-    a later upsert or delete changes only the first of these on versions 8 and 9."""
+    """A completed clustering: `files` file slices of `bytes` became `made` files of `bytes_made`, with `rows` rows.
+    `copied`: the number of new files copied as bytes; `copied_row_groups`: their row groups; `encoded`: the number of
+    files that `try` did not copy, by the reason. `repeated_keys`: rows with the record key of an earlier row of the
+    same group; a later upsert or delete changes only the first of these on versions 8 and 9."""
 
     instant: str
     files: int
@@ -276,18 +277,19 @@ class _Work:
                 cancel_clustering(self.table, pending, self.lock, str(error))
             raise
         finally:
-            storage.delete_all([one.staged for one in made])
+            storage.delete_all(_staged(made))
         if not placed:
             return None
+        files = [file for one in placed for file in one.files]
         done = Clustered(
             instant=pending.time,
             files=sum(len(one.inputs) for one in placed),
-            bytes=sum(slice_.base_bytes for one in placed for slice_ in one.inputs),
-            made=len(placed),
-            bytes_made=sum(one.size for one in placed),
-            rows=sum(one.ledger.rows_out for one in placed),
-            copied=sum(one.copied_row_groups > 0 for one in placed),
-            copied_row_groups=sum(one.copied_row_groups for one in placed),
+            bytes=sum(slice_.base_bytes + slice_.log_bytes for one in placed for slice_ in one.inputs),
+            made=len(files),
+            bytes_made=sum(one.size for one in files),
+            rows=sum(one.rows for one in files),
+            copied=sum(one.copied_row_groups > 0 for one in files),
+            copied_row_groups=sum(one.copied_row_groups for one in files),
             encoded=dict(Counter(one.encoded for one in placed if one.encoded)),
             repeated_keys=sum(one.repeated_keys for one in placed),
         )
@@ -327,11 +329,11 @@ class _Work:
             sort_order=SortOrder(pending.plan.sort_order or SortOrder.ORDER),
             copy=copy,
         )
-        names = [str(output_name(position, group, pending.time)) for position, group in enumerate(pending.groups)]
+        names = [output_names(position, group, pending.time) for position, group in enumerate(pending.groups)]
         with ThreadPoolExecutor(self.threads) as pool:
             futures = [
-                pool.submit(make, self.table.storage, recipe, group.file_id, name, slices)
-                for group, name, slices in zip(pending.groups, names, inputs, strict=True)
+                pool.submit(make, self.table.storage, recipe, of_group, slices)
+                for of_group, slices in zip(names, inputs, strict=True)
             ]
             try:
                 made = []
@@ -341,7 +343,7 @@ class _Work:
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 ended = (f for f in futures if f.done() and not f.cancelled() and f.exception() is None)
-                self.table.storage.delete_all([f.result().staged for f in ended])
+                self.table.storage.delete_all(_staged(f.result() for f in ended))
                 raise
         return made, recipe.rules
 
@@ -354,6 +356,10 @@ class _Work:
                 if time.monotonic() >= deadline:
                     raise
             time.sleep(_POLL_S)
+
+
+def _staged(made: Iterable[Made]) -> list[str]:
+    return [file.staged for one in made for file in one.files]
 
 
 def _would(
@@ -385,7 +391,7 @@ def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Clustered, ..
         if has_tombstone(table.storage, pending.time) or passed or not all(inputs):
             gone.append(pending.time)
             continue
-        sizes = [slice_.base_bytes for group in inputs for slice_ in group]
+        sizes = [slice_.base_bytes + slice_.log_bytes for group in inputs for slice_ in group]
         finished.append(Clustered(instant=pending.time, files=len(sizes), bytes=sum(sizes), made=len(pending.groups)))
     return tuple(finished), tuple(gone)
 

@@ -24,6 +24,7 @@ from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata,
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, encode_ledgers
+from phantombase.timeline.format.replace_request import ClusterGroup
 from phantombase.timeline.instants.reserved_times import has_tombstone, put_tombstone
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
@@ -38,12 +39,12 @@ from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, 
 from phantombase.timeline.table.in_progress import is_pending_service, pending_replacing_writes
 from phantombase.timeline.table.table import Table, from_one_snapshot, put_completed
 from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker, traces_of, undo
-from phantombase.timeline.view.view import FileSlice
+from phantombase.timeline.view.view import FileSlice, input_names
 from phantombase.timeline.view.witness import lost_completion
 
 from ..attempt.slice_task import read_back
 from .choice import slices_of
-from .outputs import Made
+from .outputs import Made, MadeFile
 from .pending import (
     PendingClustering,
     decided_completion,
@@ -81,7 +82,7 @@ def complete(
         begun, completion = decided_completion(table, pending)
         _refuse_waiting(table, timeline, pending)
         refuse_passed(table, timeline, pending)
-        if inputs_now(table, pending, timeline) != tuple(one.inputs for one in made):
+        if inputs_now(table, pending, timeline) != tuple(one.inputs for one in made) or _moved(timeline, made):
             raise ConflictError(
                 "the files of a clustering are not as they were any more",
                 path=table.storage.base_path,
@@ -93,10 +94,14 @@ def complete(
         if not begun:
             path = table.instant_path(pending.requested.at(State.INFLIGHT))
             table.storage.put_if_absent(path, inflight_content(table, completion))
-        placed = [_place(table, pending.time, one, rules) for one in made]
+        placed = [
+            replace(one, files=tuple(_place(table, pending.time, one, file, rules) for file in one.files))
+            for one in made
+        ]
         # A write may have added a column since the files were made: the table has it, their rows do not.
-        metadata = _commit(placed, table.schema_to_cluster(timeline).commit_text)
-        change = Change.of(pending.time, metadata, {one.final: one.ranges for one in placed if one.ranges is not None})
+        metadata = _commit(placed, pending.groups, table.schema_to_cluster(timeline).commit_text)
+        files = [file for one in placed for file in one.files]
+        change = Change.of(pending.time, metadata, {one.final: one.ranges for one in files if one.ranges is not None})
         apply_update(table, change, None)
         done = replace(pending.requested.at(State.COMPLETED), completion_time=completion)
         _put(table, done, encode_commit(metadata, table.layout.encoding))
@@ -201,20 +206,25 @@ def _cancelled(table: Table, pending: PendingClustering) -> ConflictError:
     )
 
 
-def _place(table: Table, instant: str, one: Made, rules: SliceRules) -> Made:
+def _moved(timeline: Timeline, made: Sequence[Made]) -> bool:
+    """Whether a write whose log blocks were left out has completed since. On version 6 its files are the same."""
+    return any(timeline.is_committed(write) for one in made for write in one.logs.uncommitted)
+
+
+def _place(table: Table, instant: str, group: Made, one: MadeFile, rules: SliceRules) -> MadeFile:
     """Gives a staged file its final name, or verifies an earlier try's file of that name, whose size is then used."""
-    storage, name = table.storage, one.final.rpartition("/")[2]
+    storage = table.storage
     if storage.find(one.final) is None:
-        make_marker(storage, instant, Marker(partition=one.partition, file=name, kind=MarkerKind.CREATE))
+        make_marker(storage, instant, Marker(partition=group.partition, file=one.name, kind=MarkerKind.CREATE))
         place_staged(storage, one.staged, one.final, one.size)
         return one
     rows, hash_out, size = read_back(storage, one.final, rules)
-    if one.ledger.identity is None or (rows, hash_out) != (one.ledger.rows_out, one.ledger.identity.out):
+    if (rows, hash_out) != (one.rows, one.hash):
         raise StorageError(
             "a file that an earlier try of this clustering placed has other rows",
             path=one.final,
             instant=instant,
-            expected=f"{one.ledger.rows_out} rows, of the files of the plan",
+            expected=f"{one.rows} rows, of the files of the plan",
             found=f"{rows} rows",
             todo="Nothing of it is visible. Cancel it: compactor-daemon cluster TABLE --cancel.",
         )
@@ -252,26 +262,15 @@ def _look_back(table: Table, pending: PendingClustering, done: Instant) -> None:
         )
 
 
-def _commit(placed: Sequence[Made], schema_text: str) -> CommitMetadata:
+def _commit(placed: Sequence[Made], groups: Sequence[ClusterGroup], schema_text: str) -> CommitMetadata:
     """What Hudi's clusterings record, and the ledger."""
     stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
     replaced: defaultdict[str, list[str]] = defaultdict(list)
     for one in placed:
-        stats[one.partition].append(_write_stat(one))
+        if one.files:
+            stats[one.partition] += (_write_stat(one, file) for file in one.files)
         replaced[one.partition] += (slice_.file_id for slice_ in one.inputs)
-    ledgers = [
-        GroupLedger(
-            partition=one.partition,
-            file_id=one.file_id,
-            inputs=tuple(str(slice_.base.name) for slice_ in one.inputs if slice_.base is not None),
-            output=one.final.rpartition("/")[2],
-            size=one.size,
-            ledger=one.ledger,
-            skipped={},
-            copied_row_groups=one.copied_row_groups,
-        )
-        for one in placed
-    ]
+    ledgers = [_ledger(one, group) for one, group in zip(placed, groups, strict=True)]
     return CommitMetadata(
         partition_to_write_stats={partition: tuple(of) for partition, of in stats.items()},
         extra_metadata={"schema": schema_text, CLUSTERED: encode_ledgers(ledgers)},
@@ -280,15 +279,30 @@ def _commit(placed: Sequence[Made], schema_text: str) -> CommitMetadata:
     )
 
 
-def _write_stat(one: Made) -> WriteStat:
+def _ledger(one: Made, group: ClusterGroup) -> GroupLedger:
+    outputs = [(file.name, file.size) for file in one.files]
+    return GroupLedger(
+        partition=one.partition,
+        file_id=group.file_id,
+        inputs=tuple(name for slice_ in one.inputs for name in input_names(slice_)),
+        output=outputs[0][0] if outputs else None,
+        size=outputs[0][1] if outputs else 0,
+        ledger=one.ledger,
+        skipped=one.logs.skipped,
+        copied_row_groups=sum(file.copied_row_groups for file in one.files),
+        more=tuple(outputs[1:]),
+    )
+
+
+def _write_stat(group: Made, one: MadeFile) -> WriteStat:
     return WriteStat(
         file_id=one.file_id,
         path=one.final,
         prev_commit="null",
-        num_writes=one.ledger.rows_out,
-        num_inserts=one.ledger.rows_out,
+        num_writes=one.rows,
+        num_inserts=one.rows,
         total_write_bytes=one.size,
         file_size_in_bytes=one.size,
-        partition_path=one.partition,
-        runtime_stats=RuntimeStats(total_create_time=round(one.seconds * 1000)),
+        partition_path=group.partition,
+        runtime_stats=RuntimeStats(total_create_time=round(group.seconds * 1000 / len(group.files))),
     )

@@ -106,7 +106,7 @@ def _is_late(table: Table, done: Instant, names: Collection[str], recorded: Coll
     text = metadata.extra_metadata.get(CLUSTERED)
     groups = () if text is None else decode_ledgers(text, table.instant_path(done))
     find = table.storage.find
-    made = [one.path(one.output) for one in groups if one.output is not None]
+    made = [one.path(name) for one in groups for name, _ in one.outputs]
     return (
         bool(made)
         and all(find(path) is None for path in made)
@@ -129,6 +129,7 @@ def _changed_by(table: Table, before: Timeline, done: Instant, placed: Sequence[
     now = table.load_timeline()
     inputs = {(one.partition, slice_.file_id) for one in placed for slice_ in one.inputs}
     writers = {base.name.instant for one in placed for slice_ in one.inputs if (base := slice_.base) is not None}
+    writers.update(write for one in placed for write in one.logs.merged)
     if undone := next((time for time in sorted(writers) if not now.is_committed(time)), None):
         return f"the rollback of {undone}"
     for instant in _since(now, before, done):
@@ -139,7 +140,7 @@ def _changed_by(table: Table, before: Timeline, done: Instant, placed: Sequence[
 
 def _built_upon(table: Table, now: Timeline, before: Timeline, done: Instant, placed: Sequence[Made]) -> Iterator[str]:
     """What depends on the new file groups, or may soon: then the commit cannot be deleted."""
-    made = {(one.partition, one.file_id): one.final.rpartition("/")[2] for one in placed}
+    made = {(one.partition, file.file_id): file.name for one in placed for file in one.files}
     for instant in _since(now, before, done):
         if not made.keys().isdisjoint(_groups_of(table, instant)):
             yield f"{instant.action} {instant.requested_time} wrote to its files"

@@ -251,7 +251,7 @@ def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
     if any(now.size(recorded, name) is None for name in recorded.inputs):
         return Verdict.OUTPUT_PROVED
     schema = now.table.schema_written(schema.commit_text, now.table.load_timeline(), instant)
-    rules, inputs = _rules(now.table, schema, recorded), _inputs(now, recorded, instant)
+    rules, inputs = rules_of_audit(now.table, schema, recorded), _inputs(now, recorded, instant)
     stream = SliceStream(storage, inputs, rules)
     again = stream.ledger(sum(batch.num_rows for batch in stream.batches()), out)
     if read is _read_log and again != ledger and not ledger.superseded:  # copied, not merged
@@ -294,12 +294,13 @@ def _read_log(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int,
     with table.storage.open_input(path) as source:
         blocks = list(scan_blocks(source, path))
     schema = table.schema(blocks[-1].header(HeaderKey.SCHEMA))
-    found = log_totals(table.storage, blocks, _rules(table, schema, recorded))
+    found = log_totals(table.storage, blocks, rules_of_audit(table, schema, recorded))
     same("number of deletes in the written file", found.deletes, recorded.ledger.deletes_of_absent, path)
     return found.rows, found.identity, schema
 
 
-def _rules(table: Table, schema: TableSchema, recorded: GroupLedger) -> SliceRules:
+def rules_of_audit(table: Table, schema: TableSchema, recorded: GroupLedger) -> SliceRules:
+    """How the inputs are merged again."""
     every = table.layout.every_duplicate_compacted
     rules = slice_rules(table, table.load_timeline(), schema, every_duplicate=every)
     return replace(rules, identity=recorded.ledger.identity is not None, memory_bytes=_MEMORY_BYTES)

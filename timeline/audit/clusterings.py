@@ -1,26 +1,28 @@
 """Verifies a completed clustering again from the files that still exist.
 
     ledger     its equations
-    output     its size, its footer and the hash of all its rows
-    inputs     while all of them exist: the sum of their row hashes is that of the output
-    closure    no log file on an input, since the output would lack its entries
+    outputs    their sizes, their footers and the hash of all their rows
+    inputs     while all of them exist: merged again, they have the same ledger; without log files, the same hash
+    closure    no log file on an input that is not an input itself, since the outputs would lack its entries
     overlap    no other commit replaced an input, since its rows would be visible again
 
 A clustering is audited while its commit is on the active timeline; it has no entry in the audit log."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from ..errors import LedgerError, MissingFileError
 from ..format.commit_metadata import CommitMetadata
-from ..format.file_name import parse_data_file
-from ..format.ledger import CLUSTERED, GroupLedger, decode_ledgers
-from ..table.table import Table, from_one_snapshot
-from ..view.view import FileGroup, GroupKey, TableView, latest_base
-from .audit import InstantAudit, Verdict, audited_group, hash_of_base, read_base, read_written, same, settled
+from ..format.file_name import BaseFileName, LogFileName, parse_data_file
+from ..format.ledger import CLUSTERED, MASK, GroupLedger, Ledger, decode_ledgers, total
+from ..merge.slice_stream import SliceStream
+from ..table.table import Table, TableSchema, from_one_snapshot
+from ..view.view import DataFile, FileGroup, FileSlice, GroupKey, TableView, latest_base
+from .audit import InstantAudit, Verdict, audited_group, hash_of_base, read_base, rules_of_audit, same, settled
 
 
 def clustered_instants(table: Table) -> tuple[str, ...]:
@@ -79,35 +81,83 @@ class _Now:
 
 
 def _of_inputs(now: _Now, recorded: GroupLedger) -> Iterator[str]:
-    for text in recorded.inputs:
-        name = parse_data_file(text)
-        key = (recorded.partition, name.file_id if name is not None else text)
+    merged = frozenset(recorded.inputs)
+    for key, texts in _by_file_id(recorded).items():
+        text = texts[0]
         if (other := now.replaced_by.get(key)) is not None:
             yield f"{recorded.path(text)} was also replaced by {other}: its rows are visible again"
         group = now.groups.get(key)
         for log in group.slices[-1].logs if group is not None and group.slices else ():
-            yield f"{log.path} belongs to a clustered file: its rows are in no base file"
+            if str(log.name) not in merged:
+                yield f"{log.path} belongs to a clustered file: its rows are in no base file"
+
+
+def _by_file_id(recorded: GroupLedger) -> dict[GroupKey, list[str]]:
+    """The names of the inputs, by file group."""
+    found: defaultdict[GroupKey, list[str]] = defaultdict(list)
+    for text in recorded.inputs:
+        name = parse_data_file(text)
+        found[recorded.partition, name.file_id if name is not None else text].append(text)
+    return found
 
 
 def _files(now: _Now, recorded: GroupLedger) -> Verdict:
-    output = str(recorded.output)
-    path, size = recorded.path(output), now.size(recorded, output)
-    if size is None:
-        if _is_superseded(now, recorded):
-            return Verdict.CLEANED
-        raise LedgerError("the written file is missing although it is the newest", path=path)
-    out, schema = read_written(now.table, path, recorded, size, read_base)
+    rows = out = 0
+    schema, gone = None, False
+    for output, expected in recorded.outputs:
+        path, size = recorded.path(output), now.size(recorded, output)
+        if size is None:
+            if not _is_superseded(now, recorded, output):
+                raise LedgerError("the written file is missing although it is the newest", path=path)
+            gone = True
+            continue
+        same("size of the written file", size, expected, path)
+        count, hash_, schema = read_base(now.table, path, recorded)
+        rows, out = rows + count, (out + hash_) & MASK
+    if gone:
+        return Verdict.CLEANED
+    where, ledger = recorded.path(recorded.file_id), recorded.ledger
+    same("number of rows in the written files", rows, ledger.rows_out, where)
+    if ledger.identity is not None:
+        same("hash of the rows in the written files", f"{out:016x}", f"{ledger.identity.out:016x}", where)
     if any(now.size(recorded, name) is None for name in recorded.inputs):
         return Verdict.OUTPUT_PROVED
-    found = sum(hash_of_base(now.table, recorded.path(name), schema) for name in recorded.inputs) % (1 << 64)
-    same("hash of the rows in the files that were joined", f"{found:016x}", f"{out:016x}", path)
+    if schema is None:
+        schema = now.table.newest_schema(now.table.load_timeline())
+    if ledger.log_entries or any(name.startswith(".") for name in recorded.inputs):
+        same("ledger of the repeated merge", _merged_again(now, recorded, schema, out), ledger, where)
+        return Verdict.PROVED
+    found = sum(hash_of_base(now.table, recorded.path(name), schema) for name in recorded.inputs) & MASK
+    same("hash of the rows in the files that were joined", f"{found:016x}", f"{out:016x}", where)
     return Verdict.PROVED
 
 
-def _is_superseded(now: _Now, recorded: GroupLedger) -> bool:
-    """Whether a clean may have removed the written file: a newer one exists, or its file group was replaced."""
-    if recorded.key in now.replaced_by:
+def _merged_again(now: _Now, recorded: GroupLedger, schema: TableSchema, out: int) -> Ledger:
+    """The ledger of the inputs, merged again. `out`: the hash of the rows written."""
+    rules, ledgers, rows = rules_of_audit(now.table, schema, recorded), [], 0
+    for (partition, file_id), texts in _by_file_id(recorded).items():
+        base, logs = None, []
+        for text in texts:
+            name, size = parse_data_file(text), now.size(recorded, text) or 0
+            if isinstance(name, BaseFileName):
+                base = DataFile(partition=partition, name=name, size=size)
+            elif isinstance(name, LogFileName):
+                logs.append(DataFile(partition=partition, name=name, size=size))
+        since = "" if base is None else base.name.instant
+        inputs = FileSlice(partition=partition, file_id=file_id, base_instant=since, base=base, logs=tuple(logs))
+        stream = SliceStream(now.table.storage, inputs, rules)
+        rows += sum(batch.num_rows for batch in stream.batches())
+        ledgers.append(stream.ledger(0, 0))
+    found = total(ledgers)
+    return replace(found, rows_out=rows, identity=found.identity and replace(found.identity, out=out))
+
+
+def _is_superseded(now: _Now, recorded: GroupLedger, output: str) -> bool:
+    """Whether a clean may have removed a written file: a newer one exists, or its file group was replaced."""
+    name = parse_data_file(output)
+    key = (recorded.partition, recorded.file_id if name is None else name.file_id)
+    if key in now.replaced_by:
         return True
-    group, name = now.groups.get(recorded.key), parse_data_file(str(recorded.output))
+    group = now.groups.get(key)
     base = latest_base(group) if group is not None else None
     return base is not None and name is not None and base.name.instant > name.instant

@@ -150,15 +150,16 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
 
 
 CLUSTERED = "phantombase.clustered"
-"""The key for ledgers of a clustering, by new file group; the inputs are base files of other groups."""
-_COPIED = "copied_row_groups"
+"""The key for ledgers of a clustering, by the first new file group; the inputs are files of other groups."""
+_COPIED, _MORE = "copied_row_groups", "more_outputs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLedger:
-    """One compacted file group. `inputs`: names of the merged files, base file first; `output`: name of the written
-    file, None if there was nothing to write; `size` in bytes; `skipped`: log blocks left out, by cause.
-    `copied_row_groups`: those that a clustering copied as bytes."""
+    """One compacted file group, or one group of a clustering. `inputs`: names of the merged files, base files first;
+    `output`: name of the written file, None if there was nothing to write; `size` in bytes; `more`: names and sizes of
+    the other files that a clustering wrote; `skipped`: log blocks left out, by cause. `copied_row_groups`: those that a
+    clustering copied as bytes."""
 
     partition: str
     file_id: str
@@ -168,6 +169,12 @@ class GroupLedger:
     ledger: Ledger
     skipped: Mapping[str, int]
     copied_row_groups: int = 0
+    more: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def outputs(self) -> tuple[tuple[str, int], ...]:
+        """Name and size of each written file."""
+        return () if self.output is None else ((self.output, self.size), *self.more)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -196,6 +203,7 @@ def encode_ledgers(groups: list[GroupLedger]) -> str:
                 "output": g.output,
                 "size": g.size,
                 **({_COPIED: g.copied_row_groups} if g.copied_row_groups else {}),
+                **({_MORE: g.more} if g.more else {}),
             }
             for g in groups
         },
@@ -220,4 +228,5 @@ def _group(key: str, values: Mapping[str, Any]) -> GroupLedger:
         ledger=Ledger.from_json(values),
         skipped=dict(values["skipped"]),
         copied_row_groups=int(values.get(_COPIED, 0)),
+        more=tuple((str(name), int(size)) for name, size in values.get(_MORE, ())),
     )

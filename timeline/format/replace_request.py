@@ -38,18 +38,38 @@ _STRATEGY_CLASS = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSlice:
+    """A file slice of a plan: the names of its base file, "" without one, and of its log files. The plan does not
+    contain the bytes: they are 0 in a decoded plan."""
+
+    file_id: str
+    base: str
+    logs: tuple[str, ...] = ()
+    base_bytes: int = 0
+    log_bytes: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All its files, the base file first."""
+        return (self.base, *self.logs) if self.base else self.logs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterGroup:
-    """Base files of one partition to merge into one. `files`: (file id, file name, bytes); `file_id`: of the new file.
-    The plan does not contain the bytes: they are 0 in a decoded plan."""
+    """File slices of one partition whose rows are written to new file groups, `outputs` at most. `file_id`: of the
+    first one."""
 
     partition: str
     file_id: str
-    files: tuple[tuple[str, str, int], ...]
+    slices: tuple[PlannedSlice, ...]
+    outputs: int = 1
 
     @property
-    def replaced(self) -> tuple[str, ...]:
-        """The ids of the replaced file groups."""
-        return tuple(file_id for file_id, _, _ in self.files)
+    def file_ids(self) -> tuple[str, ...]:
+        """The ids of the new file groups: the same in every try. Like Hudi's of one task, they differ in the number at
+        the end."""
+        head = self.file_id.removesuffix("-0")
+        return (self.file_id, *(f"{head}-{number}" for number in range(1, self.outputs)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,26 +119,39 @@ def _group(file_id: str, group: dict[str, Any], where: str) -> ClusterGroup:
     partitions = {one["partitionPath"] or "" for one in slices}
     if len(partitions) != 1 or not inside_table(partition := partitions.pop()):
         raise MalformedError("the plan of a clustering has a group that is not of one partition", path=where)
-    files = tuple((one["fileId"], (one["dataFilePath"] or "").rpartition("/")[2], 0) for one in slices)
-    return ClusterGroup(partition=partition, file_id=file_id, files=files)
+    planned = tuple(
+        PlannedSlice(
+            file_id=one["fileId"],
+            base=(one["dataFilePath"] or "").rpartition("/")[2],
+            logs=tuple(path.rpartition("/")[2] for path in one["deltaFilePaths"] or ()),
+        )
+        for one in slices
+    )
+    outputs = max(1, group["numOutputFileGroups"] or 1)
+    return ClusterGroup(partition=partition, file_id=file_id, slices=planned, outputs=outputs)
 
 
 def _group_record(group: ClusterGroup, base: str) -> dict[str, Any]:
-    size = sum(size for _, _, size in group.files)
+    logs, log_bytes = sum(len(one.logs) for one in group.slices), sum(one.log_bytes for one in group.slices)
+    base_bytes = sum(one.base_bytes for one in group.slices)
+
+    def path(name: str) -> str:
+        return f"{base}/{join(group.partition, name)}"
+
     return {
         "slices": [
             {
-                "dataFilePath": f"{base}/{join(group.partition, name)}",
-                "deltaFilePaths": [],
-                "fileId": file_id,
+                "dataFilePath": path(one.base) if one.base else "",
+                "deltaFilePaths": [path(name) for name in one.logs],
+                "fileId": one.file_id,
                 "partitionPath": group.partition,
                 "bootstrapFilePath": "",
                 "version": _VERSION,
             }
-            for file_id, name, _ in group.files
+            for one in group.slices
         ],
-        "metrics": operation_metrics(0, 0, size, size),
-        "numOutputFileGroups": 1,
+        "metrics": operation_metrics(logs, log_bytes, base_bytes + log_bytes, base_bytes),
+        "numOutputFileGroups": group.outputs,
         "extraMetadata": {_FILE_ID: group.file_id},
         "version": _VERSION,
     }

@@ -63,10 +63,11 @@ class SliceStream:
         columns: Sequence[str] | None = None,
         where: Where | None = None,
         share: Share | None = None,
+        opened: Callable[[], pa.NativeFile] | None = None,
     ) -> None:
         """`columns`: the columns of the batches, None for all. `where`: only matching rows; for reads, since the ledger
         then counts only the merged rows. `share`: only this part of the base file; the slice must have no logs, whose
-        inserts would be in each share."""
+        inserts would be in each share. `opened`: opens the base file the first time, None for `open_listed`."""
         assert share is None or not slice_.logs, "a slice with logs is merged as a whole"
         self._storage, self._slice, self._rules = storage, slice_, rules
         self._where, self._share = where, share
@@ -74,7 +75,7 @@ class SliceStream:
         self._out = project(rules.schema, [*self._schema.names, *(where.columns if where else ())])
         self._base_schema = project(rules.schema, [*self._out.names, *rules.keys.fields, *rules.ordering_fields])
         self._merge: SliceMerge | SpilledMerge | None = None
-        self._opened: Callable[[], pa.NativeFile] | None = None
+        self._opened = opened
         self._tally = IdentityTally() if rules.identity else None
         self.log_counts = LogCounts()
         self.base_rows = 0
@@ -95,7 +96,8 @@ class SliceStream:
     def _open_ahead(self, stack: ExitStack) -> None:
         """Fetches the base file while the logs are read, if it is fetched in one request and certainly read."""
         base, storage, rules = self._slice.base, self._storage, self._rules
-        if base is None or self._where is not None or self._share is not None or storage.is_file_system:
+        is_prefetched = self._opened is not None or storage.is_file_system
+        if base is None or self._where is not None or self._share is not None or is_prefetched:
             return
         if fetched_at_once(base.size, len(self._base_schema.names), len(rules.schema.names)):
             pool = stack.enter_context(ThreadPoolExecutor(1))

@@ -11,15 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantombase.compactor_daemon.clustering.choice import (
-    ClusterChoice,
-    _hilbert,
-    _interleaved,
-    choose_windows,
-    sorted_rows,
-)
+from phantombase.compactor_daemon.clustering.choice import ClusterChoice, choose_windows
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, SortOrder
+from phantombase.compactor_daemon.clustering.order import _hilbert, _interleaved, sorted_rows
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, UnsupportedError, UsageError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
@@ -28,6 +23,7 @@ from phantombase.timeline.format.record_key import plain_file_id
 from phantombase.timeline.format.replace_request import (
     ClusterGroup,
     ClusterPlan,
+    PlannedSlice,
     decode_cluster_plan,
     encode_cluster_plan,
     encode_replace_request,
@@ -153,23 +149,30 @@ def test_every_file_is_clustered_once_at_most(given_sizes: list[int], least: int
 def test_the_plan_comes_back() -> None:
     groups = (
         ClusterGroup(
-            partition="a/b", file_id="new", files=(("f1", "f1_0-0-0_1.parquet", 7), ("f2", "f2_0-0-0_1.parquet", 8))
+            partition="a/b",
+            file_id="new-0",
+            slices=(
+                PlannedSlice(file_id="f1", base="f1_0-0-0_1.parquet", logs=(".f1_1.log.1_0-0-0",)),
+                PlannedSlice(file_id="f2", base="", logs=(".f2_1.log.1_0-0-0", ".f2_1.log.2_0-0-0")),
+            ),
+            outputs=3,
         ),
-        ClusterGroup(partition="", file_id="other", files=(("f3", "f3_0-0-0_1.parquet", 9),)),
+        ClusterGroup(partition="", file_id="other-0", slices=(PlannedSlice(file_id="f3", base="f3_0-0-0_1.parquet"),)),
     )
     found = decode_cluster_plan(
         encode_cluster_plan(ClusterPlan(groups=groups, sort_by=("x", "y"), sort_order="zorder"), "/data/table"), "where"
     )
     assert found is not None
-    assert [(g.partition, g.file_id, [f[:2] for f in g.files]) for g in found.groups] == [
-        (g.partition, g.file_id, [f[:2] for f in g.files]) for g in groups
-    ]
+    assert found.groups == groups
+    assert [g.file_ids for g in groups] == [("new-0", "new-1", "new-2"), ("other-0",)]
     assert (found.sort_by, found.sort_order) == (("x", "y"), "zorder")
     assert decode_cluster_plan(b"", "where") is None
     assert decode_cluster_plan(encode_replace_request("INSERT_OVERWRITE", names_deletes=True), "where") is None
     with pytest.raises(MalformedError):
         decode_cluster_plan(b"no plan", "where")
-    outside = ClusterGroup(partition="../b", file_id="new", files=(("f1", "f1_0-0-0_1.parquet", 7),))
+    outside = ClusterGroup(
+        partition="../b", file_id="new", slices=(PlannedSlice(file_id="f1", base="f1_0-0-0_1.parquet"),)
+    )
     data = encode_cluster_plan(ClusterPlan(groups=(outside,)), "/data/table")
     with pytest.raises(MalformedError, match="partition"):
         decode_cluster_plan(data, "where")

@@ -30,7 +30,7 @@ from phantombase.timeline.errors import (
 from phantombase.timeline.format.clean import CleanPlan, Savepoint, encode_clean_plan, encode_savepoint
 from phantombase.timeline.format.commit_metadata import encode
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, encode_plan
-from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan, encode_cluster_plan
+from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan, PlannedSlice, encode_cluster_plan
 from phantombase.timeline.format.rollback_plan import RevokedSlice, RollbackPlan, encode_rollback_plan
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
 from phantombase.timeline.metadata_table import read
@@ -184,7 +184,9 @@ def _clean(at: Scene) -> bytes:
 
 
 def _clustering(at: Scene) -> None:
-    group = ClusterGroup(partition="a", file_id="x", files=((_FILE_ID, at.base.rpartition("/")[2], 4),))
+    group = ClusterGroup(
+        partition="a", file_id="x", slices=(PlannedSlice(file_id=_FILE_ID, base=at.base.rpartition("/")[2]),)
+    )
     data = encode_cluster_plan(ClusterPlan(groups=(group,)), str(at.path))
     _plan(at, "replacecommit" if at.version == 6 else "clustering", data)
 

@@ -10,7 +10,7 @@ import json
 import uuid
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -26,7 +26,7 @@ from phantombase.compactor_daemon.attempt.slice_task import (
     _record,
 )
 from phantombase.compactor_daemon.clustering.choice import ClusteringWindow, planned
-from phantombase.compactor_daemon.clustering.outputs import Made, OutputFileSpec
+from phantombase.compactor_daemon.clustering.outputs import Made, MadeFile, OutputFileSpec
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file, partition_metadata
@@ -283,26 +283,24 @@ def planned_group(window: ClusteringWindow) -> ClusterGroup:
 
 
 def make_clustered(
-    storage: Storage, recipe: OutputFileSpec, file_id: str, name: str, inputs: tuple[FileSlice, ...]
+    storage: Storage, recipe: OutputFileSpec, names: Sequence[BaseFileName], inputs: tuple[FileSlice, ...]
 ) -> Made:
     """Stands for `made.make`."""
     found = [row for one in inputs if one.base is not None for row in base_rows(storage.read(one.base.path))]
     staged, data = f"{staged_folder(recipe.instant)}/{uuid.uuid4().hex}.parquet", base_bytes(found)
     storage.put_if_absent(staged, data)
     partition = inputs[0].partition
-    return Made(
-        partition=partition,
-        file_id=file_id,
-        inputs=inputs,
+    file = MadeFile(
+        file_id=names[0].file_id,
         staged=staged,
-        final=f"{partition}/{name}",
+        final=f"{partition}/{names[0]}",
         size=len(data),
-        ledger=replace(
-            _books(0, len(found)), identity=Identity(base=0, removed=0, added=_hash(found), out=_hash(found))
-        ),
+        rows=len(found),
+        hash=_hash(found),
         ranges=None,
-        seconds=0.0,
     )
+    ledger = replace(_books(0, len(found)), identity=Identity(base=0, removed=0, added=file.hash, out=file.hash))
+    return Made(partition=partition, inputs=inputs, files=(file,), ledger=ledger, seconds=0.0)
 
 
 def read_clustered(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int, int]:
