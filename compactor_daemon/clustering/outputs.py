@@ -1,8 +1,8 @@
 """Makes the files of one group of a clustering: merges its slices one by one, stages the new base files, verifies that
 no row differs.
 
-Runs in a thread. The files get their final names when the clustering completes. Memory: a row group and a batch;
-sorted, all rows twice. Rows are encoded again, or the row groups of the inputs are copied as bytes:
+Runs in a thread. The files get their final names when the clustering completes. Memory: a row group, and what merging
+and sorting hold within the memory limit. Rows are encoded again, or the row groups of the inputs are copied as bytes:
 
     reencode  rows are decoded, and encoded into large row groups
     try       a new file is copied if no row group in it is small, and no file has an obstacle, see `copy_rules`
@@ -16,175 +16,39 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import IO
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from phantombase.timeline.codec.arrow_schema import project
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.copied_file import CopiedFile, check_copied
 from phantombase.timeline.codec.copy_rules import Obstacle, why_not_copied
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.codec.parquet_footer import Footer, read_footer
-from phantombase.timeline.codec.parquet_read import fetched_at_once
 from phantombase.timeline.codec.parquet_write import HudiFooter, write_base_file
-from phantombase.timeline.codec.row_hash import hash_keys
-from phantombase.timeline.errors import LedgerError, MalformedError, UnsupportedError, UsageError
+from phantombase.timeline.errors import LedgerError, UnsupportedError
 from phantombase.timeline.format.file_name import BaseFileName
-from phantombase.timeline.format.ledger import MASK, Identity, Ledger, total
+from phantombase.timeline.format.ledger import MASK, Ledger
 from phantombase.timeline.merge.rule import SliceRules
-from phantombase.timeline.merge.slice_merge import identity_columns, identity_sum
-from phantombase.timeline.merge.slice_stream import SliceStream, base_tables
 from phantombase.timeline.metadata_table.column_range import ColumnRange
 from phantombase.timeline.metadata_table.measure import Measure
-from phantombase.timeline.prefetch import prefetched
-from phantombase.timeline.storage.contract import Storage, open_listed
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join, staged_folder
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice
 
-from ..attempt.slice_task import merged_columns, read_back
+from ..attempt.slice_task import read_back
 from .choice import ClusteringWindow
 from .options import Copy, SortOrder
-from .order import sorted_rows
+from .rows_in import KeyTally, LogsRead, RowsIn
+from .sorting import Sorting, ordered
 
-_AHEAD = 4
-
-
-class RowsIn:
-    """The merged rows of the inputs, in order, in large batches. Memory: what is read, and 8 bytes for each row."""
-
-    def __init__(self, storage: Storage, rules: SliceRules, inputs: tuple[FileSlice, ...]) -> None:
-        self._storage, self._rules, self.inputs = storage, rules, inputs
-        self._ledgers: list[Ledger] = []
-        self._keys: list[npt.NDArray[np.uint64]] = []
-        self.base_rows = self.log_entries = 0
-        """By the footers of base files, and the headers of log blocks."""
-        self._merged: set[str] = set()
-        self._uncommitted: set[str] = set()
-        self._skipped = Counter[str]()
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, once; they are counted and hashed on the way. A slice with log files is merged as a compaction
-        merges it."""
-        held: list[pa.RecordBatch] = []
-        count = 0
-        columns = merged_columns(self._rules)
-        for slice_, opened in self._opened():
-            stream = SliceStream(self._storage, slice_, self._rules, columns, opened=opened)
-            for batch in stream.batches():
-                held.append(batch)
-                count += batch.num_rows
-                if count >= self._rules.batch_rows:
-                    yield from self._collected(held)
-                    held, count = [], 0
-            self._count(stream)
-        if held:
-            yield from self._collected(held)
-
-    def _opened(self) -> Iterator[tuple[FileSlice, Callable[[], pa.NativeFile] | None]]:
-        """The inputs. On an object store some base files are prefetched, because of its latency."""
-        if self._storage.is_file_system:
-            yield from ((one, None) for one in self.inputs)
-            return
-        columns = len(self._rules.schema.names)
-
-        def fetched(one: FileSlice) -> pa.NativeFile | None:
-            base = one.base
-            is_small = base is not None and fetched_at_once(base.size, columns, columns)
-            return open_listed(self._storage, base.path, base.size) if base is not None and is_small else None
-
-        for one, source in zip(self.inputs, prefetched(self.inputs, fetched, _AHEAD), strict=True):
-            yield one, None if source is None else partial(_same, source)
-
-    def _collected(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = pa.Table.from_batches(batches).combine_chunks()
-        self._add_keys(rows)
-        yield from rows.to_batches(max_chunksize=self._rules.batch_rows)
-
-    def _count(self, stream: SliceStream) -> None:
-        counts = stream.log_counts
-        self._ledgers.append(stream.ledger(0, 0))
-        self.base_rows += stream.base_rows
-        self.log_entries += counts.entries
-        self._merged.update(counts.merged)
-        self._uncommitted.update(counts.uncommitted)
-        self._skipped.update({cause.value: number for cause, number in counts.skipped})
-
-    def _add_keys(self, rows: pa.Table) -> None:
-        if RECORD_KEY in rows.schema.names:
-            self._keys += [hash_keys(chunk, 0) for chunk in rows.column(RECORD_KEY).chunks]
-
-    def logs_read(self) -> LogsRead:
-        """What the log files of the inputs contained."""
-        return LogsRead(
-            merged=tuple(sorted(self._merged)),
-            uncommitted=tuple(sorted(self._uncommitted)),
-            skipped=dict(self._skipped),
-        )
-
-    def repeated_keys(self) -> int:
-        """The number of rows with the key of an earlier row, by a hash of 64 bits; 0 without meta columns."""
-        hashes = np.sort(np.concatenate(self._keys)) if self._keys else np.empty(0, np.uint64)
-        return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
-
-    def opened_bases(self) -> Iterator[tuple[str, pa.NativeFile]]:
-        """The open base files of inputs without log files."""
-        for one in self.inputs:
-            assert one.base is not None, "only base files are copied"
-            yield one.base.path, open_listed(self._storage, one.base.path, one.base.size)
-
-    def keys_of(self, path: str, source: pa.NativeFile) -> Iterator[pa.Table]:
-        """The identifying columns of an open input, counted and hashed. MalformedError: not the footer's number."""
-        schema = project(self._rules.schema, identity_columns(self._rules.schema))
-        rows = hash_ = footer_rows = 0
-        read = base_tables(self._storage, path, schema, self._rules.batch_rows, open_source=lambda: nullcontext(source))
-        for table, footer_rows in read:  # noqa: B007, the last one counts
-            rows += table.num_rows
-            hash_ += identity_sum([table])
-            self._add_keys(table)
-            yield table
-        if rows != footer_rows:
-            raise MalformedError(
-                "a Parquet file has other rows than its footer says",
-                path=path,
-                expected=f"{footer_rows} rows",
-                found=f"{rows} rows",
-            )
-        counts = dict.fromkeys((f.name for f in fields(Ledger) if f.name != "identity"), 0)
-        identity = Identity(base=hash_ & MASK, removed=0, added=0, out=0)
-        self._ledgers.append(Ledger(**counts | {"base_rows": rows, "untouched": rows}, identity=identity))
-        self.base_rows += footer_rows
-
-    def ledger(self, rows_out: int, hash_out: int) -> Ledger:
-        """The sum over the inputs, after `batches`, or after `keys_of` each of them."""
-        found = total(self._ledgers)
-        identity = None if found.identity is None else replace(found.identity, out=hash_out)
-        return replace(found, rows_out=rows_out, identity=identity)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogsRead:
-    """The log files of some slices. `merged`: instants of the merged log blocks; `uncommitted`: of blocks whose write
-    had not completed; `skipped`: blocks left out, by cause."""
-
-    merged: tuple[str, ...] = ()
-    uncommitted: tuple[str, ...] = ()
-    skipped: Mapping[str, int] = field(default_factory=dict)
-
-
-def _same(source: pa.NativeFile) -> pa.NativeFile:
-    return source
-
-
+_KEYS_SHARE = 32
+"""The part of the memory limit that the hashes of keys may take."""
 LEAST_GROUP_BYTES = 8 << 20
 """`try` does not copy smaller row groups: each read of a file of small ones takes longer."""
 
@@ -309,7 +173,7 @@ class MadeFile:
 class Made:
     """The staged files of one group of a plan, none if its slices have no row. `inputs`: the slices whose rows they
     have; `ledger`: of all these rows; `logs`: see `LogsRead`. `encoded`: why it was not copied, "" if no copy was
-    requested. `repeated_keys`: see `RowsIn`."""
+    requested. `repeated_keys`: see `KeyTally`."""
 
     partition: str
     inputs: tuple[FileSlice, ...]
@@ -327,14 +191,18 @@ def make(
     """Stages the files of a group. `names`: the final names of as many files as there may be. LedgerError: rows differ;
     the staged files are removed."""
     started, partition = time.monotonic(), inputs[0].partition
-    rows_in = RowsIn(storage, recipe.rules, inputs)
     encoded = _why_encoded(storage, recipe, inputs)
     files: list[MadeFile] = []
+    stack = ExitStack()
     try:
+        limit = recipe.output.memory_limit // _KEYS_SHARE
+        keys = KeyTally(stack, limit, recipe.output.spill_dir)
+        rows_in = RowsIn(storage, recipe.rules, inputs, keys)
         if encoded is None:
             files.append(_copied_file(storage, recipe, rows_in, names[0]))
         else:
             files.extend(_encoded_files(storage, recipe, rows_in, names))
+        repeated = keys.repeated()
         ledger = rows_in.ledger(sum(one.rows for one in files), sum(one.hash for one in files) & MASK)
         ledger.check(
             footer_rows_in=rows_in.base_rows,
@@ -345,6 +213,8 @@ def make(
     except BaseException:
         storage.delete_all([one.staged for one in files])
         raise
+    finally:
+        stack.close()
     return Made(
         partition=partition,
         inputs=inputs,
@@ -353,7 +223,7 @@ def make(
         seconds=round(time.monotonic() - started, 3),
         logs=rows_in.logs_read(),
         encoded=encoded or "",
-        repeated_keys=rows_in.repeated_keys(),
+        repeated_keys=repeated,
     )
 
 
@@ -386,20 +256,32 @@ def _encoded_files(
 ) -> Iterator[MadeFile]:
     """The files, each with about as many rows; a file without rows is not made."""
     partition = rows_in.inputs[0].partition
-    if len(names) == 1 and not recipe.sort_by:
-        parts: Iterable[Iterable[pa.RecordBatch]] = [rows_in.batches()]
-    else:
-        rows = _held(rows_in.batches(), recipe)
-        ends = [number * rows.num_rows // len(names) for number in range(len(names) + 1)]
-        cuts = (rows.slice(begin, end - begin) for begin, end in pairwise(ends) if end > begin)
-        parts = (cut.to_batches(max_chunksize=recipe.rules.batch_rows) for cut in cuts)
-    for name, part in zip(names, parts, strict=False):
+    for name, part in zip(names, _parts(recipe, rows_in, len(names)), strict=False):
         staged = _staged_path(recipe)
         written = _stage_encoded(storage, staged, recipe, part, str(name))
         if written:
             yield _read_back(storage, recipe, staged, partition, name, written)
         else:
             storage.delete(staged)
+
+
+def _parts(recipe: OutputFileSpec, rows_in: RowsIn, number: int) -> Iterator[Iterable[pa.RecordBatch]]:
+    """The rows of each file, in order. Several files share them evenly, whatever the batches: the same in every try."""
+    if number == 1 and not recipe.sort_by:
+        yield rows_in.batches()
+        return
+    rules = recipe.rules
+    sorting = Sorting(
+        columns=recipe.sort_by,
+        order=recipe.sort_order,
+        memory=recipe.output.memory_limit,
+        folder=recipe.output.spill_dir,
+        batch_rows=rules.batch_rows,
+    )
+    with ordered(rows_in.batches(), sorting) as found:
+        for begin, end in pairwise(n * found.rows // number for n in range(number + 1)):
+            if end > begin:
+                yield found.next_rows(end - begin, rules.batch_rows)
 
 
 def _staged_path(recipe: OutputFileSpec) -> str:
@@ -441,22 +323,3 @@ def _stage_encoded(
             key_column=RECORD_KEY if RECORD_KEY in schema.names else None,
             output=recipe.output,
         )
-
-
-def _held(batches: Iterable[pa.RecordBatch], recipe: OutputFileSpec) -> pa.Table:
-    """All rows, sorted. UsageError: they exceed half of the memory limit; sorting takes as much again."""
-    held: list[pa.RecordBatch] = []
-    size, most = 0, recipe.output.memory_limit // 2
-    for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size > most:
-            raise UsageError(
-                "the rows of a file that is to be sorted take too much memory",
-                instant=recipe.instant,
-                expected=f"{most} bytes at most, half of the memory limit",
-                todo="Raise --memory-limit, or lower --target-size.",
-            )
-    schema = project(recipe.rules.schema, merged_columns(recipe.rules))
-    rows = pa.Table.from_batches(held, held[0].schema if held else schema)
-    return sorted_rows(rows, recipe.sort_by, recipe.sort_order) if recipe.sort_by else rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,6 +58,19 @@ class SpillFile:
             for batch in pa.ipc.open_stream(source):
                 yield pa.Table.from_batches([batch])
 
+    def read_once(self) -> Iterator[pa.Table]:
+        """As `read`, for many files at a time: their pages do not stay in memory. The file is removed at the end."""
+        with _disk(self._path):
+            self._writer.close()
+            self._sink.close()
+        if not self._rows:
+            return
+        with _disk(self._path):
+            with pa.OSFile(self._path, "rb") as source:
+                for batch in pa.ipc.open_stream(source):
+                    yield pa.Table.from_batches([batch])
+            os.remove(self._path)
+
     def read_all(self) -> pa.Table:
         """All rows at once."""
         return pa.concat_tables([self._schema.empty_table(), *self.read()])
@@ -68,7 +82,7 @@ def _disk(path: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException) as error:
         todo = "Give --spill-dir a directory on a disk with free space, or raise --memory-limit."
-        raise StorageError("cannot spill log data", path=path, found=str(error), todo=todo) from error
+        raise StorageError("cannot spill data to disk", path=path, found=str(error), todo=todo) from error
 
 
 class SortedRun:

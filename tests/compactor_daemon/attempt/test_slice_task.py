@@ -357,7 +357,7 @@ def test_a_full_disk_is_an_error_of_ours(tmp_path: Path) -> None:
     slice_ = next(s for s in scan.slices if s.logs)
     missing = str(tmp_path / "gone")
     rules = replace(scan.rules, memory_bytes=TINY_BYTES, spill_folder=missing)
-    with pytest.raises(StorageError, match="cannot spill log data") as failure:
+    with pytest.raises(StorageError, match="cannot spill data to disk") as failure:
         list(SliceStream(scan.table.storage, slice_, rules).batches())
     assert "--spill-dir" in str(failure.value)
 

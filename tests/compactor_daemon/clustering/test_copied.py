@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.clustering import outputs
+from phantombase.compactor_daemon.clustering import outputs, rows_in
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
 from phantombase.timeline.errors import LedgerError, MalformedError, UnsupportedError, UsageError
@@ -182,7 +182,7 @@ def test_a_file_with_fewer_rows_than_its_footer_says(tmp_path: Path, monkeypatch
     def fewer(*arguments: Any, **named: Any) -> Iterator[tuple[pa.Table, int]]:
         return ((table.slice(1), count) for table, count in base_tables(*arguments, **named))
 
-    monkeypatch.setattr(outputs, "base_tables", fewer)
+    monkeypatch.setattr(rows_in, "base_tables", fewer)
     with pytest.raises(MalformedError, match="other rows than its footer says"):
         cluster(path, options=COPIED)
     monkeypatch.undo()

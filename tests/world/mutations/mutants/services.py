@@ -159,7 +159,8 @@ _COMPLETE = "compactor_daemon/clustering/complete"
 _CLUSTERING_PENDING = "compactor_daemon/clustering/pending"
 _PLANNED = "compactor_daemon/clustering/choice"
 _CLUSTER = "compactor_daemon/clustering/cluster"
-_MADE, _ROWS_IN = "compactor_daemon/clustering/outputs", "compactor_daemon/clustering/outputs"
+_MADE, _ROWS_IN = "compactor_daemon/clustering/outputs", "compactor_daemon/clustering/rows_in"
+_SORTING = "compactor_daemon/clustering/sorting"
 _AUDIT, _AUDITED = "timeline/audit/clusterings", "audit"
 _LATE_COMMIT, _LATE = "compactor_daemon/clustering/stale", "late"
 _PURE, _TESTS = "clustering/choice", "clustering/cluster"
@@ -210,13 +211,19 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_CLUSTER, "                cancel_clustering(self.table, pending, self.lock, str(error))\n", "                pass\n", _TESTS),
     (_ROWS_IN, "            yield from ((one, None) for one in self.inputs)\n", "            yield from ((one, None) for one in self.inputs[1:])\n", _TESTS),
     ("writer_hooks/commit/conflict", "        return None  # it moves rows, and adds no key\n", "        pass\n", _TESTS),
+    (_SORTING, "            order = order[: int(np.flatnonzero(order == last)[0]) + 1]\n", "", _PURE),
+    (_SORTING, "begins = self._that_begin_before(held, ends, last)", "begins = self._that_begin_before(held, ends, last)[:1]", _PURE),
+    (_SORTING, "        longer = []\n        for start in range(0, len(runs), _RUNS_MAX):\n", "        longer = []\n        for start in reversed(range(0, len(runs), _RUNS_MAX)):\n", _PURE),
+    ("compactor_daemon/clustering/order", "np.arange(-self._rows % self._every, keys.num_rows, self._every)", "np.arange(0, keys.num_rows, self._every)", _PURE),
+    ("compactor_daemon/clustering/order", "            self._nulls[name] |= keys.column(name).null_count > 0\n", "            pass\n", _PURE),
+    (_ROWS_IN, "        if self._limit is not None and self._bytes > self._limit:\n            self._spill()\n", "", _PURE),
 )  # fmt: skip
 # Row groups that are copied as bytes: which may be, and what proves that they were.
 
 
 _RULES, _FILE = "timeline/codec/copy_rules", "timeline/codec/copied_file"
 _COPIED, _COPYING_MADE = "compactor_daemon/clustering/outputs", "compactor_daemon/clustering/outputs"
-_COPYING_CLUSTER, _COPYING_ROWS_IN = "compactor_daemon/clustering/cluster", "compactor_daemon/clustering/outputs"
+_COPYING_CLUSTER, _COPYING_ROWS_IN = "compactor_daemon/clustering/cluster", "compactor_daemon/clustering/rows_in"
 _UNIT, _COPYING_TESTS = "copied_file", "copied"
 COPYING: tuple[Mutant, ...] = (
     (_RULES, "    yield from _unknown(footer)\n", "", _UNIT),

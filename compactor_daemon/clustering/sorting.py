@@ -1,0 +1,263 @@
+"""Brings the rows of a group into an order, on disk what does not fit into memory: an external merge sort.
+
+    collect   rows are held up to a share of the memory limit, then sorted, and written to disk as a run
+    place     along a curve: rows are written unsorted; once all are known, each gets its place, and runs are made
+    merge     the runs are read side by side; of equal rows, those of the earlier run come first
+
+The sort is stable: equal rows keep their order. It is the same whatever the memory limit is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phantombase.timeline.codec.spill_file import SpillFile, spill_folder
+
+from .options import SortOrder
+from .order import CurveRanks
+
+_SHARE = 8
+"""Rows are held up to this part of the memory limit: combining and sorting them takes several times as much."""
+_RUNS_MAX = 64
+"""Runs that are merged at a time."""
+_PLACE = "__place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sorting:
+    """`columns`: none keeps the order of the rows. `memory`: the limit in bytes; `folder`: for runs, None is the
+    system's."""
+
+    columns: tuple[str, ...]
+    order: SortOrder
+    memory: int
+    folder: str | None
+    batch_rows: int
+
+    @property
+    def by_curve(self) -> bool:
+        return self.order is not SortOrder.ORDER and len(self.columns) > 1
+
+    @property
+    def held_bytes(self) -> int:
+        return max(1, self.memory // _SHARE)
+
+
+class OrderedRows:
+    """Rows in order. `rows`: their number."""
+
+    def __init__(self, rows: int, tables: Iterator[pa.Table]) -> None:
+        self.rows = rows
+        self._tables = tables
+        self._rest: pa.Table | None = None
+
+    def next_rows(self, number: int, batch_rows: int) -> Iterator[pa.RecordBatch]:
+        """The next rows, as many."""
+        while number > 0:
+            table = self._rest if self._rest is not None else next(self._tables)
+            head, self._rest = table.slice(0, number), None
+            if head.num_rows < table.num_rows:
+                self._rest = table.slice(number)
+            number -= head.num_rows
+            yield from head.to_batches(max_chunksize=batch_rows)
+
+
+@contextmanager
+def ordered(batches: Iterable[pa.RecordBatch], sorting: Sorting) -> Iterator[OrderedRows]:
+    """All rows, read once, in order. StorageError: they cannot be written to disk."""
+    with ExitStack() as stack:
+        disk = _Disk(stack, sorting)
+        keys = list(sorting.columns)
+        if sorting.by_curve:
+            ranks = CurveRanks(sorting.columns, sorting.order)
+            found, rows = _collected(_noted(batches, ranks), [], disk)
+            pieces = (disk.placed(table, ranks) for run in found for table in run)
+            found, _ = _collected((b for table in pieces for b in table.to_batches()), [_PLACE], disk)
+            keys = [_PLACE]
+        else:
+            found, rows = _collected(batches, keys, disk)
+        tables = _merged(found, keys, disk) if keys else (table for run in found for table in run)
+        yield OrderedRows(rows, (table.drop_columns(_PLACE) if sorting.by_curve else table for table in tables))
+
+
+def _noted(batches: Iterable[pa.RecordBatch], ranks: CurveRanks) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        ranks.seen(pa.Table.from_batches([batch]))
+        yield batch
+
+
+class _Run:
+    """Sorted rows, in memory or on disk; read once, in pieces. `rows`: those not read yet."""
+
+    def __init__(self, schema: pa.Schema, tables: Iterator[pa.Table], rows: int) -> None:
+        self.schema, self._tables, self.rows = schema, tables, rows
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        while self.rows:
+            yield self.read()
+
+    def read(self) -> pa.Table:
+        """The next piece."""
+        table = next(self._tables)
+        self.rows -= table.num_rows
+        return table.cast(self.schema)  # a spill file forgets which columns are required
+
+
+class _Disk:
+    """The runs of one sort; the folder is made when it is needed."""
+
+    def __init__(self, stack: ExitStack, sorting: Sorting) -> None:
+        self._stack, self.sorting = stack, sorting
+        self._folder: str | None = None
+        self._numbers = count()
+
+    def run(self, tables: Iterable[pa.Table], schema: pa.Schema) -> _Run:
+        """Writes rows."""
+        if self._folder is None:
+            self._folder = self._stack.enter_context(spill_folder(self.sorting.folder))
+        file, rows = SpillFile(f"{self._folder}/{next(self._numbers)}.run", schema), 0
+        for table in tables:
+            file.append(table)
+            rows += table.num_rows
+        return _Run(schema, file.read_once(), rows)
+
+    def piece_rows(self, table: pa.Table) -> int:
+        """How many rows of a run are read at a time, so that all runs together take what one of them took."""
+        per_row: int = max(1, table.nbytes // max(1, table.num_rows))
+        return max(1, self.sorting.held_bytes // (_RUNS_MAX * per_row))
+
+    def placed(self, table: pa.Table, ranks: CurveRanks) -> pa.Table:
+        """The rows with their places on the curve."""
+        return table.append_column(_PLACE, pa.array(ranks.places(table)))
+
+
+def _collected(batches: Iterable[pa.RecordBatch], keys: Sequence[str], disk: _Disk) -> tuple[list[_Run], int]:
+    """The rows as sorted runs, and their number. The last run stays in memory."""
+    runs: list[_Run] = []
+    held: list[pa.RecordBatch] = []
+    size = rows = 0
+    for batch in batches:
+        if held and size + batch.nbytes > disk.sorting.held_bytes:
+            runs.append(_run_of(held, keys, disk, on_disk=True))
+            held, size = [], 0
+        held.append(batch)
+        size += batch.nbytes
+        rows += batch.num_rows
+    if held:
+        runs.append(_run_of(held, keys, disk, on_disk=False))
+    return runs, rows
+
+
+def _run_of(held: list[pa.RecordBatch], keys: Sequence[str], disk: _Disk, *, on_disk: bool) -> _Run:
+    table = pa.Table.from_batches(held)
+    held.clear()
+    table = table.combine_chunks()
+    step = disk.piece_rows(table) if on_disk else disk.sorting.batch_rows
+    pieces = _in_order(table, keys, step)
+    return disk.run(pieces, table.schema) if on_disk else _Run(table.schema, pieces, table.num_rows)
+
+
+def _in_order(table: pa.Table, keys: Sequence[str], step: int) -> Iterator[pa.Table]:
+    order = _sorted_indices(table, keys) if keys else None
+    for start in range(0, table.num_rows, step):
+        yield table.slice(start, step) if order is None else table.take(order.slice(start, step))
+
+
+def _sorted_indices(table: pa.Table, keys: Sequence[str]) -> pa.Array:
+    return pc.sort_indices(table.select(keys), sort_keys=[(name, "ascending") for name in keys])
+
+
+def _merged(runs: list[_Run], keys: Sequence[str], disk: _Disk) -> Iterator[pa.Table]:
+    """All rows of some runs in order. Too many are first merged to longer ones, neighbours with neighbours."""
+    while len(runs) > _RUNS_MAX:
+        longer = []
+        for start in range(0, len(runs), _RUNS_MAX):
+            some = runs[start : start + _RUNS_MAX]
+            longer.append(disk.run(_in_pieces(_MergeOfRuns(some, keys).tables(), disk), some[0].schema))
+        runs = longer
+    return _MergeOfRuns(runs, keys).tables()
+
+
+def _in_pieces(tables: Iterable[pa.Table], disk: _Disk) -> Iterator[pa.Table]:
+    for table in tables:
+        step = disk.piece_rows(table)
+        yield from (table.slice(start, step) for start in range(0, table.num_rows, step))
+
+
+class _MergeOfRuns:
+    """Holds the next rows of each run. A round takes all rows up to the last one held of some run that goes on, the
+    least of these: no row that is not held yet comes before it."""
+
+    def __init__(self, runs: Sequence[_Run], keys: Sequence[str]) -> None:
+        self._runs, self._keys = runs, keys
+        self._heads: list[pa.Table] = [run.schema.empty_table() for run in runs]
+        self._least = [0] * len(runs)
+
+    def tables(self) -> Iterator[pa.Table]:
+        if len(self._runs) == 1:
+            yield from self._runs[0]
+            return
+        while True:
+            for number, run in enumerate(self._runs):
+                self._fill(number, run)
+            if not any(head.num_rows for head in self._heads):
+                return
+            yield self._round()
+
+    def _fill(self, number: int, run: _Run) -> None:
+        """Holds half a piece of a run at least. Else a round would take few rows, and sort all that are held."""
+        head = self._heads[number]
+        while run.rows and head.num_rows <= self._least[number]:
+            piece = run.read()
+            self._least[number] = max(self._least[number], piece.num_rows // 2)
+            head = pa.concat_tables([head, piece]) if head.num_rows else piece
+        self._heads[number] = head
+
+    def _round(self) -> pa.Table:
+        ends = np.cumsum([0, *(head.num_rows for head in self._heads)])
+        held = pa.concat_tables([head.select(self._keys) for head in self._heads]).combine_chunks()
+        going_on = [n for n, run in enumerate(self._runs) if run.rows]
+        last = None
+        if going_on:
+            lasts = held.take(pa.array([ends[n + 1] - 1 for n in going_on]))
+            last = int(ends[going_on[_sorted_indices(lasts, self._keys)[0].as_py()] + 1]) - 1
+            begins = self._that_begin_before(held, ends, last)
+            order = self._sorted_part(held, ends, begins)
+            order = order[: int(np.flatnonzero(order == last)[0]) + 1]
+        else:
+            order = np.asarray(_sorted_indices(held, self._keys)).astype(np.int64)
+        return self._taken(order, ends)
+
+    def _that_begin_before(self, held: pa.Table, ends: npt.NDArray[np.int64], last: int) -> list[int]:
+        """The runs with a held row up to the last one taken."""
+        there = [n for n, head in enumerate(self._heads) if head.num_rows]
+        bound = held.take(pa.array([last]))
+        firsts = pa.concat_tables([held.take(pa.array([ends[n] for n in there])), bound])
+        order = np.asarray(_sorted_indices(firsts, self._keys))
+        at = int(np.flatnonzero(order == len(there))[0])
+        before = {there[i] for i in order[:at]}
+        return [n for n in there if n in before]
+
+    def _sorted_part(self, held: pa.Table, ends: npt.NDArray[np.int64], runs: Sequence[int]) -> npt.NDArray[np.int64]:
+        """The rows of some runs in order, by their numbers among all rows that are held."""
+        numbers = np.concatenate([np.arange(ends[n], ends[n + 1]) for n in runs])
+        part = pa.concat_tables([held.slice(ends[n], ends[n + 1] - ends[n]) for n in runs])
+        found: npt.NDArray[np.int64] = numbers[np.asarray(_sorted_indices(part, self._keys))]
+        return found
+
+    def _taken(self, order: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> pa.Table:
+        """The rows of the given numbers; they leave the heads, of which they are the first ones."""
+        of = np.searchsorted(ends, order, side="right") - 1
+        counts = np.bincount(of, minlength=len(self._heads))
+        gap = ends[:-1] - np.cumsum([0, *counts[:-1]])
+        rows = pa.concat_tables([head.slice(0, n) for head, n in zip(self._heads, counts.tolist(), strict=True)])
+        self._heads = [head.slice(n) for head, n in zip(self._heads, counts.tolist(), strict=True)]
+        return rows.combine_chunks().take(pa.array(order - gap[of]))
