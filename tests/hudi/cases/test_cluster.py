@@ -251,6 +251,39 @@ def test_hudi_executes_a_plan_of_a_dead_process(at: str, table: SharedTable) -> 
 
 
 @pytest.mark.interop
+@pytest.mark.parametrize("inflight", ["last", "none"])
+@versions(deep=(9, 8, 6))
+def test_hudi_needs_no_inflight_file_of_a_completed_clustering(inflight: str, table: SharedTable) -> None:
+    """Put right before the completed file, or never: reads, upserts, compactions, cleans, archives and clusterings."""
+    metadata = table.version != 6  # the Java client of 0.15.0 archives no table with a metadata table
+    table = replace(table, options={**APPENDS, "hoodie.metadata.enable": str(metadata).lower()})
+    before = appended(table)
+    held: list[Call] = []
+
+    def late(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith((".clustering.inflight", ".replacecommit.inflight")):
+            held.append(call)
+            return True
+        if call.name == "put_if_absent" and call.path.endswith(".replacecommit") and inflight == "last":
+            held[0].do()
+        return call.do()
+
+    done = cluster(table, HookedStorage(LocalStorage(str(table.path)), late)).done
+    assert done is not None
+    there = list((table.path / table.open().config.timeline_folder).glob(f"{done.instant}*.inflight"))
+    assert len(there) == (inflight == "last")
+    same(without_files(table.agree()), without_files(before))
+    goes_on(table, cleans=True, metadata=metadata)
+    for number in range(6):
+        table.upsert(Rows(seed=6 + number)(range(number, 60, 7), 40 + number))
+    rows = table.agree()
+    table.judge.clean(table.path, options=table.options)
+    run_java(HUDI[table.version], "archive", table.path, *SMALL_OF_HUDI)
+    same(table.agree(), rows)
+    assert done.instant not in {i.requested_time for i in table.open().load_timeline().instants}
+
+
+@pytest.mark.interop
 @versions(6, deep=(9, 8))
 def test_we_leave_a_plan_of_hudi_alone(table: SharedTable) -> None:
     """And cluster what it has not planned; then Hudi executes its own."""
