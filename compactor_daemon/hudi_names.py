@@ -10,7 +10,7 @@ import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from enum import Enum
 from functools import cache
 from numbers import Integral, Real
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.option import decimal_number
 
 _FILE = Path(__file__).with_name("hudi_names.tsv")
 T = TypeVar("T")
@@ -57,10 +58,12 @@ def same_value(one: str, other: str) -> bool:
 
 
 def _plain(text: str) -> str | Decimal:
+    word = text.strip()
     try:
-        return Decimal(text.strip())
-    except InvalidOperation:
-        return text.strip().lower()
+        decimal_number(word)
+    except ValueError:
+        return word.lower()
+    return Decimal(word)
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -11,7 +12,15 @@ from typing import Any
 from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
-from phantombase.timeline.option import check_above_zero, check_below, check_finite, check_least, least_of, option
+from phantombase.timeline.option import (
+    check_above_zero,
+    check_below,
+    check_finite,
+    check_least,
+    idle_of,
+    least_of,
+    option,
+)
 
 
 class Executor(Enum):
@@ -77,13 +86,30 @@ class ExecuteOptions:
                 raise UsageError("not a setting of Spark", expected="spark.NAME=VALUE", found=f"{name}={value}")
             if name in _SPARK_NAMES:
                 raise UsageError(f"{name} has an option of its own", todo=f"Use --{_SPARK_NAMES[name]}.")
-        if self.on_cluster:
-            return
-        for name in ("executor_memory", "max_executors"):
-            if getattr(self, name) is not None:
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Fields that differ from their defaults, and that mean nothing with the others. Hadoop's settings count on
+        every executor."""
+        is_local = self.executor is Executor.LOCAL
+        has_settings = any(not name.startswith(_HADOOP) for name, _ in self.spark_conf)
+        unused = {
+            "master": is_local,
+            "threads": self.asks_for_spark,
+            "driver_memory": is_local,
+            "executor_memory": not self.on_cluster,
+            "max_executors": not self.on_cluster,
+            "spark_conf": is_local and has_settings,
+        }
+        return idle_of(self, unused)
+
+    def refuse_idle(self, typed: Collection[str]) -> None:
+        """UsageError: one of these fields is `idle`."""
+        for name in self.idle:
+            if name in typed:
                 raise UsageError(
                     f"--{name.replace('_', '-')} means nothing here",
-                    expected="the --master of a cluster, and not --executor local",
+                    expected=_NEEDED.get(name, "--executor auto or spark"),
                     found=f"--executor {self.executor.value} --master {self.spark_master}",
                 )
 
@@ -114,6 +140,13 @@ class ExecuteOptions:
         return self.executor is Executor.SPARK or (self.executor is Executor.AUTO and self.wants_spark is not None)
 
 
+_ON_CLUSTER = "the --master of a cluster, and not --executor local"
+_NEEDED = {
+    "threads": "--executor local, or auto without a master",
+    "executor_memory": _ON_CLUSTER,
+    "max_executors": _ON_CLUSTER,
+}
+"""What gives an option a meaning; the others need Spark."""
 _HADOOP = "spark.hadoop."
 _SPARK_NAMES = {
     "spark.master": "master",

@@ -10,6 +10,7 @@ from typing import Any
 from phantombase.timeline.codec.output_options import parse_bytes
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.option import whole_number
 from phantombase.timeline.read.pins import PinOptions
 from phantombase.timeline.read.table_read import Fallback, Query, ReadOptions
 from phantombase.timeline.storage.object_url import hadoop_name
@@ -215,6 +216,10 @@ def _number(name: str, found: Mapping[str, str], default: int) -> int:
     text = found.get(name)
     if text is None:
         return default
-    if not text.isdecimal() or not int(text):
+    try:
+        number = whole_number(text)
+    except ValueError:
+        number = 0
+    if number < 1:
         raise UsageError("an option is no number above 0", found=f"{name}={text}")
-    return int(text)
+    return number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, fields, replace
 from enum import Enum
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -29,6 +29,32 @@ def option(
     return field(default=default, metadata=metadata)
 
 
+_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_LONG = range(-(1 << 63), 1 << 63)
+
+
+def whole_number(text: str) -> int:
+    """The integer that a text says to Java, and so to Hudi: ASCII digits, perhaps with a sign, of 64 bits. ValueError:
+    anything else, also what only Python takes for one: `1_0`, ` 1 `, digits of other scripts."""
+    if _WHOLE.fullmatch(text) is None or len(text) > _LONGEST or int(text) not in _LONG:
+        raise ValueError(text)
+    return int(text)
+
+
+_LONGEST = 20
+"""Characters of a number of 64 bits; Python refuses to read one of thousands."""
+
+
+def decimal_number(text: str) -> float:
+    """As `whole_number`, perhaps with a fraction and an exponent. ValueError: also infinity, and what is no number."""
+    if _DECIMAL.fullmatch(text) is None or not math.isfinite(found := float(text)):
+        raise ValueError(text)
+    return found
+
+
+NUMBERS: Mapping[type, Callable[[str], Any]] = {int: whole_number, float: decimal_number}
+"""How each type of number is read from what a user writes: options, variables, files and Hudi's names."""
 _E = TypeVar("_E", bound=Enum)
 
 
@@ -49,7 +75,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 def duration_s(text: str, what: str) -> int:
     """Seconds of a duration like `2h`. UsageError: it is none, or zero; the error names `what` it belongs to."""
-    match = re.fullmatch(r"(\d{1,9})\s*([smhd])", text.strip().lower(), re.ASCII)
+    match = re.fullmatch(r"(\d{1,9}) *([smhd])", text.lower(), re.ASCII)
     if match is None or not int(match[1]):
         raise UsageError(f"not a duration of {what}", expected="like 2h, 30m, 1d or 90s", found=text)
     return int(match[1]) * _UNITS[match[2]]
@@ -88,6 +114,12 @@ def least_of(options: type) -> dict[str, float]:
 def help_of(options: type, name: str) -> str:
     """The help of one option."""
     return str(next(f for f in fields(options) if f.name == name).metadata["help"])
+
+
+def idle_of(options: Any, unused: Mapping[str, bool]) -> tuple[str, ...]:
+    """The fields that are `unused` with the others, by name, and that differ from their defaults."""
+    usual = {f.name: f.default for f in fields(options)}
+    return tuple(name for name, is_unused in unused.items() if is_unused and getattr(options, name) != usual[name])
 
 
 def check_least(options: Any, least: Mapping[str, float]) -> None:

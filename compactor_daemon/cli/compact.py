@@ -39,12 +39,13 @@ from ..attempt.compact_or_resume import pending_instants, preflight
 from ..execution.run_compactions import run_compactions
 from ..execution.spark_session import check_spark
 from ..options import AttemptOptions, ExecuteOptions
-from .option_flags import ATTEMPT, OUTPUT, TableChange, check_reachable, offers
+from .option_flags import ATTEMPT, OUTPUT, TableChange, check_reachable, check_writers_known, offers, typed_names
 from .schedule import left_out_line, render_plans, scheduled_facts, unmergeable
 
 
 @offers
 def compact(
+    ctx: typer.Context,
     at: Annotated[TableChange, Tries("change nothing; show what would be executed, and what would be refused")],
     *,
     schedule: Annotated[
@@ -84,6 +85,9 @@ def compact(
     """
     if at.dry_run and drop_metadata_table_:
         raise UsageError("a dry run changes nothing", found="--drop-metadata-table")
+    execute.refuse_idle(typed_names(ctx, execute.idle))
+    if at.lock is not None and at.sole_writer:
+        check_writers_known(at.lock, at.sole_writer, "compact", "Give --lock if other processes write.")
     if schedule and instant is not None:
         raise UsageError("--schedule requests a new instant", found=f"--instant {instant}", todo="Give one of them.")
     requested: Scheduled | None = None

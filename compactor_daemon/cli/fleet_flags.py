@@ -160,6 +160,13 @@ class ZooKeeperFlags:
             if self._access().is_given or self.folder is not None:
                 raise UsageError("options of ZooKeeper are given without --zookeeper HOSTS")
             return None
+        if self.hosts != EMBEDDED and self.folder is not None:
+            raise UsageError(
+                "--zookeeper-dir is the folder of an embedded server",
+                expected=f"--zookeeper {EMBEDDED}",
+                found=f"--zookeeper {self.hosts}",
+                todo="Leave one of them out.",
+            )
         text = self.hosts if self.hosts != EMBEDDED else embedded_hosts(self.folder or default_folder())
         hosts, within = with_access(text)
         given = self._access()

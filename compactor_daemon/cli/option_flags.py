@@ -99,11 +99,15 @@ def check_reachable(lock: str | None) -> None:
         check_usable(named)
 
 
-def typed_options(ctx: typer.Context, names: Iterable[str]) -> tuple[str, ...]:
-    """The options of these parameters that were typed: a file or a variable may have one for other commands."""
+def typed_names(ctx: typer.Context, names: Iterable[str]) -> tuple[str, ...]:
+    """Those of these parameters that were typed: a file or a variable may have one for other commands."""
     sources = {name: ctx.get_parameter_source(name) for name in names}
-    typed = (name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
-    return tuple(f"--{name.replace('_', '-')}" for name in typed)
+    return tuple(name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE")
+
+
+def typed_options(ctx: typer.Context, names: Iterable[str]) -> tuple[str, ...]:
+    """`typed_names` as options."""
+    return tuple(f"--{name.replace('_', '-')}" for name in typed_names(ctx, names))
 
 
 def merge_options(names: Mapping[str, str], *sources: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ from ..service_run import ServiceMeans
 from ..services.hudi_conf import conf_names
 from ..services.options import Service, ServiceOptions, parse_services
 from .fleet_flags import CatalogFlags, ZooKeeperFlags
-from .option_flags import Lock, StorageOption, check_reachable, check_writers_known, offers, typed_options
+from .option_flags import Lock, StorageOption, check_reachable, check_writers_known, offers, typed_names, typed_options
 from .schedule import name_idle
 
 _KILLED = 128
@@ -163,11 +163,15 @@ def run_command(
     ):
         if given is None and (idle := typed_options(ctx, names)):
             raise UsageError(f"{', '.join(idle)} without {needed.split()[0]} has no effect", todo=f"Add {needed}.")
-    if schedule or services is not None:
+    if once and (idle := typed_options(ctx, ("services_interval",))):
+        raise UsageError(f"{', '.join(idle)} with --once has no effect: services run once", todo="Leave it out.")
+    uses_threads = frozenset(("threads",)) if chosen else frozenset[str]()  # services do, on every executor
+    execute.refuse_idle(typed_names(ctx, set(execute.idle) - uses_threads))
+    if schedule or services is not None or (lock is not None and sole_writer):
         check_writers_known(
             lock,
             sole_writer,
-            "--schedule" if schedule else "--services",
+            "--schedule" if schedule else "--services" if services is not None else "run",
             "A plan made while an unknown write is running would lose that write's rows.",
         )
     if http.serve_allow_actions and http.serve_port is None:

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.operation import HAS_LOGS
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
@@ -68,7 +69,7 @@ def schedule(
     return CommandResult(_data(at.table, done, at.dry_run), _render, failed=bool(unmergeable(done)))
 
 
-def name_idle(options: ScheduleOptions, *, counts_commits: bool = False) -> None:
+def name_idle(options: TriggerOptions, *, counts_commits: bool = False) -> None:
     """Warns of options that this request does not use. `counts_commits`: archiving counts delta commits, too."""
     idle = [name for name in options.idle if name != "max_delta_commits" or not counts_commits]
     if idle:

@@ -20,6 +20,7 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.report.values import Clock, as_json
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.terminal.boundary import seconds
 from phantombase.timeline.terminal.command import CommandResult
 from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.text_table import (
@@ -45,7 +46,8 @@ from ..status.pending import Claimed, StatusOptions
 from ..status.status import TableStatus, catalog_rows, claim_rows, outlook, table_status, work_rows
 from . import render_status as status_render
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
-from .option_flags import ATTEMPT, CLOCK, StorageOption, offers
+from .option_flags import ATTEMPT, CLOCK, StorageOption, offers, typed_options
+from .schedule import name_idle
 
 
 def catalog_report(
@@ -57,8 +59,9 @@ def catalog_report(
     zookeeper: ZooKeeperOptions | None,
 ) -> Row:
     """All tables of the catalog, and the daemons of its fleet. Errors of the tree: the tables cannot be listed."""
-    paths = {name: path for name, path in catalog.listing.tables().items() if catalog.pools.takes(name)}
-    rows = as_json(catalog_rows(paths, catalog.pools, options, clock, retry))
+    taken = catalog.taken()
+    taken.warn(catalog.listing.shown)
+    rows = as_json(catalog_rows(taken.tables, catalog.pools, options, clock, retry))
     daemons: list[Row] | None = None
     problem = None
     if zookeeper is not None:
@@ -148,7 +151,8 @@ def status(
     catalog: Annotated[CatalogFlags, Only("root", "catalog", "include", "exclude")] = CATALOG,
     zookeeper: Fleet = ZOOKEEPER,
     slo: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="a compaction that is pending for longer is overdue")
+        float | None,
+        typer.Option(parser=seconds(0), metavar="SECONDS", help="a compaction that is pending for longer is overdue"),
     ] = None,
     retry: Annotated[RetryOptions, Only("retries", "backoff_s")] = RETRY,
     attempt: Annotated[AttemptOptions, Only("foreign_grace_s")] = ATTEMPT,
@@ -156,7 +160,8 @@ def status(
         bool, typer.Option("--brief", help="leave out backlog and cleaning, for which every partition is listed")
     ] = False,
     watch: Annotated[
-        float | None, typer.Option(min=0.1, metavar="SECONDS", help="show it again at this interval, until Ctrl-C")
+        float | None,
+        typer.Option(parser=seconds(0.1), metavar="SECONDS", help="show it again at this interval, until Ctrl-C"),
     ] = None,
     trigger: Annotated[TriggerOptions, Only("strategy", "max_delta_commits", "max_delta_seconds")] = TRIGGER,
     clock: ClockOptions = CLOCK,
@@ -176,6 +181,13 @@ def status(
     `compactor-daemon status --root s3://bucket/warehouse --slo 3600`
     """
     storage = parse_pairs(storage_option)
+    outlooks = ("trigger", "max_delta_commits", "max_delta_seconds")
+    of_catalog = table is None or catalog != CATALOG
+    without = ("brief", "foreign_grace", *outlooks) if of_catalog else outlooks if brief else ()
+    if idle := typed_options(ctx, without):
+        where = "of all tables of a catalog" if of_catalog else "with --brief"
+        raise UsageError(f"{', '.join(idle)} means nothing in a status {where}", todo="Leave it out.")
+    name_idle(trigger)
     if table is None or catalog != CATALOG:
         pools = replace(catalog, slo_s=slo).pools(ctx.params.get("config"), ScheduleOptions())
         found = replace(catalog, slo_s=slo).found([table] if table else [], pools, storage)

@@ -195,10 +195,11 @@ def _render_restored(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if data["dead"]:
         verb = "would be rolled back first" if data["dry_run"] else "rolled back first"
         yield f"{verb}: {plural(len(data['dead']), 'pending write')} of dead writers: {', '.join(data['dead'])}"
-    if not rows:
+    if rows:
+        yield first_rows("would be undone" if data["dry_run"] else "undone", ("instant", "action"), rows)
+    elif not data["finished"]:
         yield f"nothing to undo: {data['target']} is the newest write"
         return
-    yield first_rows("would be undone" if data["dry_run"] else "undone", ("instant", "action"), rows)
     if data["finished"]:
         yield "this restore is in progress" if data["dry_run"] else "finished a restore that was in progress"
     yield f"the state at {data['target']} {_BE[data['dry_run']]} restored: {plural(data['files'], 'file')} removed"

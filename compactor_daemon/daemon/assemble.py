@@ -23,7 +23,7 @@ from phantombase.timeline.table.table import Table
 
 from ..attempt.slice_task import Runner
 from ..execution.runners import ChosenRunner, SparkRunner, all_storage_options, check_memory, open_runner, this_machine
-from ..fleet.catalog import Catalog, Members, TableListing, fleet_of, serves
+from ..fleet.catalog import Catalog, Members, Taken, fleet_of, serves
 from ..fleet.claims import Claims, TableClaims, table_id
 from ..fleet.pools import Pool, Pools
 from ..fleet.zookeeper_claims import ZooKeeperClaims
@@ -42,20 +42,24 @@ _log = get_logger()
 class Discovery:
     """See the module. `open_lazily`: makes the served table of a path; `members` None: this daemon is alone."""
 
-    listing: TableListing
-    pools: Pools
+    catalog: Catalog
     daemon: Daemon
     open_lazily: Callable[[str, Pool], Served]
     members: Members | None = None
     trouble: str | None = None
     """Why the last listing failed."""
+    taken: Taken | None = None
+    """The result of the last listing."""
     _tables: dict[str, Assigned] = field(default_factory=dict)
     _due: threading.Event = field(default_factory=threading.Event)
     _ended: bool = False
 
     def round(self) -> None:
         """One round. Errors of the tree: the tables cannot be listed."""
-        paths = {name: path for name, path in self.listing.tables().items() if self.pools.takes(name)}
+        taken = self.catalog.taken()
+        if self.taken is None or (taken.unmatched, not taken.tables) != (self.taken.unmatched, not self.taken.tables):
+            taken.warn(self.catalog.listing.shown)
+        self.taken, paths = taken, taken.tables
         members: frozenset[str] = frozenset()
         if self.members is not None:
             members = self.members.snapshot(
@@ -68,7 +72,7 @@ class Discovery:
             )
         found = {}
         for name, path in paths.items():
-            pool = self.pools.of(name)
+            pool = self.catalog.pools.of(name)
             if self.members is None or serves(self.members.me, members, name, pool.daemons):
                 found[path] = self._tables.get(path) or Assigned(served=self.open_lazily(path, pool), pool=pool)
         if found.keys() != self._tables.keys():
@@ -105,7 +109,7 @@ class Discovery:
                 self.round()
             except PhantombaseError as error:
                 if self.trouble != str(error):
-                    _log.warning("tables_not_listed", listing=self.listing.shown, error=str(error))
+                    _log.warning("tables_not_listed", listing=self.catalog.listing.shown, error=str(error))
                 self.trouble = str(error)
             except Exception as error:
                 self.trouble = f"internal error: {error}"
@@ -213,11 +217,20 @@ def _discovered(
     rules: Rules,
 ) -> Iterator[None]:
     """The first round is made at entry, so that a wrong root is an error at the start; others in a thread."""
-    discovery = Discovery(listing=catalog.listing, pools=catalog.pools, daemon=daemon, open_lazily=lazy)
+    discovery = Discovery(catalog=catalog, daemon=daemon, open_lazily=lazy)
     if session is not None:
         discovery.members = Members(session, fleet_of(catalog.listing.shown), who, discovery.run_now)
     discovery.round()
     if rules.once:
+        if discovery.taken is not None and not discovery.taken.tables:
+            raise UsageError(
+                "there is no table to serve",
+                path=catalog.listing.shown,
+                expected="a table that --include takes, if it is given, and --exclude leaves",
+                found=f"{discovery.taken.listed} tables, and none of them is taken",
+                todo="`compactor-daemon status` lists the tables, by the same options. Without --once the daemon waits "
+                "for one.",
+            )
         yield
         return
     with discovery.running(rules.poll_s):

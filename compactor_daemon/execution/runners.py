@@ -341,6 +341,8 @@ def open_runner(options: ExecuteOptions, chosen: Callable[[ExecutorChoice], None
     """The runner of an executor. `chosen` is called with the choice for each plan. SparkError: Spark was asked for and
     cannot start. Spark starts in the background; the first tasks wait for it. It ends at exit. With `auto` it starts
     when the first plan needs it."""
+    if options.idle:
+        _log.warning("options_without_effect", of=" ".join(name.replace("_", "-") for name in options.idle))
     runner = ChosenRunner(options, chosen)
     if options.asks_for_spark:
         runner.start()

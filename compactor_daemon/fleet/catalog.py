@@ -19,6 +19,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -44,9 +45,31 @@ DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """The tables of a listing that patterns take, by name. `listed`: how many there are in all. `unmatched`: the
+    patterns that match none of these."""
+
+    tables: Mapping[str, str]
+    listed: int
+    unmatched: tuple[str, ...]
+
+    def warn(self, listing: str) -> None:
+        if self.unmatched:
+            _log.warning("patterns_match_no_table", listing=listing, patterns=" ".join(self.unmatched))
+        if not self.tables:
+            _log.warning("no_table_is_taken", listing=listing, listed=self.listed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
     listing: TableListing
     pools: Pools
+
+    def taken(self) -> Taken:
+        """Lists the tables. Errors: see `TableListing`."""
+        listed = self.listing.tables()
+        found = {name: path for name, path in listed.items() if self.pools.takes(name)}
+        return Taken(tables=found, listed=len(listed), unmatched=self.pools.unmatched(listed))
 
 
 class TableListing(Protocol):
@@ -137,7 +160,7 @@ class MetastoreListing:
     def __init__(self, where: str) -> None:
         host, separator, port = where.rpartition(":")
         self._host, self._port = (host, port) if separator else (port, str(_PORT))
-        if not self._host or not self._port.isdigit() or not _NO_HOST.isdisjoint(self._host):
+        if not self._host or re.fullmatch(r"[0-9]{1,5}", self._port) is None or not _NO_HOST.isdisjoint(self._host):
             raise UsageError(
                 "not a Hive Metastore",
                 expected="hive:HOST:PORT",

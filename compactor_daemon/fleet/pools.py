@@ -25,7 +25,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.option import check_above_zero, check_least, option
 from phantombase.timeline.planning.options import ScheduleOptions
 
-_HOURS = re.compile(r"(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)(?:\s+(\S+))?")
+_HOURS = re.compile(r"(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)(?:\s+(\S+))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +117,11 @@ class Pools:
 
     def takes(self, name: str) -> bool:
         return (not self.include or _any(name, self.include)) and not _any(name, self.exclude)
+
+    def unmatched(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The patterns of `include` and `exclude` that match none of these names."""
+        found = tuple(names)
+        return tuple(one for one in (*self.include, *self.exclude) if not any(matches(name, one) for name in found))
 
     def of(self, name: str) -> Pool:
         return next((one for one in self.pools if matches(name, one.match)), self.others)

@@ -11,6 +11,7 @@ from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOption
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.triggers import TriggerStrategy
+from phantombase.timeline.option import whole_number
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 
@@ -42,30 +43,30 @@ _ORDERS = {"linear": SortOrder.ORDER, "z-order": SortOrder.ZORDER, "hilbert": So
 _KNOWN: Known = {
     "hoodie.parquet.compression.codec": ("codec", word_of(_CODECS)),
     "hoodie.parquet.bloom.filter.enabled": ("bloom", word_of({"true": Bloom.ON, "false": Bloom.OFF})),
-    "hoodie.memory.compaction.max.size": ("memory_limit", int),
-    "hoodie.memory.spillable.map.path": ("spill_dir", str),
+    "hoodie.memory.compaction.max.size": ("memory_limit", whole_number),
+    "hoodie.memory.spillable.map.path": ("spill_dir", str.strip),
 }
 SCHEDULE_CONF: Known = {
     "hoodie.compact.inline.trigger.strategy": ("strategy", word_of(_STRATEGIES)),
-    "hoodie.compact.inline.max.delta.commits": ("max_delta_commits", int),
-    "hoodie.compact.inline.max.delta.seconds": ("max_delta_seconds", int),
+    "hoodie.compact.inline.max.delta.commits": ("max_delta_commits", whole_number),
+    "hoodie.compact.inline.max.delta.seconds": ("max_delta_seconds", whole_number),
     **STRATEGY_CONF,
 }
 HUDI_NAMES = frozenset(_KNOWN)
 """The names `parse_hudi_conf` knows."""
 _CLEANS: Known = {
     "policy": ("policy", word_of({policy.hudi_name: policy for policy in Policy})),
-    "commits.retained": (Policy.COMMITS.value, int),
-    "hours.retained": (Policy.HOURS.value, int),
-    "fileversions.retained": (Policy.VERSIONS.value, int),
+    "commits.retained": (Policy.COMMITS.value, whole_number),
+    "hours.retained": (Policy.HOURS.value, whole_number),
+    "fileversions.retained": (Policy.VERSIONS.value, whole_number),
 }
 CLEAN_CONF: Known = {f"hoodie.{word}.{name}": known for word in ("clean", "cleaner") for name, known in _CLEANS.items()}
 """How much is retained, by policy. The names with `cleaner` are the older ones."""
 ARCHIVE_CONF: Known = {
-    "hoodie.keep.min.commits": ("min_instants", int),
-    "hoodie.keep.max.commits": ("max_instants", int),
+    "hoodie.keep.min.commits": ("min_instants", whole_number),
+    "hoodie.keep.max.commits": ("max_instants", whole_number),
 }
-METADATA_CONF: Known = {"hoodie.metadata.compact.max.delta.commits": ("max_delta_commits", int)}
+METADATA_CONF: Known = {"hoodie.metadata.compact.max.delta.commits": ("max_delta_commits", whole_number)}
 _PLAN = "hoodie.clustering.plan.strategy."
 _OF_COMMANDS: Mapping[type, Known] = {
     ScheduleOptions: SCHEDULE_CONF,
@@ -73,14 +74,14 @@ _OF_COMMANDS: Mapping[type, Known] = {
     CleanOptions: CLEAN_CONF,
     ArchiveOptions: {
         **ARCHIVE_CONF,
-        "hoodie.clean.commits.retained": ("commits_retained", int),
-        "hoodie.cleaner.commits.retained": ("commits_retained", int),
-        "hoodie.compact.inline.max.delta.commits": ("compaction_commits", int),
+        "hoodie.clean.commits.retained": ("commits_retained", whole_number),
+        "hoodie.cleaner.commits.retained": ("commits_retained", whole_number),
+        "hoodie.compact.inline.max.delta.commits": ("compaction_commits", whole_number),
     },
     MetadataOptions: METADATA_CONF,
     ClusterOptions: {
-        f"{_PLAN}target.file.max.bytes": ("target_size", int),
-        f"{_PLAN}small.file.limit": ("small_size", int),
+        f"{_PLAN}target.file.max.bytes": ("target_size", whole_number),
+        f"{_PLAN}small.file.limit": ("small_size", whole_number),
         f"{_PLAN}sort.columns": ("sort_by", lambda text: tuple(c.strip() for c in text.split(",") if c.strip())),
         "hoodie.layout.optimize.strategy": ("sort_order", word_of(_ORDERS)),
     },
@@ -239,7 +240,7 @@ def _parsed(pairs: Iterable[str], known: Known) -> dict[str, Any]:
             continue  # Hudi's default, spelled out
         if name not in known:
             raise _not_taken(name, value, known)
-        field, converted = parsed(known, name, value.strip())
+        field, converted = parsed(known, name, value)
         if name in conf and options[field] != converted:
             raise contradiction(name, conf[name], name, value)
         put_once(options, field, converted, name, conf | {name: value}, said)

@@ -7,6 +7,9 @@
            <T>.restore.inflight, then each instant, see `undo.undo`
            <T>.restore
 
+A plan that cannot be read, since Hudi was killed while it wrote it, is removed if nothing began. If the restore has
+begun, a plan to the instant that a user names takes its place: what is left of the later writes is undone.
+
 The lock is held all the time. Writers, planners and other services of phantombase refuse to start while a restore is
 pending. Hudi can finish a restore of phantombase, and phantombase one of Hudi.
 """
@@ -25,20 +28,26 @@ from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.rollback_plan import (
     RestorePlan,
     RollbackPlan,
+    decode_restore_plan,
     encode_restore_metadata,
     encode_restore_plan,
     rollback_record,
 )
+from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import EXPIRY_S, may_be_written
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.read.windows import check_as_of
 from phantombase.timeline.storage.folders import join
+from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
 from phantombase.timeline.table.in_progress import (
     PendingRestore,
+    PendingRollback,
     forget_rollbacks,
     pending_restore,
+    pending_rollbacks,
     refuse_left_to_hudi,
 )
 from phantombase.timeline.table.table import Table, put_requested
@@ -94,6 +103,8 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
     the next run continues.
     """
     refuse_left_to_hudi(table, "restoring")
+    if target is not None and _unreadable(table, table.load_timeline()) is not None:
+        return _restore_anew(table, lock, target, dry_run=dry_run)
     if dry_run:
         seen = table.reload()
         timeline = seen.load_timeline()
@@ -145,6 +156,75 @@ def _decide(
     return found, plan, traces_of_all(table, timeline, plan.undone) if plan.undone else {}
 
 
+def _unreadable(table: Table, timeline: Timeline) -> Torn | None:
+    """The restore that has begun and whose plan cannot be read, if there is one: what it was to undo is unknown."""
+    plans = (table.files.plan(instant, decode_restore_plan) for instant in timeline.pending("restore"))
+    return next((plan for plan in plans if isinstance(plan, Torn) and plan.has_begun), None)
+
+
+def _restore_anew(table: Table, lock: TableLock, target: str, *, dry_run: bool) -> Restored:
+    """Finishes a restore whose plan cannot be read: a plan to `target` takes the place of that plan. Each completed
+    write that is left is whole, since an undo hides a write before it touches its files. Errors: as `restore_table`;
+    ConflictError: a process may still work on it; see `_refuse_gap`."""
+    if dry_run:
+        seen = table.reload()
+        plan = _plan(seen, seen.load_timeline(), target, begun=True)
+        traces = traces_of_all(seen, seen.load_timeline(), plan.undone)
+        doomed = sum(len(one.doomed) for one in traces.values())
+        return Restored(instant=None, target=target, undone=plan.undone, files=doomed, finished=True)
+    remove_torn(table, lock, "rollback")
+    with exclusive(table, lock, "restore the table", _OWN) as held:
+        seen, timeline = held.table, held.timeline
+        torn = _unreadable(seen, timeline)
+        if torn is None:
+            raise ConflictError(
+                "the plan of a restore was written again", path=seen.storage.base_path, todo="Run again."
+            )
+        restore, now_ms = torn.time, storage_ms(seen.storage)
+        for path in (torn.path, seen.instant_path(torn.instant.at(State.INFLIGHT))):
+            if may_be_written(seen.storage, path, restore, now_ms):
+                raise ConflictError(
+                    "a process may still work on a restore whose plan cannot be read",
+                    path=path,
+                    instant=restore,
+                    expected=f"a file that has not changed for {EXPIRY_S:g} s, and no fresh heartbeat",
+                    todo="Stop it, wait, then run again.",
+                )
+        plan = _plan(seen, timeline, target, begun=True)
+        refuse_upgraded_logs(seen, timeline, plan.times, target, begun=True)
+        traces = traces_of_all(seen, timeline, plan.undone)
+        seen.storage.overwrite(torn.path, encode_restore_plan(plan))  # from here on it is any pending restore
+        _log.warning("restore_planned_anew", table=seen.storage.base_path, instant=restore, target=target)
+        return _execute(seen, PendingRestore(instant=restore, plan=plan), traces, finished=True)
+
+
+def _refuse_gap(table: Table, timeline: Timeline, target: str) -> None:
+    """UsageError: a write up to `target` was built upon files of a write that is undone, so that the restore was to an
+    earlier instant. Hudi's restore undoes clusterings before all other writes."""
+    known = {i.requested_time for i in table.with_archive(timeline).archived}
+    known |= {i.requested_time for i in timeline.instants}
+    for time_, done in sorted(timeline.completed_writes.items()):
+        if time_ > target:
+            return
+        for stats in table.commit_metadata(done).partition_to_write_stats.values():
+            bases = {_instant_of(name) for stat in stats for name in (stat.base_file, stat.prev_base_file)}
+            bases |= {stat.prev_commit for stat in stats}
+            for base in sorted(one for one in bases if one not in (None, "", "null")):
+                if timeline.start < base and base not in known:
+                    raise UsageError(
+                        "the restore in progress was to an earlier instant: it has undone what a later write needs",
+                        path=table.instant_path(done),
+                        instant=target,
+                        expected=f"a state before {base}",
+                        found=f"files of {base}, which is undone, under write {time_}",
+                    )
+
+
+def _instant_of(name: str | None) -> str | None:
+    parsed = parse_data_file(name.rpartition("/")[2]) if name else None
+    return None if parsed is None else parsed.instant
+
+
 def _remove_stale(table: Table, instant: str) -> None:
     late = table.load_timeline().find(instant, "restore")
     if late is not None and late.state is State.REQUESTED:
@@ -164,8 +244,11 @@ def to_undo(timeline: Timeline, target: str) -> tuple[tuple[str, str], ...]:
     return tuple((i.requested_time, i.action) for i in ordered)
 
 
-def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[str] = frozenset()) -> RestorePlan:
-    """The plan of a new restore. `dead`: times of pending writes that are rolled back before it starts."""
+def _plan(
+    table: Table, timeline: Timeline, target: str | None, dead: frozenset[str] = frozenset(), *, begun: bool = False
+) -> RestorePlan:
+    """The plan of a new restore. `dead`: times of pending writes that are rolled back before it starts. `begun`: a
+    restore is in progress whose plan cannot be read, and which may have left an instant half undone."""
     if target is None:
         raise UsageError(
             "no restore is pending",
@@ -181,18 +264,28 @@ def _plan(table: Table, timeline: Timeline, target: str | None, dead: frozenset[
         )
     _refuse_archived(table, timeline, target)
     refuse_torn_target(table, timeline, target)
-    refuse_work(table, timeline, dead | {time for time in timeline.completed_writes if time > target})
+    half = _half_undone(table, target) if begun else {}
+    refuse_work(table, timeline, dead | half.keys() | {time for time in timeline.completed_writes if time > target})
     refuse_held(table, timeline, target)
     left = [i for i in timeline.instants if i.completed or i.requested_time not in dead]
     living = replace(timeline, instants=tuple(left))
     _refuse_cleaned(table, living, target)
     seen = table.snapshot(reload=False)  # both read all partitions
     undone = to_undo(living, target)
+    undone = (*(one for one in half.items() if one[0] not in dict(undone)), *undone)
+    if begun:
+        _refuse_gap(seen, timeline, target)
     known = without_torn(seen, timeline, {time for time, _ in undone})
     _check_whole(seen, known, target)
     _refuse_lost(seen, known, undone, target)
     refuse_left_out(seen, timeline, {time for time, _ in undone}, target)
     return RestorePlan(target=target, undone=undone)
+
+
+def _half_undone(table: Table, target: str) -> dict[str, str]:
+    """The instants behind `target` that a restore of Hudi undoes by a pending rollback: their actions, by time."""
+    pending = (one for one in pending_rollbacks(table) if isinstance(one, PendingRollback))
+    return {one.target: one.plan.action for one in pending if one.target > target}
 
 
 def _check_whole(table: Table, timeline: Timeline, target: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import Field, fields, is_dataclass
 from typing import Annotated, Any
 
 import pytest
@@ -18,8 +19,10 @@ from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.timeline.codec.output_options import Codec, OutputOptions, parse_bytes, print_bytes
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
-from phantombase.timeline.terminal.option_group import Only
+from phantombase.timeline.option import NUMBERS, decimal_number, whole_number
+from phantombase.timeline.terminal.option_group import Only, type_of, value_of
 from phantombase.writer_hooks.options import CompactionOptions, WriteOptions
+from tests.project.every_command import every_command
 from tests.support.selection import for_each
 
 NEVER = (math.inf, math.nan)
@@ -119,6 +122,64 @@ def test_an_option_given_twice_with_different_values_is_refused() -> None:
     """Under its own name and under Hudi's."""
     with pytest.raises(UsageError, match="contradict"):
         _invoke("--codec", "zstd", "--conf", "hoodie.parquet.compression.codec=gzip")
+
+
+NO_NUMBERS = ("1_0", "\N{FULLWIDTH DIGIT ONE}", " 1", "1 ", "0x10", "infinity", "nan", "1,0", "9" * 5000, "1e999", "")
+"""Texts that Python alone takes for numbers, and others that no one should."""
+
+
+def _numbers() -> Iterator[tuple[type, Field[Any]]]:
+    """Every numeric option of every option dataclass, also one that only a file sets."""
+    assert every_command()  # their modules are loaded now
+    kinds, more = list[type](), list[type]([object])
+    while more:
+        more = [one for kind in more for one in type.__subclasses__(kind)]
+        kinds += more
+    for kind in dict.fromkeys(kinds):
+        if str(kind.__module__).startswith("phantombase.") and is_dataclass(kind):
+            for one in fields(kind):
+                if one.metadata.get("help") and type_of(kind, one)[0] in NUMBERS:
+                    yield kind, one
+
+
+def test_every_number_of_every_option_is_read_alike() -> None:
+    """As Java reads it, and Hudi: `int("1_0")` is 10 in Python alone."""
+    found = list(_numbers())
+    assert len(found) > 60
+    for kind, one in found:
+        for text in NO_NUMBERS:
+            with pytest.raises(UsageError, match="--x"):
+                value_of(kind, one, text, "--x")
+        assert value_of(kind, one, str(one.metadata["least"] or 1), "--x") is not None
+
+
+def test_no_command_lets_its_parser_read_numbers() -> None:
+    """Typer reads them as Python does."""
+    read = {
+        (app, *path, *param.opts)
+        for app, path, command in every_command()
+        for param in command.params
+        if param.type_descriptor.annotation in NUMBERS and param.type_descriptor.parameter_info.parser is None
+    }
+    assert not read
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("7", 7), ("-7", -7), ("+7", 7), ("007", 7), (str(2**63 - 1), 2**63 - 1), (str(-(2**63)), -(2**63))],
+)
+def test_whole_numbers(text: str, number: int) -> None:
+    assert whole_number(text) == number
+
+
+@pytest.mark.parametrize(("text", "number"), [("0.5", 0.5), (".5", 0.5), ("5.", 5.0), ("1e-05", 1e-05), ("-2", -2.0)])
+def test_decimal_numbers(text: str, number: float) -> None:
+    assert decimal_number(text) == number
+
+
+def test_a_size_is_exact() -> None:
+    """A float of this size has no odd values."""
+    assert parse_bytes(str(2**53 + 1)) == 2**53 + 1
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 1 << 10, 1536, 64 << 20, 1 << 30, 3 << 40])

@@ -15,6 +15,7 @@ from ..service.access import Access
 from ..service.run import HttpService, ServeOptions, read_token
 from ..service.served_tables import ServedTables
 from ..storage.storage_options import parse_pairs
+from ..terminal.boundary import seconds
 from ..terminal.command import command
 from ..terminal.console import configure_logging
 from .parameters import CLOCK, StorageOption, Timezone
@@ -30,7 +31,10 @@ def serve(
         Path | None, typer.Option(metavar="FILE", help="A file with the token that pages, JSON and metrics ask for.")
     ] = None,
     slo: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="A compaction pending for longer makes its table late.")
+        float | None,
+        typer.Option(
+            parser=seconds(0), metavar="SECONDS", help="A compaction pending for longer makes its table late."
+        ),
     ] = None,
     lock: Annotated[
         str | None,

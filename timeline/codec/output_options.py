@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum
 
 from ..errors import UsageError
@@ -57,11 +58,12 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 def parse_bytes(text: str, of: str | None = None) -> int:
     """A size as users write it: `512m`, `2g`, `1.5G`, `800mb`, plain bytes. UsageError: anything else.
     `of`: the option, as the error names it."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    if match is None:
+    match = re.fullmatch(r"(\d{1,19}(?:\.\d{1,19})?)(?: *([kmgt])(?:i?b)?| *b)?", text.lower(), re.ASCII)
+    size = -1 if match is None else int(Decimal(match[1]) * _UNITS[match[2] or ""])
+    if not 0 <= size < 1 << 63:
         what = "not a size" if of is None else f"not a size for {of}"
         raise UsageError(what, expected="like 512m or 2g", found=text)
-    return int(float(match[1]) * _UNITS[match[2]])
+    return size
 
 
 def print_bytes(size: int) -> str:

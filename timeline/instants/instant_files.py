@@ -235,7 +235,11 @@ _WAYS_OUT = {
     "minutes after its last change.",
     ("restore", False): "Hudi's process may still be writing it. It has undone nothing: `compactor-daemon restore` "
     "removes it once it has not changed for two minutes.",
-    ("restore", True): "It has begun: restore the table with Hudi to the same instant.",
+    (
+        "restore",
+        True,
+    ): "It has begun, and to which instant is unknown here. Stop its process; `compactor-daemon restore "
+    "TABLE --to INSTANT`, to that instant or an earlier one, finishes it two minutes after its last change.",
     ("rollback", False): "The next Hudi writer of the table removes this file: it has undone nothing. So do "
     "`compactor-daemon restore`, `rollback` and `archive` once it has not changed for two minutes.",
     ("rollback", True): "Hudi ignores it for ever. Stop all processes that roll back or restore, then remove "

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from ..errors import UsageError
 from ..format.instant import parse_time
-from ..option import check_least, option
+from ..option import check_least, idle_of, option
 from .timeline import Timeline, delta_commits, since_completed, since_request
 
 GATE_S_MAX = 300.0
@@ -55,6 +55,16 @@ class TriggerOptions:
         check_least(self, _LEAST)
         if not 0 <= self.gate_s <= GATE_S_MAX:
             raise UsageError("gate-s is out of range", expected=f"0 to {GATE_S_MAX:g} seconds", found=str(self.gate_s))
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Fields that differ from their defaults, and that the trigger does not use."""
+        unused = {
+            "gate_s": self.strategy is TriggerStrategy.ALWAYS,
+            "max_delta_commits": self.strategy is TriggerStrategy.TIME_ELAPSED,
+            "max_delta_seconds": self.strategy not in BY_TIME,
+        }
+        return idle_of(self, unused)
 
 
 _LEAST = {"max_delta_commits": 1, "max_delta_seconds": 0, "max_pending": 1}

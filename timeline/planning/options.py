@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 
 from ..errors import UsageError
 from ..instants.timeline import Timeline
-from ..instants.triggers import BY_TIME, TriggerOptions, TriggerStrategy, UrgencyOptions, triggered, unplanned
-from ..option import option
+from ..instants.triggers import TriggerOptions, TriggerStrategy, UrgencyOptions, triggered, unplanned
+from ..option import idle_of, option
 from .limits import BoundOptions
 from .strategies import StrategyOptions
 from .universal import Picking, PickOptions
@@ -46,14 +46,7 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
     @property
     def idle(self) -> tuple[str, ...]:
         """Fields that differ from their defaults, and that a request does not use with the others."""
-        strategy = self.strategy
-        unused = {
-            "gate_s": strategy is TriggerStrategy.ALWAYS,
-            "max_delta_commits": strategy is TriggerStrategy.TIME_ELAPSED,
-            "max_delta_seconds": strategy not in BY_TIME,
-            "compaction_trigger": self.picking is Picking.ALL,
-        }
-        return tuple(n for n in unused if unused[n] and getattr(self, n) != getattr(ScheduleOptions, n))
+        return (*super().idle, *idle_of(self, {"compaction_trigger": self.picking is Picking.ALL}))
 
     def excluded_by(self, partition: str, file_id: str) -> str | None:
         """The pattern that leaves a file group out; None: none does."""

@@ -39,7 +39,7 @@ from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 from ..errors import UsageError
-from ..option import check_least, option
+from ..option import check_least, option, whole_number
 from ..view.view import FileSlice
 from .limits import io_mb
 
@@ -127,10 +127,10 @@ _USERS: Mapping[str, frozenset[Strategy]] = {
 
 STRATEGY_CONF: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "hoodie.compaction.strategy": ("strategies", lambda text: tuple(strategy_of(name) for name in text.split(","))),
-    "hoodie.compaction.target.io": ("strategy_io_mb", int),
-    "hoodie.compaction.logfile.size.threshold": ("log_size_threshold", int),
-    "hoodie.compaction.logfile.num.threshold": ("log_num_threshold", int),
-    "hoodie.compaction.daybased.target.partitions": ("target_partitions", int),
+    "hoodie.compaction.target.io": ("strategy_io_mb", whole_number),
+    "hoodie.compaction.logfile.size.threshold": ("log_size_threshold", whole_number),
+    "hoodie.compaction.logfile.num.threshold": ("log_num_threshold", whole_number),
+    "hoodie.compaction.daybased.target.partitions": ("target_partitions", whole_number),
     "hoodie.compaction.partition.path.regex": ("partition_regex", str),
 }
 """Hudi's name: the field of `StrategyOptions`, and its value from text."""

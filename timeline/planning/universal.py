@@ -92,7 +92,9 @@ _LEAST |= dict.fromkeys(_FROM_ONE, 1)
 
 def _hours(text: str) -> tuple[int, int]:
     begin, _, end = text.partition("-")
-    if not (begin.isdecimal() and end.isdecimal() and int(begin) < 24 and int(end) <= 24 and begin != end):
+    if not (
+        text.isascii() and begin.isdecimal() and end.isdecimal() and int(begin) < 24 and int(end) <= 24 and begin != end
+    ):
         raise UsageError("not a span of hours", expected="two different hours of the day like 22-6", found=text)
     return int(begin), int(end)
 

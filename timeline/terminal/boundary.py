@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from io import TextIOWrapper
@@ -23,6 +23,7 @@ import typer
 from typer import BadParameter
 
 from ..errors import PhantombaseError, UsageError
+from ..option import decimal_number
 
 
 def local_path(text: str) -> Path:
@@ -30,6 +31,21 @@ def local_path(text: str) -> Path:
     if "://" in text:
         raise BadParameter(f"{text}: a file or folder of this machine is expected, not a URL")
     return Path(text)
+
+
+def seconds(least: float) -> Callable[[str], float]:
+    """Reads seconds of the command line, at least so many, where no option dataclass does (`terminal/option_group`)."""
+
+    def read(text: str) -> float:
+        try:
+            found = decimal_number(text)
+        except ValueError:
+            found = -1.0
+        if found < least:
+            raise BadParameter(f"{text!r}: expected seconds, at least {least:g}")
+        return found
+
+    return read
 
 
 _NAME = "pandas"

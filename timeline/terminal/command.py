@@ -20,10 +20,12 @@ from typing import Annotated, Any, TypeAlias, get_origin, get_type_hints
 import typer
 from rich.console import Console, RenderableType
 
+from ..option import NUMBERS
 from .boundary import EXIT_FAILED
 from .console import configure_logging, emit
 from .option_group import OptionGroup, Prefix, group_of, marked, shown, title_of, type_of, value_of
 
+_PLACEHOLDERS = {int: "N", float: "NUMBER"}
 JSON = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
 
@@ -195,16 +197,13 @@ def _params(group: OptionGroup, names: OtherNames | None) -> list[inspect.Parame
 
 def _annotation(kind: type, field: Field[Any], default: Any) -> Any:
     of, several = type_of(kind, field)
-    text = field.metadata["size"] or get_origin(of) is tuple
-    unit = "SIZE" if field.metadata["size"] else "SECONDS" if field.name.endswith("_s") else None
+    unit = "SIZE" if field.metadata["size"] else "SECONDS" if field.name.endswith("_s") else _PLACEHOLDERS.get(of)
     option = typer.Option(
         help=field.metadata["help"],
         metavar=field.metadata["metavar"] or unit,
         show_default=shown(field, default) or False,
-        min=None if text else field.metadata["least"],
-        max=field.metadata["most"],
         rich_help_panel=title_of(kind, field),
     )
-    python = str if text else of
+    python = str if of in NUMBERS or get_origin(of) is tuple else of  # `value_of` reads numbers, from anywhere alike
     plain: Any = list[python] if several else python  # type: ignore[valid-type]
     return Annotated[plain | None, option]

@@ -4,6 +4,7 @@ The command line (`command`) and the configuration file (`settings`) fill the sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
@@ -14,7 +15,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from ..codec.output_options import parse_bytes, print_bytes
 from ..errors import UsageError
-from ..option import as_typed
+from ..option import NUMBERS, as_typed
 
 _TITLES: Mapping[str, str] = {
     "TriggerOptions": "When a compaction is due",
@@ -158,10 +159,22 @@ def value_of(kind: type, field: Field[Any], given: Any, name: str) -> Any:
 
 
 def _one(field: Field[Any], kind: Any, given: Any, name: str) -> Any:
+    found = _converted(field, kind, given, name)
+    if kind in NUMBERS:
+        least, most = field.metadata["least"], field.metadata["most"]
+        if least is not None and not found >= least:
+            raise UsageError(f"{name} must be at least {least}", found=str(found))
+        if most is not None and not found <= most:
+            raise UsageError(f"{name} must be at most {most}", found=str(found))
+    return found
+
+
+def _converted(field: Field[Any], kind: Any, given: Any, name: str) -> Any:
     if get_origin(kind) is tuple:
         first, _, second = str(given).partition("=")
         return first, second
-    if isinstance(given, kind) and not (kind is int and isinstance(given, bool)):
+    is_one = isinstance(given, kind) and not (kind is int and isinstance(given, bool))
+    if is_one and (kind is not float or math.isfinite(given)):
         return given
     if field.metadata["size"] and isinstance(given, str):
         return parse_bytes(given, name)
@@ -172,10 +185,10 @@ def _one(field: Field[Any], kind: Any, given: Any, name: str) -> Any:
             return kind(given)
         if kind is bool and str(given).lower() in _ON | _OFF:
             return str(given).lower() in _ON
-        if kind is Path or (kind is int and isinstance(given, str)):
+        if kind is Path:
             return kind(given)
-        if kind is float and not isinstance(given, bool):
-            return float(given)
+        if kind in NUMBERS and not isinstance(given, bool):
+            return NUMBERS[kind](str(given))
     except (TypeError, ValueError) as error:
         raise UsageError(f"not a value of {name}", expected=expected, found=repr(given)) from error
     raise UsageError(f"not a value of {name}", expected=expected, found=repr(given))

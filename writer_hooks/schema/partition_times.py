@@ -301,7 +301,7 @@ def _options(properties: Mapping[str, str]) -> dict[str, str]:
 
 def arrow_zone(name: str) -> str:
     """Java's spelling of a zone (`GMT+8:00`) in Arrow's. UnsupportedError: unknown; Java would take GMT."""
-    offset = re.fullmatch(r"(?:GMT|UTC)([+-])(\d{1,2})(?::?(\d{2}))?", name)
+    offset = re.fullmatch(r"(?:GMT|UTC)([+-])(\d{1,2})(?::?(\d{2}))?", name, re.ASCII)
     if offset and int(offset[2]) < 24 and int(offset[3] or 0) < 60:
         return f"{offset[1]}{int(offset[2]):02d}:{offset[3] or '00'}"
     try:

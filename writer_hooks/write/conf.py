@@ -39,6 +39,7 @@ from phantombase.timeline.errors import PhantombaseError, UnsupportedError, Usag
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.locks.heartbeat import BEAT_S
+from phantombase.timeline.option import decimal_number, whole_number
 
 from ..commit.stream_batches import checked_stream
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, WriteOptions
@@ -101,23 +102,26 @@ _KNOWN: Known = {
     "hoodie.combine.before.insert": ("combine_inserts", flag),
     "hoodie.write.set.null.for.missing.columns": ("null_for_missing", flag),
     _METADATA: ("drop_metadata_table", lambda text: not flag(text)),
-    "hoodie.metadata.compact.max.delta.commits": ("metadata", lambda n: MetadataOptions(max_delta_commits=int(n))),
+    "hoodie.metadata.compact.max.delta.commits": (
+        "metadata",
+        lambda n: MetadataOptions(max_delta_commits=whole_number(n)),
+    ),
     "hoodie.logfile.data.block.format": ("log_format", lambda text: LogFormat(text.strip().lower())),
-    "hoodie.parquet.max.file.size": ("file_bytes", int),
-    "hoodie.parquet.small.file.limit": ("small_file_bytes", int),
-    "hoodie.upsert.shuffle.parallelism": ("slots", lambda text: int(text) or None),
-    "hoodie.write.num.retries.on.conflict.failures": ("retries", int),
+    "hoodie.parquet.max.file.size": ("file_bytes", whole_number),
+    "hoodie.parquet.small.file.limit": ("small_file_bytes", whole_number),
+    "hoodie.upsert.shuffle.parallelism": ("slots", lambda text: whole_number(text) or None),
+    "hoodie.write.num.retries.on.conflict.failures": ("retries", whole_number),
     "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", _lazy),
     "hoodie.clean.failed.writes.policy": ("lazy_rollback", _lazy),
 }
 _BUCKET: Known = {
-    "hoodie.bucket.index.num.buckets": ("buckets", int),
+    "hoodie.bucket.index.num.buckets": ("buckets", whole_number),
     "hoodie.bucket.index.hash.field": ("bucket_fields", names_of_columns),
 }
 """Names that have an effect with the bucket index only, as in Hudi."""
 _BEAT: Known = {
-    "hoodie.client.heartbeat.interval_in_ms": ("interval_ms", int),
-    "hoodie.client.heartbeat.tolerable.misses": ("misses", int),
+    "hoodie.client.heartbeat.interval_in_ms": ("interval_ms", whole_number),
+    "hoodie.client.heartbeat.tolerable.misses": ("misses", whole_number),
 }
 """Names for the time after which a writer without a heartbeat counts as dead: an interval times misses."""
 _BEAT_MS, _MISSES = 60_000, 2
@@ -129,9 +133,9 @@ _RECONCILE = "hoodie.datasource.write.reconcile.schema"
 _DELETES = "hoodie.combine.before.delete"
 """Both values are the same here: a key that is deleted twice is deleted once."""
 _PRESSURE: Known = {
-    "phantombase.write.stop.trigger": ("stop_trigger", int),
+    "phantombase.write.stop.trigger": ("stop_trigger", whole_number),
     "phantombase.write.stop.action": ("action", lambda text: FullAction(text.strip().lower())),
-    "phantombase.write.stop.wait.seconds": ("wait_s", float),
+    "phantombase.write.stop.wait.seconds": ("wait_s", decimal_number),
 }
 """Names for back-pressure, which Hudi does not have."""
 _MODES = {"hoodie.compact.inline": Mode.INLINE, "hoodie.compact.schedule.inline": Mode.SCHEDULE}

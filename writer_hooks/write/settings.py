@@ -25,7 +25,7 @@ from phantombase.timeline.storage.storage_options import StorageOptions, parse_p
 from phantombase.timeline.terminal.option_group import OptionGroup, Prefix, groups_of
 from phantombase.timeline.terminal.settings import WRITES, read_settings
 
-from ..options import AFTER_A_WRITE, BackPressure, CompactionOptions, Mode, WriteOptions
+from ..options import AFTER_A_WRITE, BackPressure, CompactionOptions, FullAction, Mode, WriteOptions
 
 _SERVICES = ", ".join(service.value for service in AFTER_A_WRITE)
 
@@ -73,7 +73,8 @@ def write_settings(path: str | None) -> WriteSettings:
     chosen = parse_services(own.services) if own.services is not None else frozenset[Service]()
     if wrong := [service.value for service in Service if service in chosen and service not in AFTER_A_WRITE]:
         raise UsageError(f"a writer does not run {', '.join(wrong)}", expected=_SERVICES, found=own.services)
-    if idle := sorted(_idle(read.found, chosen, compaction.mode)):
+    pressure: BackPressure = read.values["pressure"]
+    if idle := sorted(_idle(read.found, chosen, compaction.mode, pressure)):
         _log.warning("configurations_without_meaning", names=" ".join(idle))
     run: dict[str, Any] = {one.value: read.values[one.value] if one in chosen else None for one in AFTER_A_WRITE}
     limited = any(name.startswith("stop-") for name in read.found)
@@ -84,17 +85,20 @@ def write_settings(path: str | None) -> WriteSettings:
             lock=zookeeper.on_lock(own.lock),
             **run,
             compaction=replace(compaction, schedule=read.values["requests"], fleet=_fleet(zookeeper, compaction.mode)),
-            back_pressure=read.values["pressure"] if limited else None,
+            back_pressure=pressure if limited else None,
             clock=read.values["clock"],
         ),
         storage_options=parse_pairs(own.storage_option),
     )
 
 
-def _idle(found: Iterable[str], chosen: frozenset[Service], mode: Mode) -> Iterator[str]:
-    """The settings without effect: of services that do not run, and how long an inline compaction may take."""
+def _idle(found: Iterable[str], chosen: frozenset[Service], mode: Mode, pressure: BackPressure) -> Iterator[str]:
+    """The settings without effect: of services that do not run, how long an inline compaction may take, and how long a
+    write waits that does not."""
     off = tuple(f"{one.value}-" for one in Service if one not in chosen)
-    return (n for n in found if n.startswith(off) or (n == "compaction-limit" and mode is not Mode.INLINE))
+    none = {"compaction-limit"} if mode is not Mode.INLINE else set[str]()
+    none |= {"stop-wait"} if pressure.action is not FullAction.WAIT else set()
+    return (name for name in found if name.startswith(off) or name in none)
 
 
 def _fleet(zookeeper: ZooKeeperFlags, mode: Mode) -> ZooKeeperOptions | None:

@@ -20,6 +20,7 @@ from phantombase.compactor_daemon.hudi_names import (
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
+from phantombase.timeline.option import whole_number
 
 from ..schema.key_generator import generator_kind
 from ..schema.new_table import AS_NEW, MERGE_STRATEGIES
@@ -54,7 +55,7 @@ def _payload(text: str) -> MergeMode:
 
 def _version(text: str) -> int:
     """A number, or Hudi's word for it."""
-    return _VERSION_WORDS.get(text.strip().upper()) or int(text)
+    return _VERSION_WORDS.get(text.strip().upper()) or whole_number(text)
 
 
 _VERSION_WORDS = {"SIX": 6, "EIGHT": 8, "NINE": 9}
@@ -64,7 +65,7 @@ _KNOWN: Known = {
     "hoodie.table.name": ("name", str),
     "hoodie.datasource.write.table.name": ("name", str),
     "hoodie.database.name": ("database", str),
-    "hoodie.write.table.version": ("version", int),
+    "hoodie.write.table.version": ("version", whole_number),
     "hoodie.datasource.write.recordkey.field": ("key_fields", names_of_columns),
     "hoodie.datasource.write.partitionpath.field": ("partition_fields", names_of_columns),
     "hoodie.datasource.write.precombine.field": ("ordering_fields", names_of_columns),

@@ -53,6 +53,9 @@ from .write import Written, shown, write, write_batch
 _GENERATOR_TYPES = ("hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type")
 _GENERATOR_CLASSES = ("hoodie.datasource.write.keygenerator.class", "hoodie.table.keygenerator.class")
 _METADATA = "hoodie.metadata.enable"
+_KEY = "hoodie.datasource.write.recordkey.field"
+_NEEDED = {"name": ('.table("NAME")', "hoodie.table.name=NAME"), "key_fields": ('.key("COLUMN")', f"{_KEY}=COLUMN")}
+"""What the description of a new table needs: the method, and Hudi's name."""
 _GREATER = (
     "hoodie.datasource.write.payload.class=org.apache.hudi.common.model.DefaultHoodieRecordPayload, if the greater "
     "ordering value is to win"
@@ -160,7 +163,7 @@ class Writer:
         """
         compaction = CompactionOptions(
             mode=Mode.SCHEDULE,
-            schedule=ScheduleOptions(**with_members(ScheduleOptions, options)),
+            schedule=_requests(options),
             notify=notify,
             fleet=ZooKeeperOptions.of(fleet) if fleet is not None else None,
         )
@@ -170,14 +173,20 @@ class Writer:
         """Request a compaction if one is due, and execute pending ones before the write returns
         (`hoodie.compact.inline`); `options` as for `schedule`. `limit_s`: seconds after which staging stops; the next
         write, or another compactor, continues."""
-        schedule = ScheduleOptions(**with_members(ScheduleOptions, options))
-        return self.option(compaction=CompactionOptions(mode=Mode.INLINE, schedule=schedule, limit_s=limit_s))
+        return self.option(compaction=CompactionOptions(mode=Mode.INLINE, schedule=_requests(options), limit_s=limit_s))
 
     def back_pressure(self, *, action: FullAction | str = FullAction.WAIT, **options: Any) -> Writer:
         """Wait, or fail, instead of making a file group's log too long: fields of `BackPressure`
         (`phantombase.write.stop.trigger`, `.action`, `.wait.seconds`). `action`: "wait", "fail" or "go-on". By default
         batches of a stream wait, and other writes go on."""
         chosen = member(FullAction, action, "an action for a full file group")
+        if chosen is not FullAction.WAIT and "wait_s" in options:
+            raise UsageError(
+                "wait_s means nothing here",
+                expected='action="wait"',
+                found=f'action="{chosen.value}"',
+                todo="Leave it out.",
+            )
         return self.option(back_pressure=BackPressure(action=chosen, **options))
 
     def clean(self, *, policy: Policy | str = Policy.COMMITS, **options: Any) -> Writer:
@@ -390,7 +399,7 @@ class Writer:
         except NotATableError:
             if (what.deletes and not streams) or what.into is not None:
                 raise
-            spec = self._new_table()
+            spec = self._new_table(what)
             config = spec.config()
             not_followed(config, self.hoodie)
             text = checked_schema(config, None, engine.schema, what)
@@ -423,13 +432,17 @@ class Writer:
         if names:
             _log.warning("configurations_without_meaning", names=" ".join(sorted(names)), path=table.storage.base_path)
 
-    def _new_table(self) -> NewTable:
-        missing = [what for what in ("name", "key_fields") if what not in self.given]
-        if missing:
+    def _new_table(self, what: Write) -> NewTable:
+        if missing := [name for name in _NEEDED if name not in self.given]:
+            by_name = bool(self.hoodie)  # the advice follows the way in which the table is described
+            ways = " and ".join(_NEEDED[name][by_name] for name in missing)
+            keyless = f"{_KEY}= (empty)" if by_name else ".key() without columns"
+            if "key_fields" in missing and not what.looks_keys_up:
+                ways += f", or {keyless} for a keyless table"
             raise UsageError(
                 "there is no table at this path, and the description of a new one is incomplete",
                 expected=", ".join(missing),
-                todo='Add .table("name").key("column"), or .key() for a keyless table, or check the path.',
+                todo=f"Add {ways}; or check the path.",
             )
         described = {k: v for k, v in self.given.items() if k != "base_path"}
         spec = NewTable(**{"version": NEW_TABLE_VERSION, **described})
@@ -447,6 +460,18 @@ class Writer:
                 todo=f"Leave it out, or give {_GENERATOR_CLASSES[0]}.",
             )
         return spec
+
+
+def _requests(given: Mapping[str, Any]) -> ScheduleOptions:
+    """The options of a method. UsageError: one of them is never used with the others."""
+    options = ScheduleOptions(**with_members(ScheduleOptions, given))
+    if idle := [name for name in options.idle if name in given]:
+        raise UsageError(
+            f"{', '.join(idle)} means nothing here",
+            found=f"strategy {options.strategy.value}, picking {options.picking.value}",
+            todo="Leave it out, or choose a strategy or a picking that uses it.",
+        )
+    return options
 
 
 def _described(config: TableConfig) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, SortOrder
 from phantombase.compactor_daemon.hudi_names import HudiName, NameKind, hudi_names
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
-from phantombase.compactor_daemon.services.hudi_conf import KINDS, command_conf, conf_fields, properties
+from phantombase.compactor_daemon.services.hudi_conf import KINDS, command_conf, conf_fields, conf_names, properties
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import LockError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.planning.options import ScheduleOptions
 from tests.project.every_command import every_command, offers
 from tests.support.places import capture_logs
+from tests.timeline.test_option import NO_NUMBERS
 
 COMMANDS = ["archive", "clean", "cluster", "compact", "metadata", "run", "schedule"]
 PLAN = "hoodie.clustering.plan.strategy."
@@ -40,6 +42,40 @@ def built(kind: type, pairs: list[str], files: list[Path] | None = None, **typed
     """The options of a command."""
     fields = conf_fields(kind, command_conf({kind}, pairs, files or [], locks=False).pairs[kind], typed)
     return replace(kind(), **fields, **{name: value for name, value in typed.items() if name not in fields})
+
+
+def test_a_number_of_every_name_is_read_as_java_reads_it() -> None:
+    """`1_0` is 10 in Python alone, and Hudi's jobs end with an error."""
+    read = 0
+    for name in hudi_names():
+        ways: list[Callable[[str], Any]] = [lambda text, name=name: writer().conf({name: text}).options]
+        ways += [partial(_one_pair, kind, name) for kind in KINDS if name in conf_names(kind)]
+        for way in ways:
+            if _is_refused(way, "40000010") or _is_refused(way, "40000011") or not _is_refused(way, "many"):
+                continue
+            read += 1
+            assert [text for text in NO_NUMBERS if not _is_refused(way, text)] == [], name
+    assert read > 25
+
+
+def _is_refused(way: Callable[[str], Any], text: str) -> bool:
+    with capture_logs():
+        try:
+            way(text)
+        except PhantombaseError:
+            return True
+        return False
+
+
+def test_a_value_agrees_as_the_number_that_it_is() -> None:
+    one = hudi_names()["hoodie.keep.min.commits"]
+    assert one.agreeing == ("20",)
+    assert [one.agrees(text) for text in ("20", "20.0", "+20")] == [True] * 3
+    assert not any(one.agrees(text) for text in ("2_0", "\N{FULLWIDTH DIGIT TWO}0", "nan", "sNaN", "infinity", ""))
+
+
+def _one_pair(kind: type, name: str, text: str) -> Any:
+    return built(kind, [f"{name}={text}"])
 
 
 def test_every_value_of_every_name_at_every_entry() -> None:

@@ -23,6 +23,7 @@ from phantombase.compactor_daemon.execution.runners import (
     Machine,
     check_memory,
     choose,
+    open_runner,
     spark_words,
     this_machine,
 )
@@ -34,6 +35,7 @@ from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.view.view import DataFile, FileSlice
 from tests.support.evolved_tables import lose_planned_log
 from tests.support.golden_tables import unzip_golden
+from tests.support.places import capture_logs
 
 _LINGERS_S = 120.0
 
@@ -147,11 +149,43 @@ def test_what_is_asked_of_spark() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "idle"),
+    [
+        ({"max_executors": 2}, {"max_executors"}),
+        ({"max_executors": 2, "master": "local[4]"}, {"max_executors"}),
+        ({"max_executors": 2, "master": "yarn"}, set()),
+        (
+            {"executor_memory": "1g", "master": "yarn", "driver_memory": "2g", "executor": Executor.LOCAL},
+            {"executor_memory", "master", "driver_memory"},
+        ),
+        ({"driver_memory": "2g"}, set()),  # a large plan starts Spark
+        ({"spark_conf": (("spark.a", "b"),), "executor": Executor.LOCAL}, {"spark_conf"}),
+        ({"spark_conf": (("spark.hadoop.a", "b"),), "executor": Executor.LOCAL}, set()),
+        ({"threads": 99, "executor": Executor.SPARK}, {"threads"}),
+        ({"threads": 99, "master": "local[2]"}, {"threads"}),
+        ({"threads": 99}, set()),
+        ({"driver_memory": "1g", "executor": Executor.LOCAL}, set()),  # the default
+    ],
+)
+def test_options_that_mean_nothing_with_the_others(options: dict[str, Any], idle: set[str]) -> None:
+    """Typed ones are refused by commands; others, which a variable may give for another mode, are one warning."""
+    chosen = ExecuteOptions(**options)
+    assert set(chosen.idle) == idle
+    with capture_logs() as logs, open_runner(replace(chosen, executor=Executor.LOCAL)):
+        pass
+    named = {name.replace("-", "_") for log in logs for name in log["of"].split()}
+    assert named == set(replace(chosen, executor=Executor.LOCAL).idle)
+    for name in options:
+        if name in idle:
+            with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} means nothing here"):
+                chosen.refuse_idle({name})
+        else:
+            chosen.refuse_idle({name})
+
+
+@pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"max_executors": 2}, "--max-executors means nothing here"),
-        ({"max_executors": 2, "master": "local[4]"}, "--max-executors means nothing here"),
-        ({"executor_memory": "1g", "master": "yarn", "executor": Executor.LOCAL}, "--executor-memory means nothing"),
         ({"spark_conf": (("hoodie.x", "1"),)}, "not a setting of Spark"),
         ({"spark_conf": (("spark.master", "yarn"),)}, "Use --master"),
         ({"spark_conf": (("spark.driver.memory", "1g"),)}, "Use --driver-memory"),

@@ -6,6 +6,7 @@ import os
 import re
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,34 @@ from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.status.status import table_status
 from phantombase.compactor_daemon.undo.repair import write_anew
 from phantombase.compactor_daemon.undo.restore import restore_table
+from phantombase.compactor_daemon.undo.undo import traces_of_all
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import ConflictError, LedgerError, MalformedError, MissingFileError, UsageError
+from phantombase.timeline.errors import (
+    ConflictError,
+    LedgerError,
+    MalformedError,
+    MissingFileError,
+    StorageError,
+    UsageError,
+)
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.rollback_plan import RollbackPlan
 from phantombase.timeline.instants.instant_files import load_state_files, of_instants
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.traces import Undone, undo
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import check_usable, compact, long_table, one_row, overwrite, restore, upsert
+from tests.support.archived_tables import (
+    check_usable,
+    clustered,
+    compact,
+    long_table,
+    one_row,
+    overwrite,
+    restore,
+    small_files,
+    upsert,
+)
 from tests.support.compaction_steps import open_table
 from tests.support.faults import LockLostAt, roll_back_half_way, small_table
 from tests.support.golden_tables import LOCK, one_of
@@ -173,18 +194,91 @@ def test_it_is_removed_by_a_restore_once_no_process_writes_it(version: int, data
     check_usable(path, rows)
 
 
-@one_of("version", 6, 9, 8)
-def test_one_that_has_begun_stays(version: int, tmp_path: Path) -> None:
-    path = tmp_path / "trips"
-    first = small_table(path, version)
-    torn(path, b"", State.INFLIGHT)
+def begun(path: Path, to: str, undone: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A restore whose process dies when it has undone so many writes; its plan is torn then."""
+    done: list[str] = []
+
+    def dies(table: Table, instant: Instant, traces: Callable[[], RollbackPlan]) -> Undone:
+        if len(done) == undone:
+            raise StorageError("the process is killed here")
+        done.append(instant.requested_time)
+        return undo(table, instant, traces)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("phantombase.compactor_daemon.undo.restore.undo", dies)
+        with pytest.raises(StorageError, match="is killed"):
+            restore(path, to)
     files = [file for file in (path / ".hoodie").rglob("*.restore.*") if file.is_file()]
+    (plan,) = [file for file in files if file.name.endswith(".requested")]
+    plan.write_bytes(plan.read_bytes()[:60])
     for file in files:
         age(file)
-    with pytest.raises(MalformedError, match="restore the table with Hudi to the same instant"):
+    return plan
+
+
+@pytest.mark.parametrize(("undone", "is_gone"), [(1, False), (0, False), (2, True)])
+@one_of("version", 9, 6, 8)
+def test_the_command_for_one_that_has_begun_ends_it(
+    version: int, undone: int, is_gone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where two of three later writes, one or none are undone: the state that its user names comes back, the same or an
+    earlier one."""
+    path = tmp_path / "trips"
+    first = small_table(path, version)
+    rows = {"k0": read_rows(path)["k0"]}
+    for number in range(3):
+        upsert(path, one_row(f"k{number}", 10 + number))
+    last = max(t for t in open_table(path).load_timeline().completed_writes)
+    plan = begun(path, first, undone, monkeypatch)
+    if is_gone:
+        plan.unlink()
+    with pytest.raises(MalformedError, match="to which instant is unknown") as error:
+        restore(path, None)
+    (command,) = re.findall(r"`compactor-daemon (.*?)`", error.value.todo or "")
+    words = [str(path) if word == "TABLE" else first if word == "INSTANT" else word for word in command.split()]
+    for more in (["--dry-run"], ["--sole-writer"]):
+        done = CliRunner().invoke(app, [*words, *more])
+        assert done.exit_code == 0, done.output
+    assert last not in open_table(path).load_timeline().completed_writes
+    check_usable(path, rows)
+
+
+@one_of("version", 9, 6, 8)
+def test_one_that_has_begun_waits_for_its_process(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may still work by the plan that it has read."""
+    path = tmp_path / "trips"
+    first = small_table(path, version)
+    upsert(path, one_row("k0", 10))
+    plan = begun(path, first, 0, monkeypatch)
+    before = plan.read_bytes()
+    os.utime(plan)
+    with pytest.raises(ConflictError, match="may still work on a restore"):
         restore(path, first)
-    assert len(files) == 2
-    assert all(file.exists() for file in files)
+    assert plan.read_bytes() == before
+
+
+@one_of("version", 9, 8, 6)
+def test_one_that_has_begun_goes_to_no_state_built_upon_what_is_undone(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hudi's restore undoes clusterings before all else: a write upon their files is left, without its base file."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    first = open_table(path).load_timeline().latest_completed
+    time_ = clustered(path)
+    upsert(path, one_row(min(rows), 300))
+    behind = open_table(path).load_timeline().latest_completed
+    begun(path, first, 0, monkeypatch)
+    table = open_table(path)
+    traces = traces_of_all(table, table.load_timeline(), [(time_, "replacecommit")])
+    done = table.load_timeline().completed_writes[time_]
+    undo(table, done.at(State.INFLIGHT), lambda: traces[time_, "replacecommit"])
+    with pytest.raises(UsageError, match=f"a state before {time_}"):
+        restore(path, behind)
+    restore(path, first)
+    check_usable(path, rows)
 
 
 @one_of("version", 9, 8, 6)

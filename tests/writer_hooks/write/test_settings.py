@@ -142,6 +142,7 @@ def test_settings_of_what_does_not_run_are_named(tmp_path: Path) -> None:
     text = "[write]\nclean-retain = 3\narchive-min-instants = 5\ncompaction-limit = 9"
     for services, names in (
         ("", ["archive-min-instants clean-retain compaction-limit"]),
+        ("\nstop-action = 'fail'\nstop-wait = 9", ["archive-min-instants clean-retain compaction-limit stop-wait"]),
         ("\nservices = 'clean'\ncompaction = 'inline'", ["archive-min-instants"]),
         ("\nservices = 'clean,archive'\ncompaction = 'inline'", []),
     ):
