@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import Field, fields, is_dataclass
@@ -23,9 +24,11 @@ from phantombase.timeline.option import NUMBERS, decimal_number, whole_number
 from phantombase.timeline.terminal.option_group import Only, type_of, value_of
 from phantombase.writer_hooks.options import CompactionOptions, WriteOptions
 from tests.project.every_command import every_command
+from tests.support.places import ROOT
 from tests.support.selection import for_each
 
 NEVER = (math.inf, math.nan)
+PACKAGES = ("timeline", "compactor_daemon", "writer_hooks", "phantombase", "pyspark_phantombase")
 
 
 def _zookeeper(**given: Any) -> ZooKeeperOptions:
@@ -128,8 +131,8 @@ NO_NUMBERS = ("1_0", "\N{FULLWIDTH DIGIT ONE}", " 1", "1 ", "0x10", "infinity", 
 """Texts that Python alone takes for numbers, and others that no one should."""
 
 
-def _numbers() -> Iterator[tuple[type, Field[Any]]]:
-    """Every numeric option of every option dataclass, also one that only a file sets."""
+def _options() -> Iterator[tuple[type, Field[Any]]]:
+    """Every option of every option dataclass, also one that only a file sets."""
     assert every_command()  # their modules are loaded now
     kinds, more = list[type](), list[type]([object])
     while more:
@@ -138,19 +141,33 @@ def _numbers() -> Iterator[tuple[type, Field[Any]]]:
     for kind in dict.fromkeys(kinds):
         if str(kind.__module__).startswith("phantombase.") and is_dataclass(kind):
             for one in fields(kind):
-                if one.metadata.get("help") and type_of(kind, one)[0] in NUMBERS:
+                if one.metadata.get("help"):
                     yield kind, one
 
 
 def test_every_number_of_every_option_is_read_alike() -> None:
     """As Java reads it, and Hudi: `int("1_0")` is 10 in Python alone."""
-    found = list(_numbers())
+    found = [(kind, one) for kind, one in _options() if type_of(kind, one)[0] in NUMBERS]
     assert len(found) > 60
     for kind, one in found:
         for text in NO_NUMBERS:
             with pytest.raises(UsageError, match="--x"):
                 value_of(kind, one, text, "--x")
         assert value_of(kind, one, str(one.metadata["least"] or 1), "--x") is not None
+
+
+def test_every_option_is_read_by_more_than_its_checks() -> None:
+    """An option that no code reads has no effect."""
+    read: set[str] = set()
+    for path in (path for package in PACKAGES for path in (ROOT / package).rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        checks = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == "__post_init__"]
+        checked = {id(node) for one in checks for node in ast.walk(one)}
+        nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and id(node) not in checked)
+        read |= {node.attr for node in nodes if isinstance(node.ctx, ast.Load)}
+    found = list(_options())
+    assert len(found) > 130
+    assert [(kind.__name__, one.name) for kind, one in found if one.name not in read] == []
 
 
 def test_no_command_lets_its_parser_read_numbers() -> None:

@@ -220,6 +220,8 @@ def read(
       timeline read /data/trips --as-of '2026-11-21 09:00:00' --output then.parquet
       timeline read /data/trips --query incremental --begin 20261121090000000
     """
+    if overwrite and output in (None, STDOUT):
+        raise UsageError("--overwrite replaces a file", todo="Give --output FILE, or leave it out.")
     held = PinOptions.asked(pin, pin_for)
     names = None if columns is None else tuple(name.strip() for name in columns.split(","))
     options = replace(chosen, columns=names, filter=where)

@@ -46,6 +46,10 @@ def show(
       timeline show /data/trips --pending
       timeline show /data/trips --archived --json
     """
+    if archived and pending:
+        raise UsageError(
+            "instants in the archive are completed", found="--archived --pending", todo="Give one of them."
+        )
     options = parse_pairs(storage_option)
     data = from_one_snapshot(
         lambda: overview(ListedBy.STORAGE.open(path, timezone, options), archived=archived, pending_only=pending)

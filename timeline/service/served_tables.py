@@ -209,10 +209,12 @@ class ServedTables:
         self._found: set[str] = set()
         self._storage_options = storage_options
         self._sources: list[Callable[[], Iterable[str]]] = [] if found is None else [found]
+        self._patterns: list[str | None] = [None for _ in self._sources]
         for given in paths:
             path = full_path(given).rstrip("/")
             if is_pattern(path):
                 self._sources.append(partial(tables_of, path, storage_options))
+                self._patterns.append(path)
             elif path in self._by_path:
                 raise UsageError("a table is given twice", path=path)
             else:
@@ -227,7 +229,12 @@ class ServedTables:
         return [list(source()) for source in self._sources]
 
     def follow(self, looked: Iterable[Iterable[str]]) -> list[ServedTable]:
-        """Serves the tables that patterns find now, and no longer those found before only; returns the new ones."""
+        """Serves the tables that patterns find now, and no longer those found before only; returns the new ones. Warns
+        once of a pattern that has found none."""
+        for number, paths in enumerate(looked := [list(paths) for paths in looked]):
+            if (pattern := self._patterns[number]) is not None and not paths:
+                _log.warning("pattern matches no table", pattern=pattern)
+            self._patterns[number] = None
         found = {path for paths in looked for path in paths}
         for path in self._found - found:
             self._remove(path)

@@ -461,6 +461,48 @@ def test_too_little_said_of_a_new_table(tmp_path: Path) -> None:
     assert not (tmp_path / "trips").exists()
 
 
+_BY_NAME: dict[str, Any] = {"hoodie.table.name": "trips"}
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_the_advice_for_a_new_table_follows_how_it_was_asked_for(by_name: bool, tmp_path: Path) -> None:
+    """Keys by Hudi's names, or by methods; a keyless table only where its writes could be done, and then it is made."""
+    path = str(tmp_path / "trips")
+    described = writer(ROW).conf(_BY_NAME) if by_name else writer(ROW).table("trips")
+    with pytest.raises(UsageError, match="expected key_fields") as error:
+        described.upsert(path)
+    said = error.value.todo or ""
+    assert ("hoodie.datasource.write.recordkey.field=COLUMN" in said, ".key(" in said) == (by_name, not by_name)
+    assert "keyless" not in said
+    with pytest.raises(UsageError, match="for a keyless table") as error:
+        described.insert(path)
+    said = error.value.todo or ""
+    assert ("recordkey.field= (empty)" in said, ".key() without columns" in said) == (by_name, not by_name)
+    keyless = described.conf({"hoodie.datasource.write.recordkey.field": ""}) if by_name else described.key()
+    assert keyless.insert(path).writes == ROW.num_rows
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"max_delta_seconds": 9}, "max_delta_seconds means nothing here"),
+        ({"strategy": "time-elapsed", "max_delta_commits": 9}, "max_delta_commits means nothing here"),
+        ({"strategy": "always", "gate_s": 9}, "gate_s means nothing here"),
+        ({"compaction_trigger": 9}, "compaction_trigger means nothing here"),
+    ],
+)
+def test_options_of_a_request_that_are_never_used_are_refused(options: dict[str, Any], what: str) -> None:
+    for method in (writer().schedule, writer().compact_inline):
+        with pytest.raises(UsageError, match=what):
+            method(**options)
+
+
+@pytest.mark.parametrize("action", ["fail", "go-on"])
+def test_a_wait_of_a_write_that_does_not_wait_is_refused(action: str) -> None:
+    with pytest.raises(UsageError, match="wait_s means nothing here"):
+        writer().back_pressure(action=action, wait_s=9)
+
+
 def test_an_unknown_index_is_refused_or_dropped(tmp_path: Path) -> None:
     table = unzip_golden("v9_with_metadata_table", tmp_path)
     properties = table / ".hoodie/hoodie.properties"
