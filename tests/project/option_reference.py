@@ -96,7 +96,8 @@ has one home: a field of a frozen dataclass, which checks its value. The command
 - `from phantombase import ScheduleOptions, ExecuteOptions, OutputOptions, AttemptOptions, ReadOptions`. Writers take
   the fields of `WriteOptions` by `.option(...)`, and those of the others by the method of the same subject.
 - Every command also takes `--config FILE`, `--log-level LEVEL` and `-v`.
-- Sizes are in bytes and may be written like `512m` or `2g`. Names that end in `_s` are in seconds.
+- Sizes are in bytes and may be written like `512m` or `2g`. Names that end in `_s` are in seconds. Numbers are read as
+  Java reads them, under every name: `1_0`, ` 1 ` and `infinity` are errors.
 
 Guides show the options at work: [writing](../guides/writing.md), [reading](../guides/reading.md), [daemon and
 fleet](../guides/daemon.md).

@@ -21,7 +21,6 @@ from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.status.status import table_status
 from phantombase.compactor_daemon.undo.repair import write_anew
 from phantombase.compactor_daemon.undo.restore import restore_table
-from phantombase.compactor_daemon.undo.undo import traces_of_all
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     ConflictError,
@@ -33,7 +32,7 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.format.rollback_plan import RollbackPlan
+from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.instants.instant_files import load_state_files, of_instants
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import Undone, undo
@@ -232,6 +231,12 @@ def test_the_command_for_one_that_has_begun_ends_it(
     plan = begun(path, first, undone, monkeypatch)
     if is_gone:
         plan.unlink()
+    if undone == 1:  # Hudi's restore undoes each instant by a rollback
+        table = open_table(path)
+        timeline = table.load_timeline()
+        at_work = RollbackPlan(target=timeline.latest_completed, action="deltacommit")
+        rollback = Instant(requested_time=table.next_time(timeline), action="rollback", state=State.REQUESTED)
+        (path / table.instant_path(rollback)).write_bytes(encode_rollback_plan(at_work, str(path)))
     with pytest.raises(MalformedError, match="to which instant is unknown") as error:
         restore(path, None)
     (command,) = re.findall(r"`compactor-daemon (.*?)`", error.value.todo or "")
@@ -239,7 +244,9 @@ def test_the_command_for_one_that_has_begun_ends_it(
     for more in (["--dry-run"], ["--sole-writer"]):
         done = CliRunner().invoke(app, [*words, *more])
         assert done.exit_code == 0, done.output
-    assert last not in open_table(path).load_timeline().completed_writes
+    timeline = open_table(path).load_timeline()
+    assert last not in timeline.completed_writes
+    assert not timeline.pending("rollback")
     check_usable(path, rows)
 
 
@@ -272,9 +279,11 @@ def test_one_that_has_begun_goes_to_no_state_built_upon_what_is_undone(
     behind = open_table(path).load_timeline().latest_completed
     begun(path, first, 0, monkeypatch)
     table = open_table(path)
-    traces = traces_of_all(table, table.load_timeline(), [(time_, "replacecommit")])
     done = table.load_timeline().completed_writes[time_]
-    undo(table, done.at(State.INFLIGHT), lambda: traces[time_, "replacecommit"])
+    bases = [Path(name) for name in table.commit_metadata(done).named_files]
+    doomed = tuple((str(file.parent).removeprefix("."), file.name) for file in bases)
+    gone = RollbackPlan(target=time_, action="replacecommit", doomed=doomed)
+    undo(table, done.at(State.INFLIGHT), lambda: gone)
     with pytest.raises(UsageError, match=f"a state before {time_}"):
         restore(path, behind)
     restore(path, first)
