@@ -11,6 +11,8 @@ from phantombase.compactor_daemon.cli.main import app as compactor
 from phantombase.timeline.cli.main import app as timeline
 
 APPS = {"timeline": timeline, "compactor-daemon": compactor}
+NO_NUMBERS = ("1_0", "\N{FULLWIDTH DIGIT ONE}", " 1", "1 ", "0x10", "infinity", "nan", "1,0", "9" * 5000, "1e999", "")
+"""Texts that Python alone takes for numbers, and others that no one should."""
 
 
 def every_page() -> list[tuple[str, tuple[str, ...], Any]]:

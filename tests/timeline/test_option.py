@@ -23,7 +23,7 @@ from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.option import NUMBERS, decimal_number, whole_number
 from phantombase.timeline.terminal.option_group import Only, type_of, value_of
 from phantombase.writer_hooks.options import CompactionOptions, WriteOptions
-from tests.project.every_command import every_command
+from tests.project.every_command import NO_NUMBERS, every_command
 from tests.support.places import ROOT
 from tests.support.selection import for_each
 
@@ -127,20 +127,19 @@ def test_an_option_given_twice_with_different_values_is_refused() -> None:
         _invoke("--codec", "zstd", "--conf", "hoodie.parquet.compression.codec=gzip")
 
 
-NO_NUMBERS = ("1_0", "\N{FULLWIDTH DIGIT ONE}", " 1", "1 ", "0x10", "infinity", "nan", "1,0", "9" * 5000, "1e999", "")
-"""Texts that Python alone takes for numbers, and others that no one should."""
-
-
 def _options() -> Iterator[tuple[type, Field[Any]]]:
     """Every option of every option dataclass, also one that only a file sets."""
     assert every_command()  # their modules are loaded now
-    kinds, more = list[type](), list[type]([object])
+    kinds: list[type] = []
+    more: list[type] = [object]
     while more:
-        more = [one for kind in more for one in type.__subclasses__(kind)]
+        below: list[list[type]] = [type.__subclasses__(kind) for kind in more]
+        more = [kind for found in below for kind in found]
         kinds += more
     for kind in dict.fromkeys(kinds):
         if str(kind.__module__).startswith("phantombase.") and is_dataclass(kind):
-            for one in fields(kind):
+            every: tuple[Field[Any], ...] = fields(kind)
+            for one in every:
                 if one.metadata.get("help"):
                     yield kind, one
 

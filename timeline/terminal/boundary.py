@@ -34,7 +34,7 @@ def local_path(text: str) -> Path:
 
 
 def seconds(least: float) -> Callable[[str], float]:
-    """Reads seconds of the command line, at least so many, where no option dataclass does (`terminal/option_group`)."""
+    """Reads seconds of the command line, `least` or more, where no option dataclass does (`terminal/option_group`)."""
 
     def read(text: str) -> float:
         try:

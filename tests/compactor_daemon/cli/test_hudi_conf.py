@@ -23,9 +23,8 @@ from phantombase.compactor_daemon.services.hudi_conf import KINDS, command_conf,
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import LockError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.planning.options import ScheduleOptions
-from tests.project.every_command import every_command, offers
+from tests.project.every_command import NO_NUMBERS, every_command, offers
 from tests.support.places import capture_logs
-from tests.timeline.test_option import NO_NUMBERS
 
 COMMANDS = ["archive", "clean", "cluster", "compact", "metadata", "run", "schedule"]
 PLAN = "hoodie.clustering.plan.strategy."
@@ -48,7 +47,7 @@ def test_a_number_of_every_name_is_read_as_java_reads_it() -> None:
     """`1_0` is 10 in Python alone, and Hudi's jobs end with an error."""
     read = 0
     for name in hudi_names():
-        ways: list[Callable[[str], Any]] = [lambda text, name=name: writer().conf({name: text}).options]
+        ways: list[Callable[[str], Any]] = [partial(_of_writer, name)]
         ways += [partial(_one_pair, kind, name) for kind in KINDS if name in conf_names(kind)]
         for way in ways:
             if _is_refused(way, "40000010") or _is_refused(way, "40000011") or not _is_refused(way, "many"):
@@ -72,6 +71,10 @@ def test_a_value_agrees_as_the_number_that_it_is() -> None:
     assert one.agreeing == ("20",)
     assert [one.agrees(text) for text in ("20", "20.0", "+20")] == [True] * 3
     assert not any(one.agrees(text) for text in ("2_0", "\N{FULLWIDTH DIGIT TWO}0", "nan", "sNaN", "infinity", ""))
+
+
+def _of_writer(name: str, text: str) -> Any:
+    return writer().conf({name: text}).options
 
 
 def _one_pair(kind: type, name: str, text: str) -> Any:
