@@ -31,13 +31,13 @@ from ..archiving.archive import archive_table
 from ..archiving.choice import ArchiveOptions
 from ..cleaning.choice import CleanOptions
 from ..cleaning.clean import clean_table
+from ..cleaning.orphan_choice import OrphanOptions
+from ..cleaning.orphans import remove_orphans
 from ..clustering.cluster import cancel_pending_clusterings, cluster_table
 from ..clustering.options import ClusterOptions
 from ..metadata_services.due import MetadataOptions
 from ..metadata_services.serve import serve_metadata
 from ..options import ExecuteOptions
-from ..orphans.choice import OrphanOptions
-from ..orphans.remove import remove_orphans
 from .option_flags import TableChange, offers, typed_options
 
 

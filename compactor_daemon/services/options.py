@@ -16,9 +16,9 @@ from phantombase.timeline.errors import UsageError
 
 from ..archiving.choice import ArchiveOptions
 from ..cleaning.choice import CleanOptions, Policy
+from ..cleaning.orphan_choice import OrphanOptions
 from ..clustering.options import ClusterOptions
 from ..metadata_services.due import MetadataOptions
-from ..orphans.choice import OrphanOptions
 from ..service_run import RunService, ServiceMeans
 
 _DAY_S = 86_400.0
@@ -32,7 +32,7 @@ class Service(Enum):
     METADATA = "metadata", MetadataOptions, "metadata_services.serve"
     CLUSTER = "cluster", ClusterOptions, "clustering.cluster"
     CLEAN = "clean", CleanOptions, "cleaning.clean"
-    ORPHANS = "orphans", OrphanOptions, "orphans.remove", _DAY_S
+    ORPHANS = "orphans", OrphanOptions, "cleaning.orphans", _DAY_S
     ARCHIVE = "archive", ArchiveOptions, "archiving.archive"
 
     kind: type[Any]

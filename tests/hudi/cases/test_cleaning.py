@@ -13,9 +13,9 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.orphan_choice import OrphanOptions
+from phantombase.compactor_daemon.cleaning.orphans import remove_orphans
 from phantombase.compactor_daemon.cleaning.plan import CleanResult
-from phantombase.compactor_daemon.orphans.choice import OrphanOptions
-from phantombase.compactor_daemon.orphans.remove import remove_orphans
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.locks.table_lock import ProcessLock

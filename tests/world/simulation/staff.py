@@ -12,10 +12,10 @@ from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.choice import Policy as Own
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.cleaning.orphan_choice import OrphanOptions
+from phantombase.compactor_daemon.cleaning.orphans import remove_orphans
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
-from phantombase.compactor_daemon.orphans.choice import OrphanOptions
-from phantombase.compactor_daemon.orphans.remove import remove_orphans
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
 from tests.world.simulation.operator import Operator

@@ -17,8 +17,8 @@ import pytest
 
 from phantombase.compactor_daemon.attempt import finish
 from phantombase.compactor_daemon.attempt.finish import abort_abandoned_uploads
-from phantombase.compactor_daemon.orphans.choice import OrphanOptions
-from phantombase.compactor_daemon.orphans.remove import remove_orphans
+from phantombase.compactor_daemon.cleaning.orphan_choice import OrphanOptions
+from phantombase.compactor_daemon.cleaning.orphans import remove_orphans
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage

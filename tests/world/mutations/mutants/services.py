@@ -417,7 +417,7 @@ UNSCHEDULING: tuple[Mutant, ...] = (
 
 
 _ORPHAN_CHOICE, _ORPHAN_FACTS, _ORPHAN_REMOVAL = (
-    f"compactor_daemon/orphans/{name}" for name in ("choice", "facts", "remove")
+    f"compactor_daemon/cleaning/{name}" for name in ("orphan_choice", "orphan_facts", "orphans")
 )
 ORPHANS: tuple[Mutant, ...] = (
     (_ORPHAN_CHOICE, "        if why is not None:\n            return why\n    return facts.processes.get(time)", "        pass\n    return facts.processes.get(time)", "orphans"),

@@ -37,7 +37,7 @@ from phantombase.timeline.view.facts import is_consistently_hashed
 from phantombase.timeline.view.listing import folders
 
 from ..attempt.outcome import is_revoked, read_outcomes
-from .choice import Item, OrphanFacts, OrphanKind, why_blocks, why_by_time, why_pinned, why_young
+from .orphan_choice import Item, OrphanFacts, OrphanKind, why_blocks, why_by_time, why_pinned, why_young
 
 _MARKERS = f"{HOODIE}/.temp"
 _PLANNED = frozenset((*SERVICES, "replacecommit", "clean", "rollback", "restore", "indexing"))

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.archiving.archive import gone_but_there
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision
+from phantombase.compactor_daemon.cleaning import orphans as remove
+from phantombase.compactor_daemon.cleaning.orphan_choice import OrphanOptions
+from phantombase.compactor_daemon.cleaning.orphans import OrphanResult, remove_orphans
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.orphans import remove
-from phantombase.compactor_daemon.orphans.choice import OrphanOptions
-from phantombase.compactor_daemon.orphans.remove import OrphanResult, remove_orphans
 from phantombase.timeline.errors import (
     ConflictError,
     LockError,

@@ -1,4 +1,4 @@
-"""Finds and removes orphan files, see `orphans.choice`.
+"""Finds and removes orphan files, see `orphan_choice`.
 
     list       all files below the table, after the newest time in use
     choose     what names each; nothing is changed up to here
@@ -27,8 +27,8 @@ from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
 from ..service_run import ServiceAnswer, ServiceMeans
-from .choice import Item, KeptItem, OrphanChoice, OrphanKind, OrphanOptions, choose
-from .facts import found_again, gather, list_items, newest_time, upload_item
+from .orphan_choice import Item, KeptItem, OrphanChoice, OrphanKind, OrphanOptions, choose
+from .orphan_facts import found_again, gather, list_items, newest_time, upload_item
 
 _log = get_logger()
 _AT_ONCE = 500
