@@ -112,11 +112,12 @@ def cluster_command(
     execute: Annotated[ExecuteOptions, Only("threads")],
     output: OutputOptions,
 ) -> CommandResult:
-    """Cluster small base files: join those that writers appended one by one, so that readers open fewer files.
+    """Cluster a table: join small files, so that readers open fewer, or sort large ones, so that filters skip more.
 
-    For tables to which new rows are appended. Only base files without log files are joined, at least `--min-file-num`
-    in a row, in the order in which they were written. It is a clustering of Hudi: other processes see its plan. While
-    it is pending, updates of these files are refused; other writes go on. No row changes, and no read of the past.
+    By default at least `--min-file-num` small files in a row, in the order in which they were written, become one. With
+    `--grouping size` and `--sort-by` the rows of whole partitions are sorted, but those that are sorted already. Log
+    files are merged on the way. It is a clustering of Hudi: other processes see its plan. While it is pending, updates
+    of these files are refused; other writes go on. No row changes, and no read of the past.
 
     `--copy try` copies large row groups as bytes, which takes less CPU time. It keeps their size and their codec.
 
@@ -126,7 +127,8 @@ def cluster_command(
     All writers must share `--lock`, or `--sole-writer` is needed. If a run is killed, the next one finishes its work.
 
     Examples: `compactor-daemon cluster /data/events --dry-run`,
-    `compactor-daemon cluster /data/events --min-file-num 10 --target-size 256m --lock LOCK`
+    `compactor-daemon cluster /data/events --min-file-num 10 --target-size 256m --lock LOCK`,
+    `compactor-daemon cluster /data/events --grouping size --sort-by fare --lock LOCK`
     """
     if at.dry_run and cancel:
         raise UsageError("--dry-run and --cancel cannot be combined")
@@ -195,7 +197,7 @@ def _render_clustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
             "a later upsert or delete of such a key changes only the first"
         )
     if data["why"]:
-        small = f"; {plural(data['small'], 'small file')}" if data["small"] else ""
+        small = f"; {plural(data['small'], 'small file')}" if data["small"] and "small" in data["why"] else ""
         yield f"nothing to cluster: {data['why']}{small}"
     for why, number in sorted(data["kept"].items()):
         yield f"{plural(number, 'file group')} cannot be clustered now: {why}"

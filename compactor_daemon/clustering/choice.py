@@ -1,17 +1,22 @@
-"""Which small base files of a table become one, and the plan (pure).
+"""Which file slices of a table are clustered together, into how many files, and the plan (pure).
 
-The file groups of a partition are taken in the order in which they were made. A run of consecutive small files is cut
-into windows:
+The file groups of a partition are taken in the order in which they were made, so files keep the order of their writes,
+and filters on times still skip most of them. Two groupings:
 
-    a window ends       when its files reach the target size and the least number of files
-    it is clustered     if it has the least number of files
-    a run ends          at a file group that is large, or that cannot be clustered: it has log files, or is in a plan
+    runs      a run of consecutive small files is cut into windows; each becomes one file
+    size      as Hudi's size-based plans: the chosen files, up to a number of bytes, become files of the target size
 
-So files keep the order of their writes, and filters on times still skip most of them. A clustered file that is still
-small is a small file of the next clustering. A full clustering begins after the large files at the head of a partition.
-If three or more files follow, most of them small, it includes the large ones among them.
+**Runs.** A window ends when its files reach the target size and the least number of files; it is clustered if it has
+the least number. A run ends at a file group that is large, or that cannot be clustered, because it is in a plan. A
+clustered file that is still small is a small file of the next clustering. A full clustering begins after the large
+files at the head of a partition. If three or more files follow, most of them small, it includes the large ones among
+them.
 
-Bucket-indexed tables are refused: the number in the name of a file group decides which rows are in it.
+**Size.** Sorted clusterings take files of every size, unless there is a limit, but no file that a clustering has sorted
+in this order already, if its size is good. A file alone is clustered only if it is sorted thereby, split, or has logs.
+
+The bytes of a file slice are those of its base file, and of its logs as far as Hudi estimates that they become bytes of
+a base file. Bucket-indexed tables are refused: the number in the name of a file group decides which rows are in it.
 """
 
 from __future__ import annotations
@@ -27,57 +32,134 @@ from phantombase.timeline.format.record_key import looks_like_bucket, plain_file
 from phantombase.timeline.format.replace_request import ClusterGroup, PlannedSlice
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView, input_names, is_replaced
 
-from .options import ClusterOptions
+from .options import ClusterOptions, Grouping
 
 _FULL_MIN_FILES = 3
 
 
+_LOG_SHARE = 35
+"""Percent of the bytes of logs that become bytes of a base file: Hudi's hoodie.logfile.to.parquet.compression.ratio."""
+
+
+def merged_bytes(slice_: FileSlice) -> int:
+    """The bytes that a file slice has in a base file, estimated."""
+    return slice_.base_bytes + slice_.log_bytes * _LOG_SHARE // 100
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteringWindow:
-    """File slices of one partition that become one base file; each is a base file without log files."""
+    """File slices of one partition whose rows become `outputs` base files at most."""
 
     partition: str
     slices: tuple[FileSlice, ...]
+    outputs: int = 1
 
     @property
     def bytes(self) -> int:
-        return sum(one.base_bytes for one in self.slices)
+        return sum(map(merged_bytes, self.slices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterChoice:
-    """`windows`: what is clustered now; `left`: windows that `max_bytes` leaves to the next run. `small`: the number of
-    small files; `kept`: the number of file groups that cannot be clustered now, by the reason."""
+    """`windows`: what is clustered now; `left`: windows that the bounds leave to the next run. `small`: the number of
+    small files; `kept`: the number of file groups that cannot be clustered now, by the reason. `sorted`: the number of
+    files that are sorted already. `partitions`: the number of those chosen."""
 
     windows: tuple[ClusteringWindow, ...]
     left: int
     small: int
     kept: Mapping[str, int] = field(default_factory=dict)
+    sorted: int = 0
+    partitions: int = 0
 
     @property
     def why(self) -> str:
+        if not self.partitions:
+            return "no partition is chosen"
+        if self.sorted:
+            return "what is chosen is sorted already"
         if not self.small:
             return "no file is small"
         return "too few small files in a row"
 
 
-def choose_windows(view: TableView, busy: Mapping[GroupKey, str], options: ClusterOptions, where: str) -> ClusterChoice:
-    """The files to cluster now. `busy`: why some are held. UnsupportedError: the table (`where`) is bucket-indexed."""
-    living = [g for g in view.groups if g.slices and not is_replaced(g, view.facts)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What is known about file groups besides the view. `busy`: why some are held; `sorted`: those whose base file a
+    clustering wrote in the wanted order. `takes`: whether a partition is chosen."""
+
+    busy: Mapping[GroupKey, str] = field(default_factory=dict)
+    sorted: Collection[GroupKey] = frozenset()
+    partitions: Collection[str] | None = None
+
+    def takes(self, partition: str) -> bool:
+        return self.partitions is None or partition in self.partitions
+
+
+def choose_windows(view: TableView, standing: Standing, options: ClusterOptions, where: str) -> ClusterChoice:
+    """The files to cluster now. UnsupportedError: the table (`where`) is bucket-indexed."""
+    living = living_groups(view)
     _refuse_buckets(living, where)
     partitions: defaultdict[str, list[FileGroup]] = defaultdict(list)
     for group in living:
-        partitions[group.partition].append(group)
-    kept, small, windows = Counter[str](), 0, list[ClusteringWindow]()
+        if standing.takes(group.partition):
+            partitions[group.partition].append(group)
+    kept, small, done, windows = Counter[str](), 0, 0, list[ClusteringWindow]()
     for partition, groups in sorted(partitions.items()):
         groups.sort(key=lambda g: (g.slices[0].base_instant, g.file_id))  # as created, as far as slices still show it
-        files = [(g, _why_kept(g, busy)) for g in groups]
+        files = [(g, _why_kept(g, standing.busy, options)) for g in groups]
         kept.update(why for _, why in files if why is not None)
         small += sum(why is None and _is_small(g, options) for g, why in files)
-        for row in _rows(files, options):
-            windows += [ClusteringWindow(partition=partition, slices=tuple(some)) for some in _cut(row, options)]
+        if options.grouping is Grouping.RUNS:
+            for row in _rows(files, options):
+                windows += [ClusteringWindow(partition=partition, slices=tuple(some)) for some in _cut(row, options)]
+            continue
+        done += sum(why is None and _is_done(g, standing, options) for g, why in files)
+        chosen = [g for g, why in files if why is None and _is_small(g, options) and not _is_done(g, standing, options)]
+        windows += _packed(partition, chosen, standing, options)
     now, left = _bounded(windows, options)
-    return ClusterChoice(windows=now, left=left, small=small, kept=kept)
+    return ClusterChoice(windows=now, left=left, small=small, kept=kept, sorted=done, partitions=len(partitions))
+
+
+def living_groups(view: TableView) -> list[FileGroup]:
+    """The file groups that a reader reads."""
+    return [g for g in view.groups if g.slices and not is_replaced(g, view.facts)]
+
+
+def _is_done(group: FileGroup, standing: Standing, options: ClusterOptions) -> bool:
+    """Whether a file is sorted already, and of a good size."""
+    last = group.slices[-1]
+    is_good = options.target_size // 2 <= last.base_bytes <= 2 * options.target_size
+    return group.key in standing.sorted and not last.logs and is_good
+
+
+def _packed(
+    partition: str, groups: Sequence[FileGroup], standing: Standing, options: ClusterOptions
+) -> Iterator[ClusteringWindow]:
+    """Consecutive files up to the bytes of a group, each with the number of files that it becomes."""
+    packed: list[list[FileGroup]] = []
+    size = 0
+    for group in groups:
+        more = merged_bytes(group.slices[-1])
+        if not packed or size + more > options.max_group_bytes:
+            packed.append([])
+            size = 0
+        packed[-1].append(group)
+        size += more
+    for some in packed:
+        slices = tuple(group.slices[-1] for group in some)
+        outputs = max(1, -(-sum(map(merged_bytes, slices)) // options.target_size))
+        if _is_worth(some, outputs, standing, options):
+            yield ClusteringWindow(partition=partition, slices=slices, outputs=outputs)
+
+
+def _is_worth(groups: Sequence[FileGroup], outputs: int, standing: Standing, options: ClusterOptions) -> bool:
+    """Whether the rows of some files are in fewer files or smaller ones behind it, in another order, or merged."""
+    if len(groups) == 1 and not options.single_group:
+        return False
+    if len(groups) != outputs or any(group.slices[-1].logs for group in groups):
+        return True
+    return bool(options.sort_by) and not all(group.key in standing.sorted for group in groups)
 
 
 def _refuse_buckets(living: Sequence[FileGroup], where: str) -> None:
@@ -93,18 +175,18 @@ def _refuse_buckets(living: Sequence[FileGroup], where: str) -> None:
         )
 
 
-def _why_kept(group: FileGroup, busy: Mapping[GroupKey, str]) -> str | None:
+def _why_kept(group: FileGroup, busy: Mapping[GroupKey, str], options: ClusterOptions) -> str | None:
     if group.pending_compaction is not None:
         return "in a pending compaction"
     if (why := busy.get(group.key)) is not None:
         return why
     if group.flaws:
         return str(group.flaws[0].error())
-    return "it has log files" if group.slices[-1].logs or group.slices[-1].base is None else None
+    return "it has log files" if group.slices[-1].logs and not options.takes_logs else None
 
 
 def _is_small(group: FileGroup, options: ClusterOptions) -> bool:
-    return group.slices[-1].base_bytes < options.small
+    return options.small is None or merged_bytes(group.slices[-1]) < options.small
 
 
 def _rows(files: Iterable[tuple[FileGroup, str | None]], options: ClusterOptions) -> Iterator[list[FileSlice]]:
@@ -131,7 +213,7 @@ def _cut(row: Sequence[FileSlice], options: ClusterOptions) -> Iterator[list[Fil
     size = 0
     for one in row:
         window.append(one)
-        size += one.base_bytes
+        size += merged_bytes(one)
         if len(window) >= least and size >= options.target_size:
             yield window
             window, size = [], 0
@@ -144,7 +226,8 @@ def _bounded(windows: Sequence[ClusteringWindow], options: ClusterOptions) -> tu
     taken: list[ClusteringWindow] = []
     size = 0
     for one in windows:
-        if taken and size + one.bytes > options.max_bytes:
+        too_many = options.grouping is Grouping.SIZE and len(taken) == options.max_groups
+        if too_many or (taken and size + one.bytes > options.max_bytes):
             break
         taken.append(one)
         size += one.bytes
@@ -166,6 +249,7 @@ def planned(window: ClusteringWindow) -> ClusterGroup:
             )
             for one in window.slices
         ),
+        outputs=window.outputs,
     )
 
 

@@ -52,12 +52,14 @@ from phantombase.timeline.terminal.text_table import plural
 from ..attempt.attempt import merge_rules
 from ..leftovers import forget_heartbeats, remove_left_behind
 from ..service_run import ServiceAnswer, ServiceMeans
-from .choice import ClusterChoice, choose_windows, output_names, planned
+from .choice import ClusterChoice, Standing, choose_windows, living_groups, output_names, planned
 from .complete import cancel_clustering, complete, inputs_now
 from .options import ClusterOptions, Copy, SortOrder
 from .order import check_sortable
 from .outputs import Copying, Made, OutputFileSpec, make
+from .partitions import chosen_partitions
 from .pending import PendingClustering, is_at_work, is_of_hudi, is_passed, pending_clusterings, refuse_passed
+from .sorted_files import sorted_already
 from .stale import withdraw_stale
 
 _POLL_S = 1.0
@@ -189,8 +191,12 @@ def _choose(table: Table, options: ClusterOptions, copying: Copying) -> tuple[Ti
             instant=replacing[0].requested_time,
             todo="Let the writer finish. If it is dead, the next writer rolls it back. Then run again.",
         )
-    busy = busy_file_groups(table, timeline).groups
-    choice = choose_windows(view, busy, options, table.storage.base_path)
+    standing = Standing(
+        busy=busy_file_groups(table, timeline).groups,
+        sorted=sorted_already(table, view, options),
+        partitions=chosen_partitions(table, [group.partition for group in living_groups(view)], options, timeline),
+    )
+    choice = choose_windows(view, standing, options, table.storage.base_path)
     if choice.windows:
         schema = table.schema_to_cluster(timeline)  # refused before anything is requested
         if options.copy is Copy.FORCE:
@@ -374,7 +380,7 @@ def _would(
         instant="",
         files=sum(len(window.slices) for window in choice.windows),
         bytes=sum(window.bytes for window in choice.windows),
-        made=len(choice.windows),
+        made=sum(window.outputs for window in choice.windows),
         copied=obstacles.count(None),
         encoded=dict(Counter(one.why for one in obstacles if one is not None)),
     )
@@ -392,7 +398,8 @@ def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Clustered, ..
             gone.append(pending.time)
             continue
         sizes = [slice_.base_bytes + slice_.log_bytes for group in inputs for slice_ in group]
-        finished.append(Clustered(instant=pending.time, files=len(sizes), bytes=sum(sizes), made=len(pending.groups)))
+        outputs = sum(group.outputs for group in pending.groups)
+        finished.append(Clustered(instant=pending.time, files=len(sizes), bytes=sum(sizes), made=outputs))
     return tuple(finished), tuple(gone)
 
 

@@ -1,12 +1,14 @@
-"""How small files are clustered: the options, defined only here (pure)."""
+"""How a table is clustered: the options, defined only here (pure)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.filter.tree import parse_filter
 from phantombase.timeline.option import check_finite, check_least, least_of, option
+from phantombase.timeline.planning.strategies import compiled
 
 
 class SortOrder(Enum):
@@ -15,6 +17,22 @@ class SortOrder(Enum):
     ORDER = "order"
     ZORDER = "zorder"
     HILBERT = "hilbert"
+
+
+class Grouping(Enum):
+    """Which files become one group of a plan, see `choice`."""
+
+    RUNS = "runs"
+    SIZE = "size"
+
+
+class PartitionSelection(Enum):
+    """Which partitions are looked at, see `partitions`; the values are Hudi's names in lower case."""
+
+    NONE = "none"
+    RECENT_DAYS = "recent-days"
+    SELECTED_PARTITIONS = "selected-partitions"
+    DAY_ROLLING = "day-rolling"
 
 
 class Copy(Enum):
@@ -28,16 +46,44 @@ class Copy(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """Which files are joined, and how large the new ones become. Sizes in bytes, `wait_s` in seconds. `small_size`:
-    files below it are small; None: half of `target_size`. `full`: see `choice`. `sort_by`: columns; the rows of each
-    new file are sorted in memory. `copy`: sorted rows are never copied."""
+    """Which files are clustered, and how large the new ones become. Sizes in bytes, `wait_s` in seconds. `small_size`:
+    files below it are small; None: half of `target_size`, every size for a sorted clustering by size. `full`: see
+    `choice`. `sort_by`: columns; the rows of each group are sorted. `copy`: sorted rows are never copied."""
+
+    grouping: Grouping = option(
+        Grouping.RUNS,
+        "runs: consecutive small files become one each; size: files of a partition, up to --max-group-bytes, become "
+        "files of --target-size, as Hudi's size-based plans",
+    )
 
     target_size: int = option(
-        120 << 20, "size of a clustered file, like 120m; it is as large as its last input larger", size=True, least=1
+        120 << 20,
+        "size of a clustered file, like 120m; of runs it is as large as its last input larger",
+        size=True,
+        least=1,
     )
     small_size: int | None = option(
-        None, "files below this size are small; default: half of --target-size", size=True, least=1
+        None,
+        "files below this size are clustered; default: half of --target-size; with --grouping size and --sort-by all",
+        size=True,
+        least=1,
     )
+    where: str | None = option(None, "only partitions whose rows all match this condition over columns of partitions")
+    partitions: tuple[str, ...] = option(
+        (), "only this partition; may be repeated", flag="partition", metavar="PARTITION"
+    )
+    partition_regex: str | None = option(None, "only partitions whose whole path matches")
+    partition_filter: PartitionSelection = option(
+        PartitionSelection.NONE, "Hudi's selection among the partitions by their names"
+    )
+    lookback_partitions: int = option(2, "recent-days: the number of partitions; 0: all", least=0)
+    skip_newest_partitions: int = option(0, "recent-days: the newest partitions that are left out", least=0)
+    begin_partition: str | None = option(None, "selected-partitions: the first one")
+    end_partition: str | None = option(None, "selected-partitions: the last one")
+    max_group_bytes: int = option(2 << 30, "grouping by size: the most bytes of a group", size=True, least=1)
+    max_groups: int = option(30, "grouping by size: the most groups of one run", least=1)
+    single_group: bool = option(True, "grouping by size: also groups of one file, if it is sorted, split or has logs")
+    logs: bool = option(True, "cluster file groups with log files too; their logs are merged")
     min_files: int = option(
         5, "the least number of small files in a row that are clustered", flag="min_file_num", least=2
     )
@@ -46,7 +92,7 @@ class ClusterOptions:
         False, "cluster across larger files too, in partitions with more small files than others, and three at least"
     )
     sort_by: tuple[str, ...] = option(
-        (), "sort the rows of each new file by this column; may be repeated", metavar="COLUMN"
+        (), "sort the rows of each group by this column; may be repeated", metavar="COLUMN"
     )
     sort_order: SortOrder = option(SortOrder.ORDER, "how several --sort-by columns are combined")
     copy: Copy = option(
@@ -72,7 +118,9 @@ class ClusterOptions:
                 expected="copy reencode or try with sort-by",
                 found=f"copy force, sort-by {', '.join(self.sort_by)}",
             )
-        if self.small > self.target_size:
+        self._check_grouping()
+        self._check_partitions()
+        if self.small is not None and self.small > self.target_size and not (self.sort_by and self._by_size):
             raise UsageError(
                 "small-size must not be above target-size",
                 expected=f"at most {self.target_size} bytes",
@@ -80,5 +128,57 @@ class ClusterOptions:
             )
 
     @property
-    def small(self) -> int:
+    def _by_size(self) -> bool:
+        return self.grouping is Grouping.SIZE
+
+    def _check_grouping(self) -> None:
+        unused = ("min_files", "full") if self._by_size else ("max_group_bytes", "max_groups", "single_group")
+        if idle := [name for name in unused if getattr(self, name) != _DEFAULTS[name]]:
+            raise UsageError(
+                f"the grouping {self.grouping.value} does not use {idle[0].replace('_', '-')}",
+                expected=f"grouping {(Grouping.RUNS if self._by_size else Grouping.SIZE).value}",
+                found=f"grouping {self.grouping.value}",
+            )
+
+    def _check_partitions(self) -> None:
+        for name, users in _OF_SELECTION.items():
+            if getattr(self, name) != _DEFAULTS[name] and self.partition_filter is not users:
+                raise UsageError(
+                    f"{name.replace('_', '-')} is set, but the partition-filter does not use it",
+                    expected=f"partition-filter {users.value}",
+                    found=f"partition-filter {self.partition_filter.value}",
+                )
+        if self.partitions and self.partition_regex is not None:
+            raise UsageError("partitions are listed, and a partition-regex is set", expected="one of both")
+        if self.partition_regex is not None:
+            compiled(self.partition_regex)
+        if self.where is not None:
+            parse_filter(self.where)
+
+    @property
+    def chooses_partitions(self) -> bool:
+        """Whether partitions may be left out."""
+        named = self.where is not None or bool(self.partitions) or self.partition_regex is not None
+        return named or self.partition_filter is not PartitionSelection.NONE
+
+    @property
+    def takes_logs(self) -> bool:
+        """Whether file groups with log files are clustered; these cannot be copied."""
+        return self.logs and self.copy is not Copy.FORCE
+
+    @property
+    def small(self) -> int | None:
+        """Files below it are clustered; None: all."""
+        if self.small_size is None and self._by_size and self.sort_by:
+            return None
         return self.small_size if self.small_size is not None else max(1, self.target_size // 2)
+
+
+_OF_SELECTION = {
+    "lookback_partitions": PartitionSelection.RECENT_DAYS,
+    "skip_newest_partitions": PartitionSelection.RECENT_DAYS,
+    "begin_partition": PartitionSelection.SELECTED_PARTITIONS,
+    "end_partition": PartitionSelection.SELECTED_PARTITIONS,
+}
+"""Hudi silently ignores the settings of other selections."""
+_DEFAULTS = {field.name: field.default for field in fields(ClusterOptions)}

@@ -111,7 +111,7 @@ class StrategyOptions:
                     found=", ".join(s.value for s in self.strategies) or "no strategy",
                 )
         if self.partition_regex is not None:
-            _compiled(self.partition_regex)
+            compiled(self.partition_regex)
         elif Strategy.PARTITION_REGEX in self.strategies:
             raise UsageError("the strategy partition-regex needs a partition-regex", found="none")
 
@@ -180,7 +180,7 @@ def _partitions(
             return _sifted(reverse, lambda p: _outside(strategy, p, options, today))
         case Strategy.PARTITION_REGEX:
             regex = options.partition_regex or ""
-            found, why = _compiled(regex).search, f"the partition's path does not contain {regex!r}"
+            found, why = compiled(regex).search, f"the partition's path does not contain {regex!r}"
             return _sifted(partitions, lambda p: None if found(p) else why)
         case _:
             return StrategySelection(kept=tuple(partitions))
@@ -254,7 +254,7 @@ def _day(partition: str) -> date:
     )
 
 
-def _compiled(regex: str) -> re.Pattern[str]:
+def compiled(regex: str) -> re.Pattern[str]:
     """Compiled as Java reads it: classes like `\\d` are ASCII. UsageError: invalid, or Java reads it differently."""
     try:
         with warnings.catch_warnings():

@@ -176,10 +176,10 @@ class Table:
 
         return archived_commits(self.storage, self.config, writes)
 
-    def archived_records(self, instants: Collection[Instant]) -> dict[Instant, bytes]:
+    def archived_records(self, instants: Collection[Instant], *, plans: bool = False) -> dict[Instant, bytes]:
         from ..instants.archived_timeline import archived_records  # late: few commands need it
 
-        return archived_records(self.storage, self.config, instants)
+        return archived_records(self.storage, self.config, instants, plans=plans)
 
     def compaction_plan(self, instant: str) -> CompactionPlan:
         return self.files.compaction_plan(instant)

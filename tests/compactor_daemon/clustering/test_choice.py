@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +19,11 @@ from hypothesis import strategies as st
 
 from phantombase.compactor_daemon.clustering import order as curves
 from phantombase.compactor_daemon.clustering import sorting
-from phantombase.compactor_daemon.clustering.choice import ClusterChoice, choose_windows
+from phantombase.compactor_daemon.clustering.choice import ClusterChoice, Standing, choose_windows
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
-from phantombase.compactor_daemon.clustering.options import ClusterOptions, SortOrder
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping, PartitionSelection, SortOrder
 from phantombase.compactor_daemon.clustering.order import _hilbert, _interleaved
+from phantombase.compactor_daemon.clustering.partitions import selected
 from phantombase.compactor_daemon.clustering.rows_in import KeyTally
 from phantombase.compactor_daemon.clustering.sorting import Sorting, ordered
 from phantombase.timeline.codec.output_options import OutputOptions
@@ -63,11 +67,14 @@ def group(number: int, size: int, *, partition: str = "a", logs: int = 0, bucket
 
 
 def choose(
-    groups: list[FileGroup], options: ClusterOptions = TEN, busy: dict[GroupKey, str] | None = None
+    groups: list[FileGroup],
+    options: ClusterOptions = TEN,
+    busy: dict[GroupKey, str] | None = None,
+    sorted_: Collection[GroupKey] = (),
 ) -> ClusterChoice:
     facts = ViewFacts(pending_plans={}, replaced={}, compacted={})
     view = TableView(timeline=Timeline(layout=LAYOUT_2, instants=()), facts=facts, groups=tuple(groups))
-    return choose_windows(view, busy or {}, options, "table")
+    return choose_windows(view, Standing(busy=busy or {}, sorted=sorted_), options, "table")
 
 
 def sizes(choice: ClusterChoice) -> list[list[int]]:
@@ -94,7 +101,7 @@ def test_partitions_stay_apart() -> None:
 
 def test_what_cannot_be_clustered_ends_a_row() -> None:
     groups = [group(n, 1, logs=int(n == 3)) for n in range(7)]
-    found = choose(groups, busy={groups[6].key: "in a pending clustering"})
+    found = choose(groups, replace(TEN, logs=False), busy={groups[6].key: "in a pending clustering"})
     assert sizes(found) == [[1, 1, 1]]
     assert found.kept == {"it has log files": 1, "in a pending clustering": 1}
 
@@ -115,6 +122,97 @@ def test_the_bytes_of_a_run_are_bounded() -> None:
         len(choose([group(n, 4) for n in range(9)], ClusterOptions(target_size=10, max_bytes=1, min_files=3)).windows)
         == 1
     )
+
+
+SIZED = ClusterOptions(grouping=Grouping.SIZE, target_size=10, max_group_bytes=30)
+SORTED = replace(SIZED, sort_by=("x",))
+
+
+def test_groups_by_size() -> None:
+    """Files of all sizes where they are sorted, in the order of their writes; each group becomes several files."""
+    groups = [group(n, size) for n, size in enumerate([4, 25, 4, 4, 90, 1, 1])]
+    found = choose(groups, SORTED)
+    assert sizes(found) == [[4, 25], [4, 4], [90], [1, 1]]
+    assert [w.outputs for w in found.windows] == [3, 1, 9, 1]
+    assert sizes(choose(groups, SIZED)) == [[4, 4, 4, 1, 1]]
+    assert sizes(choose(groups, replace(SORTED, max_groups=2))) == [[4, 25], [4, 4]]
+    assert choose(groups, replace(SORTED, max_groups=2)).left == 2
+    assert sizes(choose(groups, replace(SORTED, single_group=False))) == [[4, 25], [4, 4], [1, 1]]
+    assert sizes(choose(groups, replace(SORTED, small_size=5))) == [[4, 4, 4, 1, 1]]
+    assert sizes(choose([group(0, 4)], SIZED)) == []
+    assert sizes(choose([group(0, 4, logs=1)], SIZED)) == [[4]]
+    assert sizes(choose([group(0, 4), group(1, 4, partition="b")], SIZED)) == []
+
+
+def test_what_is_sorted_is_not_sorted_again() -> None:
+    groups = [group(n, size) for n, size in enumerate([9, 9, 2, 9, 30])]
+    keys = [one.key for one in groups]
+    found = choose(groups, SORTED, sorted_=keys[:3])
+    assert (sizes(found), found.sorted) == ([[2, 9], [30]], 2)
+    assert sizes(choose(groups[:3], SORTED, sorted_=keys)) == []
+    assert choose(groups[:3], SORTED, sorted_=keys).why == "what is chosen is sorted already"
+    assert sizes(choose([groups[4]], SORTED, sorted_=keys)) == [[30]]
+    with_logs = replace(groups[0], slices=(replace(groups[0].slices[0], logs=group(0, 1, logs=1).slices[0].logs),))
+    assert sizes(choose([with_logs], SORTED, sorted_=keys)) == [[9]]
+
+
+def test_it_comes_to_an_end_by_size() -> None:
+    random = np.random.default_rng(SEED)
+    for options in (SIZED, SORTED):
+        groups = [group(n, int(size)) for n, size in enumerate(random.integers(1, 30, 60))]
+        done = set[GroupKey]()
+        for number in range(9):
+            found = choose(groups, options, sorted_=done)
+            if not found.windows:
+                break
+            gone = {s.file_id for w in found.windows for s in w.slices}
+            groups = [g for g in groups if g.file_id not in gone]
+            for window in found.windows:
+                for size in np.array_split(np.ones(window.bytes, int), window.outputs):
+                    groups.append(group(1000 * number + len(groups), len(size)))
+                    done.add(groups[-1].key)
+        assert not found.windows
+        assert all(g.slices[0].base_bytes <= 10 for g in groups) is bool(options.sort_by)
+
+
+def names_of_days(options: ClusterOptions, hour: int = 0) -> list[str]:
+    days = [f"2026/01/{day:02d}" for day in range(1, 31)]
+    return [name.rpartition("/")[2] for name in selected(days, options, datetime(2026, 1, 1, hour))]
+
+
+def test_the_partitions_of_a_selection() -> None:
+    def of(**options: Any) -> list[str]:
+        return names_of_days(ClusterOptions(**options))
+
+    recent, chosen = PartitionSelection.RECENT_DAYS, PartitionSelection.SELECTED_PARTITIONS
+    assert len(of()) == 30
+    assert of(partition_filter=recent) == ["30", "29"]
+    assert of(partition_filter=recent, lookback_partitions=3, skip_newest_partitions=1) == ["29", "28", "27"]
+    assert len(of(partition_filter=recent, lookback_partitions=0)) == 30
+    assert of(partition_filter=chosen, begin_partition="2026/01/03", end_partition="2026/01/05") == ["03", "04", "05"]
+    assert of(partition_regex=r"2026/01/\d1") == ["01", "11", "21"]
+    assert of(partition_regex="2026/01/0") == []
+    assert of(partitions=("2026/01/07", "gone")) == ["07"]
+    assert of(partition_regex=r".*/1\d", partition_filter=recent) == ["19", "18"]
+    assert names_of_days(ClusterOptions(partition_filter=PartitionSelection.DAY_ROLLING), 3) == ["04", "28"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lookback_partitions": 3},
+        {"begin_partition": "a"},
+        {"partitions": ("a",), "partition_regex": "b"},
+        {"partition_regex": "("},
+        {"where": "a ="},
+        {"max_group_bytes": 5},
+        {"grouping": Grouping.SIZE, "min_files": 3},
+        {"grouping": Grouping.SIZE, "target_size": 5, "small_size": 6},
+    ],
+)
+def test_options_that_contradict(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        ClusterOptions(**options)
 
 
 def test_buckets_are_refused() -> None:

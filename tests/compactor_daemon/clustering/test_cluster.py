@@ -6,24 +6,35 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.clustering.cluster import cancel_pending_clusterings, cluster_table
 from phantombase.compactor_daemon.clustering.complete import cancel_clustering
-from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping, SortOrder
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.undo.restore import restore_table
+from phantombase.timeline.audit.audit import Verdict
+from phantombase.timeline.audit.clusterings import audit_clustering
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
-from phantombase.timeline.errors import BarrierError, ConflictError, LockError, PhantombaseError, UnsupportedError
+from phantombase.timeline.errors import (
+    BarrierError,
+    ConflictError,
+    LockError,
+    PhantombaseError,
+    UnsupportedError,
+    UsageError,
+)
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.locks.section import Section
@@ -63,7 +74,7 @@ from tests.support.faults import Faults, died_or_ended, request_rollback
 from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.places import SEED
 from tests.support.selection import ALL, deep
-from tests.support.written_tables import check_nothing_left, impatient, read_rows, seed_note
+from tests.support.written_tables import check_nothing_left, impatient, read_rows, seed_note, written_table
 
 VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
 
@@ -358,7 +369,7 @@ def test_a_changed_input_takes_the_plan_back(version: int, tmp_path: Path) -> No
     result = cluster(path)
     assert result.cancelled == (instant,)
     assert result.done is not None
-    assert result.done.files == 2
+    assert (result.done.files, living(path)) == (4, living(path)[:1])
     assert read_rows(path) == rows
     check_nothing_left(path)
 
@@ -596,3 +607,108 @@ def test_a_schema_that_grew(tmp_path: Path) -> None:
     after = read_table(open_table(path)).sort_by("id")
     assert after["tip"].to_pylist() == before["tip"].to_pylist()
     assert pc.sum(after["tip"]).as_py() == 1.5
+
+
+SIZED = ClusterOptions(grouping=Grouping.SIZE, target_size=400_000, wait_s=0)
+
+
+def batch(keys: Iterable[str], number: int) -> pa.Table:
+    return pa.concat_tables([one_row(key, number + n % 17) for n, key in enumerate(keys)])
+
+
+def with_logs(path: Path, version: int) -> dict[str, tuple[int, float]]:
+    """Three base files; two have updates, some of them older than what is there, and deletes in log files. The rows."""
+    written_table(path, version, batch((f"k0-{n}" for n in range(90)), 10), WRITES)
+    for number in (1, 2):
+        upsert(path, batch((f"k{number}-{n}" for n in range(90)), 10), WRITES)
+    upsert(path, batch((f"k{number}-{n}" for number in (0, 1) for n in range(0, 90, 3)), 90))
+    upsert(path, batch((f"k0-{n}" for n in range(5)), 1))
+    gone = LocalEngine(batch((f"k1-{n}" for n in range(4)), 200), slots=1)
+    write(open_table(path), gone, Write(operation=Operation.DELETE, options=WRITES))
+    return read_rows(path)
+
+
+@VERSIONS
+def test_slices_with_logs_are_merged(version: int, tmp_path: Path) -> None:
+    """As a compaction merges them; several sorted files, and the audit proves them."""
+    path = tmp_path / "trips"
+    rows = with_logs(path, version)
+    options = replace(SIZED, sort_by=("fare",))
+    done = cluster(path, options=options).done
+    assert done is not None
+    assert (done.files, done.rows) == (3, len(rows))
+    assert done.made == len(living(path)) > 1
+    assert read_rows(path) == rows
+    names = [name for name in sorted(p.name for p in path.glob("*/*.parquet")) if name.split("_")[0] in living(path)]
+    fares = [pq.read_table(path / "a" / name, partitioning=None)["fare"].to_pylist() for name in names]
+    assert [*chain(*fares)] == sorted(chain(*fares))
+    audited = audit_clustering(open_table(path), done.instant)
+    assert audited.good
+    assert {group.verdict for group in audited.groups} == {Verdict.PROVED}
+    check_nothing_left(path)
+    # What is sorted is not sorted again; what was written since is.
+    assert cluster(path, options=options).why == "what is chosen is sorted already"
+    upsert(path, one_row("k2-1", 200))
+    again = cluster(path, options=options).done
+    assert again is not None
+    assert again.files < done.made
+    assert read_rows(path) == rows | {"k2-1": (200, 200.0)}
+    clean_table(open_table(path), ONE, LOCK)
+    assert read_rows(path) == rows | {"k2-1": (200, 200.0)}
+
+
+@VERSIONS
+def test_a_group_whose_rows_are_all_deleted(version: int, tmp_path: Path) -> None:
+    """It becomes no file, and its slices are replaced."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version, 2)
+    write(open_table(path), LocalEngine(one_row("k1", 50), slots=1), Write(operation=Operation.DELETE, options=WRITES))
+    write(open_table(path), LocalEngine(one_row("k0", 50), slots=1), Write(operation=Operation.DELETE, options=WRITES))
+    done = cluster(path, options=replace(SIZED, target_size=4 << 20)).done
+    assert done is not None
+    assert (done.files, done.made, done.rows) == (2, 0, 0)
+    assert (read_rows(path), living(path)) == ({}, [])
+    assert audit_clustering(open_table(path), done.instant).good
+    upsert(path, one_row("k0", 7))
+    assert read_rows(path) == {"k0": (7, 7.0)} != rows
+
+
+@one_of("version", 9, 6)
+def test_partitions_by_a_condition(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, version, 2)
+    for number in range(2):
+        upsert(path, pa.table([[f"b{number}"], ["b"], [number], [1.0]], schema=one_row("", 0).schema), WRITES)
+    rows = read_rows(path)
+    with pytest.raises(UsageError, match="folders"):
+        cluster(path, options=replace(TWO, where="day = 'b' and fare > 1"))
+    assert cluster(path, options=replace(TWO, where="day > 'b'")).why == "no partition is chosen"
+    done = cluster(path, options=replace(TWO, where="day = 'b'")).done
+    assert done is not None
+    assert (done.files, len(living(path)), read_rows(path)) == (2, 3, rows)
+
+
+@pytest.mark.parametrize("version", [9, deep(8), deep(6)])
+def test_what_an_archived_clustering_sorted(version: int, tmp_path: Path) -> None:
+    """The archive of version 6 has no plans that phantombase reads: unknown, so it is sorted again."""
+    path = tmp_path / "trips"
+    rows = with_logs(path, version)
+    options = replace(SIZED, sort_by=("fare", "ts"), target_size=600_000)
+    done = cluster(path, options=options).done
+    assert done is not None
+    for other in OTHER_ORDERS:
+        how = replace(options, **other)
+        would = cluster_table(open_table(path), how, LOCK, output=OUTPUT, threads=1, dry_run=True)
+        assert would.done is not None
+    for number in range(6):
+        upsert(path, pa.table([["b"], ["b"], [number], [1.0]], schema=one_row("", 0).schema))
+    rows["b"] = (5, 1.0)
+    clean_table(open_table(path), ONE, LOCK)
+    archive_table(open_table(path), SMALL, LOCK)
+    assert done.instant not in {i.requested_time for i in open_table(path).load_timeline().instants}
+    last = cluster(path, options=replace(options, where="day = 'a'"))
+    assert (last.done is None) is (version != 6)
+    assert read_rows(path) == rows
+
+
+OTHER_ORDERS = ({"sort_by": ("ts", "fare")}, {"sort_by": ("fare",)}, {"sort_order": SortOrder.ZORDER})

@@ -160,14 +160,14 @@ _CLUSTERING_PENDING = "compactor_daemon/clustering/pending"
 _PLANNED = "compactor_daemon/clustering/choice"
 _CLUSTER = "compactor_daemon/clustering/cluster"
 _MADE, _ROWS_IN = "compactor_daemon/clustering/outputs", "compactor_daemon/clustering/rows_in"
-_SORTING = "compactor_daemon/clustering/sorting"
+_SORTING, _SORTED_FILES = "compactor_daemon/clustering/sorting", "compactor_daemon/clustering/sorted_files"
 _AUDIT, _AUDITED = "timeline/audit/clusterings", "audit"
 _LATE_COMMIT, _LATE = "compactor_daemon/clustering/stale", "late"
 _PURE, _TESTS = "clustering/choice", "clustering/cluster"
 CLUSTERING: tuple[Mutant, ...] = (
     (_CLUSTERING_CHOICE, "    _refuse_buckets(living, where)\n", "", _PURE),
     (_CLUSTERING_CHOICE, "if g.slices and not is_replaced(g, view.facts)]", "if g.slices]", _TESTS),
-    (_CLUSTERING_CHOICE, "\"it has log files\" if group.slices[-1].logs or group.slices[-1].base is None else None", "None", _PURE),
+    (_CLUSTERING_CHOICE, "\"it has log files\" if group.slices[-1].logs and not options.takes_logs else None", "None", _PURE),
     (_CLUSTERING_CHOICE, "        elif row:\n            yield row\n            row = []\n", "", _PURE),
     (_CLUSTERING_CHOICE, "groups.sort(key=lambda g: (g.slices[0].base_instant, g.file_id))", "pass", _PURE),
     (_CLUSTERING_CHOICE, "        return \"in a pending compaction\"\n", "        return None\n", _TESTS),
@@ -216,6 +216,15 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_SORTING, "        longer = []\n        for start in range(0, len(runs), _RUNS_MAX):\n", "        longer = []\n        for start in reversed(range(0, len(runs), _RUNS_MAX)):\n", _PURE),
     ("compactor_daemon/clustering/order", "np.arange(-self._rows % self._every, keys.num_rows, self._every)", "np.arange(0, keys.num_rows, self._every)", _PURE),
     ("compactor_daemon/clustering/order", "            self._nulls[name] |= keys.column(name).null_count > 0\n", "            pass\n", _PURE),
+    (_CLUSTERING_CHOICE, "        if not packed or size + more > options.max_group_bytes:", "        if not packed:", _PURE),
+    (_CLUSTERING_CHOICE, "too_many = options.grouping is Grouping.SIZE and len(taken) == options.max_groups", "too_many = False", _PURE),
+    (_CLUSTERING_CHOICE, "return group.key in standing.sorted and not last.logs and is_good", "return group.key in standing.sorted and is_good", _PURE),
+    (_CLUSTERING_CHOICE, "return group.key in standing.sorted and not last.logs and is_good", "return group.key in standing.sorted and not last.logs", _PURE),
+    (_CLUSTERING_CHOICE, "and not all(group.key in standing.sorted for group in groups)", "", _PURE),
+    (_CLUSTERING_CHOICE, "        if standing.takes(group.partition):\n", "        if True:\n", _TESTS),
+    (_SORTED_FILES, "    if plan.sort_by != options.sort_by:\n        return False\n", "", _TESTS),
+    (_SORTED_FILES, "return is_ours and plan.sort_order == options.sort_order.value", "return True", _TESTS),
+    (_SORTED_FILES, "        found |= _archived(table, view, missing, options)\n", "        pass\n", _TESTS),
     (_ROWS_IN, "        if self._limit is not None and self._bytes > self._limit:\n            self._spill()\n", "", _PURE),
 )  # fmt: skip
 # Row groups that are copied as bytes: which may be, and what proves that they were.
