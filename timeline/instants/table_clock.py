@@ -9,7 +9,8 @@ from datetime import datetime, timedelta, tzinfo
 from ..clocks import clock_ms
 from ..errors import ClockError, UsageError
 from ..event_log import get_logger
-from ..format.instant import Instant, format_time, hidden_writes, highest_states, is_time, next_time, parse_time
+from ..format.instant import Instant, State, format_time, hidden_writes, highest_states, is_time, next_time, parse_time
+from ..format.layout import Slicing
 from ..format.rollback_plan import RestorePlan, decode_restore_plan, decode_rollback_plan
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage, list_of_table
@@ -234,6 +235,7 @@ class TimelineLoader:
             legacy_completions=legacy,
             written=written(files),
             commits_are_writes=not self.config.has_logs,
+            starts_behind=_starts_behind(files) if self.config.layout.slicing is Slicing.BY_BASE_INSTANT else False,
         )
         return self.with_its_archive(timeline) if archived or not timeline.completed else timeline
 
@@ -255,3 +257,14 @@ class TimelineLoader:
                 todo="correct the clock of its writer, and run `compactor-daemon archive TABLE` until it is archived",
             )
         return found
+
+
+def _starts_behind(files: Iterable[tuple[Instant, int]]) -> bool:
+    """Whether the first write completed after a later one began, and so perhaps after later ones were archived: by the
+    files' modification times (ms). True where these show nothing, since the files were copied without them."""
+    writes = [(instant, ms) for instant, ms in files if instant.is_write]
+    start = min((i.requested_time for i, _ in writes), default="")
+    done = [ms for i, ms in writes if i.completed and i.requested_time == start]
+    first = [ms for i, ms in writes if i.state is State.REQUESTED and i.requested_time == start]
+    later = [ms for i, ms in writes if i.state is State.REQUESTED and i.requested_time > start]
+    return bool(done) and (max(done) >= min(later, default=max(done) + 1) or max(done) <= max(first, default=-1))

@@ -35,7 +35,8 @@ class Timeline:
     `written`: what modification times show about the writers' clocks; it does not take part in comparisons of
     timelines. `commits_are_writes`: the table is COPY_ON_WRITE; otherwise a completed commit is a compaction. `hidden`:
     completed delta commits that `instants` lacks, since it has another instant of that time (a write and a log
-    compaction); their files count."""
+    compaction); their files count. `starts_behind`: version 6, whether the first write may have completed after later
+    ones were archived."""
 
     layout: Layout
     instants: tuple[Instant, ...]
@@ -44,6 +45,7 @@ class Timeline:
     written: ClockEvidence = field(default_factory=ClockEvidence, compare=False)
     commits_are_writes: bool = False
     hidden: tuple[Instant, ...] = ()
+    starts_behind: bool = field(default=False, compare=False)
 
     @cached_property
     def completed(self) -> tuple[Instant, ...]:
@@ -168,9 +170,9 @@ class Timeline:
     @cached_property
     def may_be_archived_later(self) -> bool:
         """Whether archived instants may be later than the start. Archival continues beyond savepoints, whose own
-        instants stay. And a writer with a slow clock may begin a write before archived instants; Hudi counts from the
-        first completed."""
-        return self.start in self.pending_writes or bool(self._saved)
+        instants stay. And a writer with a slow clock may begin a write before archived instants, and complete it
+        (`starts_behind`); Hudi counts from the first completed."""
+        return self.start in self.pending_writes or bool(self._saved) or self.starts_behind
 
     @cached_property
     def _saved(self) -> frozenset[str]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ..codec.conform import Defaults
 from ..errors import MalformedError, UnsupportedError
+from ..format.layout import Slicing
 from ..format.merge_settings import USE_HUDI, DeleteMarker, NotGiven
 from ..format.record_key import KeySource
 from ..format.table_config import PROPERTIES, MergeMode, TableConfig
@@ -38,6 +39,9 @@ def slice_rules(
     the merge rules of log files are irrelevant. UnsupportedError: log files would be merged wrongly."""
     config, version = table.config, table.config.version
     _check_names(table, schema.arrow)
+    by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
+    if merging and by_name and timeline.may_be_archived_later and not timeline.archived:
+        timeline = table.timelines.with_its_archive(timeline)  # only the blocks have the instants of their writes
     rules = SliceRules(
         schema=schema.arrow,
         keys=_key_source(config, schema.arrow),

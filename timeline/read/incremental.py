@@ -139,6 +139,8 @@ def load_window(table: Table, begin: str | None, end: str | None) -> tuple[Timel
         what = "the table has no meta columns, so the writes of its rows are unknown"
         raise UnsupportedError(what, path=table.storage.base_path, found="hoodie.populate.meta.fields=false")
     timeline = table.load_timeline(archived=table.layout.has_completion_times)
+    if timeline.may_be_archived_later and not timeline.archived:  # the window may hold archived writes
+        timeline = table.timelines.with_its_archive(timeline)
     last = None if end is None else moment_of_text(table, end)
     window = fix_window(timeline, moment_of_text(table, begin), last)
     path = table.storage.base_path

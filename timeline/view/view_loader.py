@@ -10,6 +10,7 @@ from typing import TypeAlias, TypedDict
 from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError
 from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant
+from ..format.layout import Slicing
 from ..format.table_config import TableConfig, load_table_config
 from ..instants.instant_files import InstantFiles, retained_by
 from ..instants.table_clock import TimelineLoader
@@ -119,6 +120,8 @@ class ViewLoader:
                 raise lost_completion(time, later)
         folder = _folder(partition)
         facts, listings, names = self._facts_and_files(timeline, prevails, folder, exactly, named)
+        if self.listing.is_witness and any(_may_be_homeless(timeline, entries) for _, entries in listings):
+            facts = self.facts.load(timeline, prevails)
         wrong = _unlike(names, listings)
         facts = replace(facts, witness=replace(facts.witness, listed=wrong))
         if archive:
@@ -268,6 +271,14 @@ def needs_archive(timeline: Timeline, entries: Iterable[Entry]) -> bool:
     entries = list(entries)
     logs, bases = log_instants(entries), base_instants(entries)
     return any(timeline.needs_archive(t) for t in logs) or any(timeline.is_unknown(t) for t in logs | bases)
+
+
+def _may_be_homeless(timeline: Timeline, entries: Iterable[Entry]) -> bool:
+    """Version 6: whether log files may be in no slice, since no instant opened theirs. Only the writes show whether
+    these are files of rolled back writes, or the plan of a compaction is lost, see `grouping`."""
+    if timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
+        return False
+    return any(not timeline.is_committed(t) and t not in timeline.pending_writes for t in log_instants(entries))
 
 
 def _folder(partition: str | None) -> str:

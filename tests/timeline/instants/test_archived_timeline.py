@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import time
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -13,20 +15,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from phantombase import read
+from phantombase.compactor_daemon.undo.savepoint import create_savepoint
 from phantombase.timeline.codec.avro_container import STRING, optional, root_record, write_record
 from phantombase.timeline.errors import MissingFileError, StorageError, UnknownStateError
-from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.format.layout import LAYOUT_2, Layout
 from phantombase.timeline.format.table_config import load_table_config
 from phantombase.timeline.instants.archived_timeline import load_history
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from tests.support.archived_tables import archive, behind_archived, compact, long_table, one_row, upsert
+from tests.support.archived_tables import archive, behind_archived, compact, long_table, one_row, rename, row, upsert
 from tests.support.builders import timeline_of
-from tests.support.golden_tables import GOLDEN, one_of, unzip_golden
+from tests.support.golden_tables import GOLDEN, LOCK, one_of, unzip_golden
 from tests.support.places import capture_logs
-from tests.support.written_tables import read_rows
+from tests.support.selection import deep
+from tests.support.written_tables import as_rows, read_rows
 
 ACTIONS = ["deltacommit"] * 5 + ["commit", "deltacommit"]
 
@@ -411,6 +416,47 @@ def test_a_completed_write_of_a_slow_clock_hides_no_archived_write(version: int,
     with capture_logs() as lines:
         assert read_rows(path) == rows | {"k1": (10, 10.0)}
     assert not [line for line in lines if line["event"] == "write_before_archived_ones"]
+
+
+@pytest.mark.parametrize("how", ["completed", "copied", deep("pending"), deep("saved")])
+@pytest.mark.parametrize("version", [6, deep(9)])
+def test_archived_log_blocks_behind_the_start_count(version: int, how: str, tmp_path: Path) -> None:
+    """On version 6 a log file's name has the instant of its base file, which is before the start. Only its blocks have
+    those of archived writes behind the start. Reads of one partition, plans and windows ask the archive all the same.
+    A table that was copied has other times of its files."""
+    path = tmp_path / "t"
+    long_table(path, version, 1, compact_at=None)
+    for number in (1, 2, 3):
+        upsert(path, row("k9", "b", number))
+    folder = path / Table.open(str(path)).config.timeline_folder
+    kept = Table.open(str(path)).load_timeline().completed[2].requested_time
+    state = {file: file.read_bytes() for file in folder.glob(f"{kept}*")}
+    for number in (4, 5, 6):
+        upsert(path, row("k1", "a", number))
+    assert len(archive(path).archived) >= 4
+    gone = sorted(i.requested_time for i in Table.open(str(path)).load_timeline(archived=True).archived if i.is_write)
+    upsert(path, row("slow", "c", 7))
+    rows = read_rows(path)
+    if how == "pending":
+        for name in ("requested", "inflight"):
+            (folder / f"{later(gone[1], 1)}.deltacommit.{name}").touch()
+    elif how == "saved":  # Hudi archives beyond a savepoint
+        for file, data in state.items():
+            file.write_bytes(data)
+        create_savepoint(Table.open(str(path)), LOCK, kept, user="", comment="")
+    else:
+        rename(path, -1, later(gone[1], 1))
+    if how == "copied":
+        for file in sorted(folder.glob("[0-9]*")):
+            os.utime(file, ns=(time.time_ns(), time.time_ns()))
+    assert as_rows(read(str(path), partition="b").to_arrow()) == {"k9": rows["k9"]}
+    if how == "pending":  # windows end before it, and plans wait for it
+        return
+    window = read(str(path), query="incremental", begin=gone[1], partition="b").to_arrow()
+    assert as_rows(window) == {"k9": rows["k9"]}
+    compact(path)
+    assert read_rows(path) == rows
+    assert as_rows(read(str(path), query="read-optimized").to_arrow()) == rows
 
 
 def test_a_savepoint_makes_no_clock_slow(tmp_path: Path) -> None:

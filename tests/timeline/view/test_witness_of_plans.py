@@ -3,6 +3,7 @@ the other file groups."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.read import MetadataListing
+from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.service.loading import load_state
 from tests.support.archived_tables import SMALL
 from tests.support.compaction_steps import open_table
@@ -141,15 +144,20 @@ def test_a_lost_base_file_of_an_archived_write_below_hudis_log_files(tmp_path: P
 
 
 def test_log_files_on_a_plan_of_version_6_that_is_gone(tmp_path: Path) -> None:
-    """Only the plan says that they are of the newest slice."""
+    """Only the plan says that they are of the newest slice. The metadata table lists them, and does not say it."""
     path = tmp_path / "t"
+    rows_of(range(20), 1, 6).conf({"hoodie.metadata.enable": True}).upsert(str(path))
     instant = planned(path, 6, range(1, 4, 2))
+    assert open_table(path).config.built_metadata_partitions
+    listed = [open_table(path), replace(open_table(path), listing=MetadataListing())]
     whole = values(path)
+    assert all(len(read_table(table)) == len(whole) for table in listed)
     plan = path / ".hoodie" / f"{instant}.compaction.requested"
     data = plan.read_bytes()
     plan.unlink()
-    with pytest.raises(MissingFileError, match="in no file slice"):
-        values(path)
+    for table in listed:
+        with pytest.raises(MissingFileError, match="in no file slice"):
+            read_table(table)
     assert len(values(path, partition="a")) == 10
     assert load_state(open_table(path)).refused == {"b"}
     with pytest.raises(MissingFileError, match="in no file slice"):
