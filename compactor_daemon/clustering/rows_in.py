@@ -95,14 +95,18 @@ class RowsIn:
         for slice_, opened in self._opened():
             stream = SliceStream(self._storage, slice_, self._rules, columns, opened=opened)
             for batch in stream.batches():
+                if 2 * batch.num_rows >= self._rules.batch_rows:  # combining large ones would only take memory
+                    yield from self._collected(held)
+                    yield from self._collected([batch])
+                    held, count = [], 0
+                    continue
                 held.append(batch)
                 count += batch.num_rows
                 if count >= self._rules.batch_rows:
                     yield from self._collected(held)
                     held, count = [], 0
             self._count(stream)
-        if held:
-            yield from self._collected(held)
+        yield from self._collected(held)
 
     def _opened(self) -> Iterator[tuple[FileSlice, Callable[[], pa.NativeFile] | None]]:
         """The inputs. On an object store some base files are prefetched, because of its latency."""
@@ -120,9 +124,11 @@ class RowsIn:
             yield one, None if source is None else partial(_same, source)
 
     def _collected(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = pa.Table.from_batches(batches).combine_chunks()
+        if not batches:
+            return
+        rows = pa.Table.from_batches(batches)
         self._add_keys(rows)
-        yield from rows.to_batches(max_chunksize=self._rules.batch_rows)
+        yield from rows.combine_chunks().to_batches(max_chunksize=self._rules.batch_rows)
 
     def _count(self, stream: SliceStream) -> None:
         counts = stream.log_counts

@@ -17,11 +17,12 @@ from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 
 from ..archiving.choice import ArchiveOptions
 from ..cleaning.choice import CleanOptions, Policy
-from ..clustering.options import ClusterOptions, SortOrder
+from ..clustering.options import ClusterOptions, Grouping, PartitionSelection, SortOrder
 from ..hudi_names import (
     Known,
     NameKind,
     contradiction,
+    flag,
     hudi_names,
     is_of_a_family,
     meant,
@@ -40,6 +41,21 @@ _CODECS = {**{codec.value: codec for codec in Codec}, "uncompressed": Codec("non
 _STRATEGIES = {s.name: s for s in TriggerStrategy if s is not TriggerStrategy.ALWAYS}
 """By Hudi's names; ALWAYS is not one of them."""
 _ORDERS = {"linear": SortOrder.ORDER, "z-order": SortOrder.ZORDER, "hilbert": SortOrder.HILBERT}
+_SELECTIONS = {one.name: one for one in PartitionSelection}
+_STRATEGIES_OF_SIZE = ("SparkSizeBased", "FlinkSizeBased", "JavaSizeBased")
+_GROUPINGS = {
+    f"{package}{name}ClusteringPlanStrategy": Grouping.SIZE
+    for name in _STRATEGIES_OF_SIZE
+    for package in ("", "org.apache.hudi.client.clustering.plan.strategy.")
+}
+_BY_SIZE = frozenset(("max_group_bytes", "max_groups", "single_group"))
+"""Fields that only the grouping of Hudi's plans uses."""
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 _KNOWN: Known = {
     "hoodie.parquet.compression.codec": ("codec", word_of(_CODECS)),
     "hoodie.parquet.bloom.filter.enabled": ("bloom", word_of({"true": Bloom.ON, "false": Bloom.OFF})),
@@ -80,10 +96,21 @@ _OF_COMMANDS: Mapping[type, Known] = {
     },
     MetadataOptions: METADATA_CONF,
     ClusterOptions: {
+        f"{_PLAN}class": ("grouping", word_of(_GROUPINGS)),
         f"{_PLAN}target.file.max.bytes": ("target_size", whole_number),
         f"{_PLAN}small.file.limit": ("small_size", whole_number),
-        f"{_PLAN}sort.columns": ("sort_by", lambda text: tuple(c.strip() for c in text.split(",") if c.strip())),
+        f"{_PLAN}max.bytes.per.group": ("max_group_bytes", whole_number),
+        f"{_PLAN}max.num.groups": ("max_groups", whole_number),
+        f"{_PLAN}single.group.clustering.enabled": ("single_group", flag),
+        f"{_PLAN}sort.columns": ("sort_by", _listed),
         "hoodie.layout.optimize.strategy": ("sort_order", word_of(_ORDERS)),
+        "hoodie.clustering.plan.partition.filter.mode": ("partition_filter", word_of(_SELECTIONS)),
+        f"{_PLAN}daybased.lookback.partitions": ("lookback_partitions", whole_number),
+        f"{_PLAN}daybased.skipfromlatest.partitions": ("skip_newest_partitions", whole_number),
+        f"{_PLAN}cluster.begin.partition": ("begin_partition", str),
+        f"{_PLAN}cluster.end.partition": ("end_partition", str),
+        f"{_PLAN}partition.regex.pattern": ("partition_regex", str),
+        f"{_PLAN}partition.selected": ("partitions", _listed),
     },
 }
 """Hudi's names for the options of commands, by option dataclass."""
@@ -179,6 +206,8 @@ def conf_fields(kind: type, pairs: Collection[str], typed: Mapping[str, Any]) ->
     if kind is ScheduleOptions:
         return parse_schedule_conf(pairs, typed.get("strategies") or ())
     found = _parsed(pairs, _OF_COMMANDS[kind])
+    if kind is ClusterOptions and "grouping" not in typed and not _BY_SIZE.isdisjoint(found):
+        found.setdefault("grouping", Grouping.SIZE)
     if kind is not CleanOptions or not found:
         return found
     policy = {"policy": typed["policy"]} if "policy" in typed else {}

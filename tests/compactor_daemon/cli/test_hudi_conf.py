@@ -16,7 +16,7 @@ from phantombase import writer
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.clustering.options import ClusterOptions, SortOrder
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping, PartitionSelection, SortOrder
 from phantombase.compactor_daemon.hudi_names import HudiName, NameKind, hudi_names
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.services.hudi_conf import KINDS, command_conf, conf_fields, conf_names, properties
@@ -117,6 +117,56 @@ def test_commands_that_have_options_of_hudi_take_its_names() -> None:
 @pytest.mark.parametrize(
     ("kind", "conf", "expected"),
     [
+        (
+            ClusterOptions,
+            {
+                f"{PLAN}class": "org.apache.hudi.client.clustering.plan.strategy.SparkSizeBasedClusteringPlanStrategy",
+                f"{PLAN}small.file.limit": 314572800,
+                f"{PLAN}target.file.max.bytes": 1073741824,
+                f"{PLAN}max.bytes.per.group": 2147483648,
+                f"{PLAN}max.num.groups": 4,
+                f"{PLAN}single.group.clustering.enabled": "false",
+                f"{PLAN}sort.columns": "a, b",
+                "hoodie.layout.optimize.strategy": "hilbert",
+                "hoodie.clustering.plan.partition.filter.mode": "RECENT_DAYS",
+                f"{PLAN}daybased.lookback.partitions": 3,
+                f"{PLAN}daybased.skipfromlatest.partitions": 1,
+                f"{PLAN}partition.selected": "a,b",
+            },
+            ClusterOptions(
+                grouping=Grouping.SIZE,
+                small_size=314572800,
+                target_size=1 << 30,
+                max_groups=4,
+                single_group=False,
+                sort_by=("a", "b"),
+                sort_order=SortOrder.HILBERT,
+                partition_filter=PartitionSelection.RECENT_DAYS,
+                lookback_partitions=3,
+                skip_newest_partitions=1,
+                partitions=("a", "b"),
+            ),
+        ),
+        (
+            ClusterOptions,
+            {
+                "hoodie.clustering.plan.partition.filter.mode": "selected_partitions",
+                f"{PLAN}cluster.begin.partition": "a",
+                f"{PLAN}cluster.end.partition": "b",
+                f"{PLAN}partition.regex.pattern": "x.*",
+            },
+            ClusterOptions(
+                partition_filter=PartitionSelection.SELECTED_PARTITIONS,
+                begin_partition="a",
+                end_partition="b",
+                partition_regex="x.*",
+            ),
+        ),
+        (
+            ClusterOptions,
+            {f"{PLAN}max.bytes.per.group": 1000},
+            ClusterOptions(grouping=Grouping.SIZE, max_group_bytes=1000),
+        ),
         (CleanOptions, {"hoodie.cleaner.commits.retained": 4}, CleanOptions(retain=4)),
         (CleanOptions, {"hoodie.clean.hours.retained": 4}, CleanOptions(policy=Policy.HOURS, retain=4)),
         (
