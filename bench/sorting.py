@@ -3,9 +3,9 @@
     python -m bench.sorting [--quick]
 
 A table of version 9 with 1, 4 and 16 base files of 500,000 rows in one partition, about 100 MB of rows each (quick:
-125,000 rows), which `cluster` sorts as one group: by two columns, and along the Hilbert curve through them. Each runs in
-a process of its own under `--memory-limit 256m` (quick: 64m). The peak is that of private memory; beside it, that of all
-resident memory. The rows are counted, and their sum compared.
+125,000 rows). `cluster` sorts them as one group: by two columns, and along the Hilbert curve through them, in a process
+of its own, under `--memory-limit 256m` (quick: 64m). The peak is that of private memory; beside it that of resident
+memory. The rows are counted.
 """
 
 from __future__ import annotations

@@ -67,7 +67,9 @@ def planned_clustering(table: Table, instant: Instant) -> PendingClustering | No
     removed. MalformedError: it cannot be read."""
     named = replace(instant, action=table.layout.pending_clustering) if instant.completed else instant
     plan = table.files.plan_there(named, decode_cluster_plan)
-    return None if plan is None else PendingClustering(requested=named.at(State.REQUESTED), plan=plan)
+    return (
+        None if plan is None or not plan.is_own else PendingClustering(requested=named.at(State.REQUESTED), plan=plan)
+    )
 
 
 def inflight_content(table: Table, completion: str | None) -> bytes:

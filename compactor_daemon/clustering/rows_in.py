@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import Hashes
 from phantombase.timeline.codec.parquet_read import fetched_at_once
 from phantombase.timeline.codec.row_hash import hash_keys
-from phantombase.timeline.codec.spill_file import SpillFile, spill_folder
+from phantombase.timeline.codec.spill_file import spill_folder, spilling
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.ledger import MASK, Identity, Ledger, total
 from phantombase.timeline.merge.rule import SliceRules
@@ -29,7 +30,7 @@ from phantombase.timeline.view.view import FileSlice
 from ..attempt.slice_task import merged_columns
 
 _AHEAD = 4
-_HASH, _KEY_FILES = "hash", 64
+_KEY_FILES = 64
 
 
 class KeyTally:
@@ -40,7 +41,7 @@ class KeyTally:
         self._stack, self._limit, self._folder = stack, limit, folder
         self._held: list[Hashes] = []
         self._bytes = 0
-        self._files: list[SpillFile] = []
+        self._files: list[Path] = []
 
     def add(self, hashes: Hashes) -> None:
         """The keys of the next rows."""
@@ -50,21 +51,23 @@ class KeyTally:
             self._spill()
 
     def repeated(self) -> int:
-        """The number of rows, after the last one."""
+        """The number of rows, after the last one. StorageError: a file on disk cannot be read."""
         if not self._files:
             return _repeated(self._held)
         self._spill()
-        return sum(_repeated([np.asarray(file.read_all().column(_HASH))]) for file in self._files)
+        with spilling(str(self._files[0].parent)):
+            return sum(_repeated([np.fromfile(file, np.uint64)]) for file in self._files)
 
     def _spill(self) -> None:
         if not self._files:
-            folder, schema = self._stack.enter_context(spill_folder(self._folder)), pa.schema([(_HASH, pa.uint64())])
-            self._files = [SpillFile(f"{folder}/{number}", schema) for number in range(_KEY_FILES)]
+            folder = Path(self._stack.enter_context(spill_folder(self._folder)))
+            self._files = [folder / str(number) for number in range(_KEY_FILES)]
         hashes = np.sort(np.concatenate([np.empty(0, np.uint64), *self._held]))
         width = np.uint64((1 << 64) // _KEY_FILES)
         ends = np.searchsorted(hashes, [np.uint64(number) * width for number in range(_KEY_FILES)])
-        for file, begin, end in zip(self._files, ends, [*ends[1:], len(hashes)], strict=True):
-            file.append(pa.table({_HASH: hashes[begin:end]}))
+        for path, begin, end in zip(self._files, ends, [*ends[1:], len(hashes)], strict=True):
+            with spilling(str(path)), path.open("ab") as file:
+                file.write(hashes[begin:end].tobytes())
         self._held, self._bytes = [], 0
 
 

@@ -28,6 +28,7 @@ _SHARE = 8
 """Rows are held up to this part of the memory limit: combining and sorting them takes several times as much."""
 _RUNS_MAX = 64
 """Runs that are merged at a time."""
+_COPIES = 4
 _PLACE = "__place"
 
 
@@ -127,12 +128,13 @@ class _Disk:
         for table in tables:
             file.append(table)
             rows += table.num_rows
+        file.end()
         return _Run(schema, file.read_once(), rows)
 
     def piece_rows(self, table: pa.Table) -> int:
-        """How many rows of a run are read at a time, so that all runs together take what one of them took."""
+        """How many rows of a run are read at a time: a round of a merge has several copies of all of them."""
         per_row: int = max(1, table.nbytes // max(1, table.num_rows))
-        return max(1, self.sorting.held_bytes // (_RUNS_MAX * per_row))
+        return max(1, self.sorting.held_bytes // (_COPIES * _RUNS_MAX * per_row))
 
     def placed(self, table: pa.Table, ranks: CurveRanks) -> pa.Table:
         """The rows with their places on the curve."""

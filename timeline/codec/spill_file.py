@@ -20,7 +20,7 @@ POSITION = "__position"
 @contextmanager
 def spill_folder(parent: str | None) -> Iterator[str]:
     """A folder for spill files, removed at the end. `parent` None: the system's folder for temporary files."""
-    with _disk(parent or tempfile.gettempdir()):
+    with spilling(parent or tempfile.gettempdir()):
         folder = tempfile.TemporaryDirectory(prefix="phantombase-", dir=parent)
     with folder as path:
         yield path
@@ -34,38 +34,42 @@ class SpillFile:
         # A null represents a missing row, also in required columns of the table.
         self._schema = pa.schema([f.with_nullable(True) for f in schema])
         self._rows = 0
-        with _disk(self._path):
+        with spilling(self._path):
             self._sink = pa.OSFile(path, "wb")
-            self._writer = pa.ipc.new_stream(
+            self._writer: pa.ipc.RecordBatchStreamWriter | None = pa.ipc.new_stream(
                 self._sink, self._schema, options=pa.ipc.IpcWriteOptions(compression="lz4")
             )
 
     def append(self, table: pa.Table) -> None:
         """Appends rows."""
-        if table.num_rows:
+        if table.num_rows and self._writer is not None:
             self._rows += table.num_rows
-            with _disk(self._path):
+            with spilling(self._path):
                 self._writer.write_table(table.cast(self._schema))
+
+    def end(self) -> None:
+        """No more rows are appended: the writer, which holds buffers, is gone."""
+        if self._writer is not None:
+            with spilling(self._path):
+                self._writer.close()
+                self._sink.close()
+            self._writer = None
 
     def read(self) -> Iterator[pa.Table]:
         """Every appended table, in order, in batches as written. No more rows can be appended afterwards."""
-        with _disk(self._path):
-            self._writer.close()
-            self._sink.close()
+        self.end()
         if not self._rows:
             return
-        with _disk(self._path), pa.memory_map(self._path) as source:
+        with spilling(self._path), pa.memory_map(self._path) as source:
             for batch in pa.ipc.open_stream(source):
                 yield pa.Table.from_batches([batch])
 
     def read_once(self) -> Iterator[pa.Table]:
         """As `read`, for many files at a time: their pages do not stay in memory. The file is removed at the end."""
-        with _disk(self._path):
-            self._writer.close()
-            self._sink.close()
+        self.end()
         if not self._rows:
             return
-        with _disk(self._path):
+        with spilling(self._path):
             with pa.OSFile(self._path, "rb") as source:
                 for batch in pa.ipc.open_stream(source):
                     yield pa.Table.from_batches([batch])
@@ -77,7 +81,8 @@ class SpillFile:
 
 
 @contextmanager
-def _disk(path: str) -> Iterator[None]:
+def spilling(path: str) -> Iterator[None]:
+    """StorageError: the disk is full, or a file on it cannot be read."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:

@@ -3,13 +3,23 @@
 An Avro container file of one `HoodieRequestedReplaceMetadata`. Only clusterings have a plan in it (see
 `compaction_plan.pending_clustering_file_groups`): of another write only the commit names the replaced file groups.
 
-Hudi can execute phantombase's clustering plans too. The extra metadata of each input group names the file group that
-phantombase will write from it; this entry marks phantombase's plans.
+Hudi can execute phantombase's clustering plans, and phantombase those of Hudi. The extra metadata of each input group
+names the file group that phantombase will write from it; this entry marks phantombase's plans. The ids of the file
+groups that phantombase makes by a plan of Hudi follow from the bytes of the plan.
+
+A plan names the class that executes it, not the one that made it:
+
+    SparkSortAndSizeExecutionStrategy, Java...   sorts the rows of a group by the columns of the plan, if any, and
+                                                 writes `numOutputFileGroups` files, or more smaller ones
+    SparkSingleFileSortExecutionStrategy         the same; each group is of one file, and becomes one
 """
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass
+from hashlib import sha256
+from itertools import count
 from typing import Any
 
 from ..codec.avro_container import (
@@ -24,17 +34,23 @@ from ..codec.avro_container import (
     root_record,
     write_record,
 )
-from ..errors import MalformedError
+from ..errors import MalformedError, UnsupportedError
 from ..storage.folders import as_uri, inside_table, join
 from .commit_metadata import CLUSTER
 from .compaction_plan import operation_metrics
+from .record_key import looks_like_bucket
 
 _DELETE_PARTITION = "DELETE_PARTITION"
 _FILE_ID = "phantombase.file_id"
 _SORT_ORDER = "phantombase.sort_order"
 _SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
-_STRATEGY_CLASS = "org.apache.hudi.client.clustering.run.strategy.SparkSortAndSizeExecutionStrategy"
-"""Hudi's default."""
+_PACKAGE = "org.apache.hudi.client.clustering.run.strategy."
+_STRATEGIES = (
+    "SparkSortAndSizeExecutionStrategy",
+    "JavaSortAndSizeExecutionStrategy",
+    "SparkSingleFileSortExecutionStrategy",
+)
+"""Hudi's default first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +90,32 @@ class ClusterGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """What a clustering writes. `sort_by`: columns by which the rows of each new file are sorted; `sort_order`: how."""
+    """What a clustering writes. `sort_by`: columns by which the rows of each group are sorted; `sort_order`: how, "" by
+    one after the other. `strategy`: the class that executes it in Hudi. `is_own`: phantombase made the plan.
+    `has_bootstrap`: it names files outside the table."""
 
     groups: tuple[ClusterGroup, ...]
     sort_by: tuple[str, ...] = ()
     sort_order: str = ""
+    strategy: str = ""
+    is_own: bool = True
+    has_bootstrap: bool = False
+
+    def check_known(self, where: str) -> None:
+        """UnsupportedError: phantombase does not know what the class does that executes the plan, or the plan has
+        bootstrapped files."""
+        if self.has_bootstrap:
+            raise UnsupportedError(
+                "the plan of a clustering has bootstrapped files", path=where, todo="Let Hudi execute it."
+            )
+        if self.strategy.removeprefix(_PACKAGE) not in _STRATEGIES:
+            raise UnsupportedError(
+                "the plan of a clustering is for a class that phantombase does not know",
+                path=where,
+                expected=", ".join(_STRATEGIES),
+                found=self.strategy or "no class",
+                todo="Let Hudi execute it.",
+            )
 
 
 def encode_cluster_plan(clustering: ClusterPlan, base_path: str) -> bytes:
@@ -87,7 +124,7 @@ def encode_cluster_plan(clustering: ClusterPlan, base_path: str) -> bytes:
     base = as_uri(base_path)
     plan = {
         "inputGroups": [_group_record(group, base) for group in groups],
-        "strategy": {"strategyClassName": _STRATEGY_CLASS, "strategyParams": params, "version": _VERSION},
+        "strategy": {"strategyClassName": f"{_PACKAGE}{_STRATEGIES[0]}", "strategyParams": params, "version": _VERSION},
         "extraMetadata": {_SORT_ORDER: clustering.sort_order} if clustering.sort_by else {},
         "version": _VERSION,
         "preserveHoodieMetadata": True,
@@ -97,21 +134,38 @@ def encode_cluster_plan(clustering: ClusterPlan, base_path: str) -> bytes:
 
 
 def decode_cluster_plan(data: bytes, where: str) -> ClusterPlan | None:
-    """Inverse of `encode_cluster_plan`. None: not phantombase's plan. MalformedError: unreadable."""
+    """The plan of a clustering, of phantombase or Hudi. None: of another write. MalformedError: unreadable."""
     if not data:
         return None
     _, record = read_record(data, where, _SCHEMA)
     plan = record["clusteringPlan"] or {}
     groups = plan.get("inputGroups") or ()
-    ids = [(group["extraMetadata"] or {}).get(_FILE_ID) for group in groups]
-    if not ids or None in ids:
+    if not groups:
         return None
-    params = (plan["strategy"] or {}).get("strategyParams") or {}
+    ids = [(group["extraMetadata"] or {}).get(_FILE_ID) for group in groups]
+    is_own = None not in ids
+    strategy = plan["strategy"] or {}
+    params = strategy.get("strategyParams") or {}
     return ClusterPlan(
-        groups=tuple(_group(str(file_id), group, where) for file_id, group in zip(ids, groups, strict=True)),
-        sort_by=tuple(filter(None, params.get(_SORT_COLUMNS, "").split(","))),
+        groups=tuple(
+            _group(str(file_id) if is_own else _derived_id(data, position), group, where)
+            for position, (file_id, group) in enumerate(zip(ids, groups, strict=True))
+        ),
+        sort_by=tuple(filter(None, map(str.strip, params.get(_SORT_COLUMNS, "").split(",")))),
         sort_order=(plan["extraMetadata"] or {}).get(_SORT_ORDER, ""),
+        strategy=strategy.get("strategyClassName") or "",
+        is_own=is_own,
+        has_bootstrap=any(one["bootstrapFilePath"] for group in groups for one in group["slices"] or ()),
     )
+
+
+def _derived_id(data: bytes, position: int) -> str:
+    """The id of the first file group that phantombase makes of a group in a plan of Hudi: always the same."""
+    for number in count():
+        name = f"{sha256(data).hexdigest()} {position} {number}"
+        if not looks_like_bucket(found := f"{uuid.uuid5(uuid.NAMESPACE_OID, name)}-0"):
+            return found
+    raise AssertionError("unreachable")
 
 
 def _group(file_id: str, group: dict[str, Any], where: str) -> ClusterGroup:

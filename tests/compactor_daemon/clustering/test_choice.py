@@ -43,7 +43,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice, GroupKey, TableView, ViewFacts
 from tests.support.archived_tables import cluster, living, request, small_files, upsert
 from tests.support.compaction_steps import open_table
-from tests.support.golden_tables import LOCK
+from tests.support.golden_tables import LOCK, unzip_golden
 from tests.support.places import SEED
 from tests.support.written_tables import read_rows
 
@@ -282,6 +282,26 @@ def test_the_plan_comes_back() -> None:
     data = encode_cluster_plan(ClusterPlan(groups=(outside,)), "/data/table")
     with pytest.raises(MalformedError, match="partition"):
         decode_cluster_plan(data, "where")
+
+
+@pytest.mark.parametrize("version", [6, 8, 9])
+def test_a_plan_of_hudi(version: int, tmp_path: Path) -> None:
+    """Its new file ids are the same each time; a class that is not known is refused by its name."""
+    path = unzip_golden(f"v{version}_clustered", tmp_path)
+    (file,) = (p for p in path.rglob("*.requested") if "clustering" in p.name or "replacecommit" in p.name)
+    plan = decode_cluster_plan(file.read_bytes(), file.name)
+    assert plan is not None
+    assert (plan.is_own, plan.sort_by, [group.outputs for group in plan.groups]) == (False, (), [1, 1])
+    assert [[bool(one.logs) for one in group.slices] for group in plan.groups] == [[True, False]] * 2
+    ids = [file_id for group in plan.groups for file_id in group.file_ids]
+    assert ids == [i for g in (decode_cluster_plan(file.read_bytes(), "") or plan).groups for i in g.file_ids]
+    assert len({*ids, *(one.file_id for group in plan.groups for one in group.slices)}) == 6
+    plan.check_known(file.name)
+    for strategy in ("org.apache.hudi.client.clustering.run.strategy.SparkConsistentBucketExecutionStrategy", "x.Mine"):
+        with pytest.raises(UnsupportedError, match=strategy):
+            replace(plan, strategy=strategy).check_known(file.name)
+    with pytest.raises(UnsupportedError, match="bootstrapped"):
+        replace(plan, has_bootstrap=True).check_known(file.name)
 
 
 # Sorted clusterings: the order of rows, and that they are the same rows.

@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cancel_pending_clusterings, cluster_table
-from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy, Grouping, SortOrder
 from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
+from phantombase.timeline.audit.clusterings import audit_clustering
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.instant import Instant, State
@@ -57,6 +58,7 @@ from tests.support.written_tables import read_rows
 
 APPENDS = {"hoodie.parquet.small.file.limit": 0, "hoodie.merge.small.file.group.candidates.limit": 0}
 FEW = ClusterOptions(min_files=2, wait_s=0)
+SIZED = ClusterOptions(grouping=Grouping.SIZE, wait_s=0)
 COPIED = replace(FEW, copy=Copy.FORCE)
 
 
@@ -281,6 +283,33 @@ def test_hudi_needs_no_inflight_file_of_a_completed_clustering(inflight: str, ta
     run_java(HUDI[table.version], "archive", table.path, *SMALL_OF_HUDI)
     same(table.agree(), rows)
     assert done.instant not in {i.requested_time for i in table.open().load_timeline().instants}
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("order", [deep(SortOrder.ORDER), SortOrder.HILBERT, deep(SortOrder.ZORDER)])
+@versions(9, deep=(8, 6))
+def test_hudi_goes_on_behind_sorted_groups_with_logs(order: SortOrder, table: SharedTable) -> None:
+    """Slices of Hudi and of phantombase with updates and deletes; several files of a group."""
+    appended(table)
+    table.upsert(Rows(seed=6)(range(0, 40, 3), 5))
+    table.delete(Rows(seed=6)(range(0, 40, 13), 6))
+    table.writer(Rows(seed=7)(range(1, 40, 4), 7)).upsert(str(table.path))
+    before = table.agree()
+    options = replace(SIZED, sort_by=("number", "text"), sort_order=order, target_size=400_000)
+    done = cluster(table, options=options).done
+    assert done is not None
+    assert done.made > 3
+    same(without_files(table.agree()), without_files(before))
+    same(without_files(hudi_rs_reads(table.path)), without_files(before))
+    assert audit_clustering(table.open(), done.instant).good
+    missing = Rows(seed=8)(sorted(set(range(40)) - _numbers(before)), 8)
+    table.upsert(missing)
+    assert table.agree().num_rows == 40
+    goes_on(table, cleans=True, metadata=True)
+
+
+def _numbers(rows: pa.Table) -> set[int]:
+    return {int(key[-5:]) for key in rows["id"].to_pylist()}
 
 
 @pytest.mark.interop
