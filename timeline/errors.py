@@ -12,6 +12,7 @@
     │   ├── ClaimedError            another phantombase compactor works on the table
     │   └── LockLostPlanError           the lock was lost right before a plan became visible
     ├── ConflictError               another process changed the table concurrently
+    │   ├── ClusteringConflictError a clustering holds a file group that a write changes, or has just replaced it
     │   ├── AttemptDeadError        this attempt was declared dead: it must not publish anything
     │   ├── BarrierError            delta commits are pending that could still write to the plan's file slices
     │   ├── StalePlanError          the log files of a plan can no longer be merged with each other
@@ -159,6 +160,10 @@ class LockLostPlanError(LockError):
 
 class ConflictError(PhantombaseError):
     """Another process changed the table concurrently."""
+
+
+class ClusteringConflictError(ConflictError):
+    """A clustering holds a file group that a write changes, or replaced it since the write began."""
 
 
 class AttemptDeadError(ConflictError):

@@ -190,6 +190,12 @@ class WriteOptions:
     retries: int = option(
         0, "how often a write that conflicts with another one is tried again", flag="conflict_retries", least=0
     )
+    clustering_wait_s: float = option(
+        600.0,
+        "seconds in which a write of file groups that are being clustered is tried again, each time after the pending "
+        "clusterings have ended; 0: it fails at once",
+        least=0,
+    )
     heartbeat_s: float = option(BEAT_S, "how often the heartbeat of the write is refreshed")
     heartbeat_expiry_s: float = option(EXPIRY_S, "seconds without a heartbeat after which a writer counts as dead")
     lazy_rollback: bool | None = option(

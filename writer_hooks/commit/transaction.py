@@ -17,9 +17,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from phantombase.compactor_daemon.undo.undo import roll_back
-from phantombase.timeline.errors import ConflictError, LockError, PhantombaseError, StorageError, UnknownCommitError
+from phantombase.timeline.errors import (
+    ClusteringConflictError,
+    ConflictError,
+    LockError,
+    PhantombaseError,
+    StorageError,
+    UnknownCommitError,
+)
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata, WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
@@ -89,6 +97,8 @@ def opening_of(operation: Operation, layout: Layout, counts: RowCounts) -> Openi
 
 
 _log = get_logger()
+_Conflict: TypeAlias = tuple[type[ConflictError], str]
+"""The error, and what it found."""
 _DELTA_COMMIT = Opening()
 
 
@@ -120,9 +130,9 @@ class Transaction:
     def _check_conflicts(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> None:
         self._check_still_ours()
         self._check_ground(now)
-        found = self._conflict(now, mine, schema)
-        if found is not None:
-            raise ConflictError(
+        if (conflict := self._conflict(now, mine, schema)) is not None:
+            error, found = conflict
+            raise error(
                 "another write or a plan changed what this write changes",
                 path=self.table.storage.base_path,
                 instant=self.instant,
@@ -143,7 +153,7 @@ class Transaction:
                 todo="Nothing of this write is visible. Write again (retries=).",
             )
 
-    def _conflict(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> str | None:
+    def _conflict(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> _Conflict | None:
         by_name = not self.table.layout.has_completion_times
         known = {i.requested_time for i in self.timeline.pending_compactions}
         before = _names(self.timeline.completed)
@@ -164,15 +174,18 @@ class Transaction:
             else:
                 found = conflict_with_plans(mine, metadata.written_groups, logs_too=by_name)
             if found is not None:
-                return f"{instant.file_name}: {found}"
+                is_clustering = metadata.operation_type == CLUSTER
+                return ClusteringConflictError if is_clustering else ConflictError, f"{instant.file_name}: {found}"
         if (found := self._archived_conflict(now, mine, schema)) is not None:
-            return found
+            return ConflictError, found
         # Hudi would archive it while the files that it replaces still exist, see `clustering.pending`.
         if self.action == "replacecommit" and (retained := retained_since(self.table, now)) > self.instant:
-            return f"a clean that retained commits from {retained} on"
+            return ConflictError, f"a clean that retained commits from {retained} on"
         planned = {k for k, c in self.table.facts.pending_plans(now).items() if c not in known}
-        found = conflict_with_plans(mine, planned, logs_too=by_name)
-        return found or conflict_with_clusterings(mine, clustered_file_groups(self.table, now))
+        if (found := conflict_with_plans(mine, planned, logs_too=by_name)) is not None:
+            return ConflictError, found
+        found = conflict_with_clusterings(mine, clustered_file_groups(self.table, now))
+        return None if found is None else (ClusteringConflictError, found)
 
     def _archived_conflict(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> str | None:
         """The conflict with a write that completed since then and was archived: Hudi's archiver goes up to the last

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from phantombase.timeline.codec.avro_schema import META_COLUMNS, RECORD_KEY
 from phantombase.timeline.codec.columns import flat
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import ConflictError, UnsupportedError
+from phantombase.timeline.errors import ClusteringConflictError, UnsupportedError
 from phantombase.timeline.format.log_deletes import Deletes
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.instants.timeline import Timeline
@@ -97,15 +97,15 @@ class WriteWork:
         return replace(merged, base_instant=last.base_instant)
 
     def refuse_unchangeable(self, group: FileGroup) -> None:
-        """ConflictError: a clustering of it is pending, as in Hudi. MissingFileError, MalformedError: it has a flaw."""
+        """ClusteringConflictError: a clustering of it is pending. MissingFileError, MalformedError: it has a flaw."""
         for slice_ in group.slices:
             slice_.check_whole(self.table.storage.base_path)
         if group.key in self.clustering:
-            raise ConflictError(
+            raise ClusteringConflictError(
                 "a pending clustering holds a file group this write would change",
                 path="/".join(group.key),
                 instant=self.instant,
-                todo="Wait until the clustering has finished, or cancel it, then write again.",
+                todo="Wait until the clustering has finished (clustering_wait_s=), or cancel it, then write again.",
             )
 
     def fold(self) -> LogFold:

@@ -10,10 +10,11 @@ from functools import partial
 from itertools import chain
 
 from phantombase.compactor_daemon.clustering.complete import cancel_dead_clusterings
+from phantombase.compactor_daemon.clustering.pending import is_at_work, is_of_hudi, pending_clusterings
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.clocks import Stopwatch, doubling_pauses
-from phantombase.timeline.errors import ConflictError, PressureError
+from phantombase.timeline.errors import ClusteringConflictError, ConflictError, PressureError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat
 from phantombase.timeline.format.layout import Slicing
@@ -90,7 +91,8 @@ def write(table: Table, engine: Engine, what: Write, first: Pieces | None = None
     """Writes the engine's input as one delta commit or replacecommit. `first`: the input as `first_rows` prepared it,
     for the first try. UsageError, UnsupportedError: refused before any change. ConflictError: another process changed
     the same file groups concurrently, and `retries` are used up. PressureError: a file group is full (see
-    `back_pressure`). After each of these errors the table reads as before."""
+    `back_pressure`). ClusteringConflictError: see `clustering_wait_s`. After each of these errors the table reads as
+    before."""
     table, lock = _checked(table, engine, what)
     return _retried(table, _Job(lock=lock, engine=engine, write=what), first)
 
@@ -142,21 +144,53 @@ def _checked(table: Table, engine: Engine, what: Write) -> tuple[Table, TableLoc
 
 def _retried(table: Table, job: _Job, first: Pieces | None) -> Written:
     left, pauses = job.options.retries, retry_pauses()
-    capacity = _capacity(table, job)
+    capacity, clusterings = _capacity(table, job), _ClusteringWait(table, job.options.clustering_wait_s)
     while True:
         given, first = first, None
         try:
             with job.engine.described(shown(job.write, table.storage)):
                 done = _attempt(table.reload(), job, capacity, given)
-            return replace(done, waited_s=capacity.waited_s, after=_finish(table, job))
+            waited_s = capacity.waited_s + clusterings.waited_s
+            return replace(done, waited_s=waited_s, after=_finish(table, job))
         except PressureError:
             capacity.wait()
         except ConflictError as error:
+            if isinstance(error, ClusteringConflictError) and clusterings.wait(error):
+                continue
             if not left:
                 raise
             _log.info("write_again", retries_left=left, error=str(error))
             left -= 1
             time.sleep(next(pauses))
+
+
+class _ClusteringWait:
+    """The waits of one write for clusterings of the file groups that it changes: at most `limit_s` seconds from the
+    first conflict on, later tries included."""
+
+    def __init__(self, table: Table, limit_s: float) -> None:
+        self.waited_s = 0.0
+        self._table, self._limit_s = table, limit_s
+        self._begun: Stopwatch | None = None
+
+    def wait(self, error: ConflictError) -> bool:
+        """Waits until the clusterings that are pending now have ended; the next try cancels those of dead processes.
+        False: the time is up."""
+        self._begun = self._begun or Stopwatch()
+        if self._begun.seconds() >= self._limit_s:
+            return False
+        _log.info("write_waits_for_clustering", table=self._table.storage.base_path, error=str(error))
+        waiting, here = self._pending(), Stopwatch()
+        while waiting and self._begun.seconds() < self._limit_s:
+            time.sleep(_PAUSE_S)
+            waiting &= self._pending()
+        self.waited_s += here.seconds()
+        return True
+
+    def _pending(self) -> set[str]:
+        now = self._table.reload()
+        pending = pending_clusterings(now, now.load_timeline())
+        return {one.time for one in pending if is_at_work(now, one) or is_of_hudi(now, one)}
 
 
 def shown(what: Write, storage: Storage) -> str:

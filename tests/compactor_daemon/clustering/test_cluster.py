@@ -26,9 +26,11 @@ from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.timeline.audit.audit import Verdict
 from phantombase.timeline.audit.clusterings import audit_clustering
+from phantombase.timeline.clocks import Stopwatch
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import (
     BarrierError,
+    ClusteringConflictError,
     ConflictError,
     LockError,
     PhantombaseError,
@@ -76,6 +78,8 @@ from tests.support.places import SEED
 from tests.support.selection import ALL, deep
 from tests.support.written_tables import check_nothing_left, impatient, read_rows, seed_note, written_table
 
+AT_ONCE = replace(WRITES, clustering_wait_s=0)
+UPSERT = Write(operation=Operation.UPSERT, options=WRITES)
 VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
 
 
@@ -252,7 +256,7 @@ def test_writers_respect_a_plan(version: int, tmp_path: Path) -> None:
     rows = small_files(path, version)
     request(path)
     with pytest.raises(ConflictError, match="clustering"):
-        upsert(path, one_row("k1", 100))
+        upsert(path, one_row("k1", 100), AT_ONCE)
     upsert(path, one_row("new", 100))
     assert schedule_compaction(open_table(path), LOCK, PLAN_NOW).instant is None
     rows["new"] = (100, 100.0)
@@ -264,6 +268,48 @@ def test_writers_respect_a_plan(version: int, tmp_path: Path) -> None:
     assert read_rows(path) == rows
     upsert(path, one_row("k1", 100))
     assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+
+
+@one_of("version", 9, 6, 8)
+@pytest.mark.parametrize("how", ["completes", "dies"])
+def test_an_update_waits_for_a_clustering(
+    version: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row is written to the new file group, or, if the process dies, to the old one."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    request(path)
+    slept = list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            forget_heartbeats(path)
+            if how == "completes":
+                assert [one.files for one in cluster(path).finished] == [4]
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    done = write(open_table(path), LocalEngine(one_row("k1", 100), slots=1), UPSERT)
+    assert done.waited_s > 0
+    assert (len(slept), len(living(path))) == (3, 1 if how == "completes" else 4)
+    assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+    check_nothing_left(path)
+
+
+def test_an_update_waits_for_a_clustering_no_longer_than_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first conflict on, also if one clustering follows another; nothing of the write is left."""
+    path = tmp_path / "trips"
+    rows = small_files(path, 9)
+    request(path)
+    now = [1000.0]
+    monkeypatch.setattr(Stopwatch, "seconds", lambda self: now[0] - 1000.0)
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.append(now.pop() + 200.0))
+    with pytest.raises(ClusteringConflictError, match="clustering_wait_s"):
+        upsert(path, one_row("k1", 100))
+    assert now == [1600.0]
+    assert read_rows(path) == rows
 
 
 @one_of("version", 6, 9, 8)
@@ -516,8 +562,9 @@ def test_an_overwrite_under_a_plan(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
     request(path)
-    with pytest.raises(ConflictError):
-        overwrite(path, one_row("only", 7))
+    how = Write(operation=Operation.INSERT_OVERWRITE, options=AT_ONCE)
+    with pytest.raises(ClusteringConflictError):
+        write(open_table(path), LocalEngine(one_row("only", 7), slots=1), how)
     assert read_rows(path) == rows
 
 

@@ -286,7 +286,8 @@ def make_clustered(
     storage: Storage, recipe: OutputFileSpec, names: Sequence[BaseFileName], inputs: tuple[FileSlice, ...]
 ) -> Made:
     """Stands for `made.make`."""
-    found = [row for one in inputs if one.base is not None for row in base_rows(storage.read(one.base.path))]
+    merged = (slice_rows(storage, one, recipe.rules.visibility) for one in inputs)
+    found = [row for base, logs, _ in merged for row in (*base, *logs)]
     staged, data = f"{staged_folder(recipe.instant)}/{uuid.uuid4().hex}.parquet", base_bytes(found)
     storage.put_if_absent(staged, data)
     partition = inputs[0].partition

@@ -250,7 +250,7 @@ def test_a_clustered_file_group_is_not_replaced(
     else:
         _beside(monkeypatch, lambda: _request_clustering(tmp_path / "t", version))
     with pytest.raises(ConflictError, match="clustering"):
-        trips(version, ("k5", "mon", 5.0)).insert_overwrite(path)
+        trips(version, ("k5", "mon", 5.0)).option(clustering_wait_s=0).insert_overwrite(path)
     trips(version, ("k5", "tue", 5.0)).insert_overwrite(path)
     assert read(tmp_path / "t") == sorted([("k1", "mon", 2.0), FIRST[1], FIRST[3], ("k5", "tue", 5.0)])
 

@@ -337,7 +337,7 @@ def test_a_clustering_requested_meanwhile_conflicts(
 
     monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", placed_under_a_clustering)
     with pytest.raises(ConflictError, match="clustering of file group"):
-        trips(rows((0, 2, 2.0)), version, 1).upsert(str(path))
+        trips(rows((0, 2, 2.0)), version, 1).option(clustering_wait_s=0).upsert(str(path))
     assert read(path) == {"k0000": 1.0}
 
 
