@@ -271,6 +271,7 @@ def write_base_file(
             footer.add(table.column(key_column))
         writer = writer or opened(table)
         writer.write(table, row_group_size=output.row_group_rows)
+        del table  # else it is there until the next one is complete
     writer = writer or opened(schema.empty_table())
     writer.add_key_value_metadata(footer.key_values())
     writer.close()
@@ -295,8 +296,10 @@ def _in_row_groups(
     for batch in batches:
         while count + batch.num_rows >= rows or (held and size + batch.nbytes > bytes_):
             head = batch.slice(0, rows - count if count + batch.num_rows >= rows else 0)
-            yield _renamed(pa.Table.from_batches([*held, head]), schema, name)
+            table = _renamed(pa.Table.from_batches([*held, head]), schema, name)
             batch, held, count, size = batch.slice(head.num_rows), [], 0, 0
+            yield table
+            del table
         if batch.num_rows:
             held.append(batch)
             count += batch.num_rows
