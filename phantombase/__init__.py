@@ -58,6 +58,9 @@ if TYPE_CHECKING:
     from .timeline.read.table_read import Query as Query
     from .timeline.read.table_read import ReadOptions as ReadOptions
     from .timeline.table.table import Table as Table
+    from .writer_hooks.erase.api import erase as erase
+    from .writer_hooks.erase.erase import Erased as Erased
+    from .writer_hooks.erase.erase import EraseOptions as EraseOptions
     from .writer_hooks.write.write import Written as Written
     from .writer_hooks.write.writer import Writer as Writer
     from .writer_hooks.write.writer import writer as writer
@@ -94,6 +97,9 @@ _HOMES = {
     "Rows": "timeline.read.export",
     "ReadOptions": "timeline.read.table_read",
     "Table": "timeline.table.table",
+    "Erased": "writer_hooks.erase.erase",
+    "EraseOptions": "writer_hooks.erase.erase",
+    "erase": "writer_hooks.erase.api",
     "Written": "writer_hooks.write.write",
     "Writer": "writer_hooks.write.writer",
     "writer": "writer_hooks.write.writer",

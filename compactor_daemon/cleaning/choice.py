@@ -133,7 +133,10 @@ class CleanCutoff:
     why: str
 
 
-def choose(view: TableView, facts: CleanFacts, options: CleanOptions) -> CleanChoice:
+def choose(
+    view: TableView, facts: CleanFacts, options: CleanOptions, only: Collection[GroupKey] | None = None
+) -> CleanChoice:
+    """`only`: nothing of other file groups is removed; None: of any."""
     timeline = view.timeline
     by_versions = options.policy is Policy.VERSIONS
     cutoffs = [b for b in _cutoffs(timeline, facts, options) if b is not None]
@@ -144,6 +147,8 @@ def choose(view: TableView, facts: CleanFacts, options: CleanOptions) -> CleanCh
     kept: dict[str, int] = {}
     gone: list[Gone] = []
     for group in view.groups:
+        if only is not None and group.key not in only:
+            continue
         replaced = view.facts.replaced.get(group.key)
         if replaced is not None:
             some, why = (group.slices if retained is None or replaced < retained else ()), "replaced"

@@ -36,7 +36,7 @@ from phantombase.timeline.table.in_progress import rollback_in_progress
 from phantombase.timeline.table.table import Table, put_requested
 from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.terminal.text_table import human_bytes, plural
-from phantombase.timeline.view.view import TableView
+from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..attempt.needed_records import tidy
 from ..service_run import ServiceAnswer, ServiceMeans
@@ -141,13 +141,20 @@ def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan) -> fro
     return frozenset(gone)
 
 
-def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run: bool = False) -> CleanResult:
-    """Removes the files that `options` allow. `dry_run`: changes nothing, and takes no lock. Errors: LockError,
-    ConflictError (a pending clean names files that are in use), StorageError, MalformedError, UnsupportedError (the
-    metadata table cannot be kept). Whatever happens, the next run continues."""
+def clean_table(
+    table: Table,
+    options: CleanOptions,
+    lock: TableLock,
+    *,
+    only: Collection[GroupKey] | None = None,
+    dry_run: bool = False,
+) -> CleanResult:
+    """Removes the files that `options` allow. `only`: of these file groups; None: of all. `dry_run`: changes nothing,
+    and takes no lock. Errors: LockError, ConflictError (a pending clean names files that are in use), StorageError,
+    MalformedError, UnsupportedError (the metadata table cannot be kept). Whatever happens, the next run continues."""
     if dry_run:
         seen = table.reload()
-        return would_clean(seen, load_whole(seen), options)
+        return would_clean(seen, load_whole(seen), options, only)
     check_keepable(table.reload(), moves_rows=False)
     tidy(table, lock)
     finished = finish_pending(table, lock)
@@ -160,7 +167,7 @@ def clean_table(table: Table, options: CleanOptions, lock: TableLock, *, dry_run
         fresh = replace(seen, storage=without_snapshot(seen.storage))
         known = {pin.path for pin in all_pins(fresh.storage)}
         view = load_whole(seen)
-        choice = choice_of(seen, view, options, dry_run=False)
+        choice = choice_of(seen, view, options, dry_run=False, only=only)
         if not choice.gone:
             return result_of(None, choice, finished)
         plan = _plan(view, choice, options, retained_since(seen, view.timeline))

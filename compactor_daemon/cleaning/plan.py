@@ -22,7 +22,7 @@ from phantombase.timeline.table.exclusive import refuse_in_progress
 from phantombase.timeline.table.in_progress import clustered_file_groups
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.table.torn import removable
-from phantombase.timeline.view.view import TableView
+from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..attempt.needed_records import unfinished_compactions
 from ..undo.savepoint import savepoints, state_files
@@ -94,15 +94,17 @@ class CleanResult:
     finished: tuple[Finished, ...] = ()
 
 
-def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanResult:
-    """What `clean_table` would do, or its error; nothing is changed. `view`: of `load_whole`."""
+def would_clean(
+    table: Table, view: TableView, options: CleanOptions, only: Collection[GroupKey] | None = None
+) -> CleanResult:
+    """What `clean_table` would do, or its error; nothing is changed. `view`: of `load_whole`. `only`: see `choose`."""
     from phantombase.timeline.metadata_table.update import check_keepable  # late: it takes pyarrow
 
     check_keepable(table, moves_rows=False)
     refuse_in_progress(table, view.timeline)
     finishing = to_finish(table)
     gone = {join(part, name) for plan in finishing.values() for part, names in plan.files.items() for name in names}
-    choice = choice_of(table, without(view, gone) if gone else view, options, dry_run=True)
+    choice = choice_of(table, without(view, gone) if gone else view, options, dry_run=True, only=only)
     if choice.gone:
         table.times.check_zone(view.timeline)
         for clean in cleans(view.timeline):
@@ -112,11 +114,13 @@ def would_clean(table: Table, view: TableView, options: CleanOptions) -> CleanRe
     return result_of(None, choice, finished)
 
 
-def choice_of(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> CleanChoice:
-    """`table`, `view`: of a section, or after `refuse_in_progress`."""
+def choice_of(
+    table: Table, view: TableView, options: CleanOptions, *, dry_run: bool, only: Collection[GroupKey] | None = None
+) -> CleanChoice:
+    """`table`, `view`: of a section, or after `refuse_in_progress`. `only`: see `choose`."""
     if (newest := view.timeline.completed_writes.get(view.timeline.latest_completed)) is not None:
         table.commit_metadata(newest)  # one that cannot be read is an error: only its rollback ends that
-    return choose(view, gather_facts(table, view, options, dry_run=dry_run), options)
+    return choose(view, gather_facts(table, view, options, dry_run=dry_run), options, only)
 
 
 def result_of(instant: str | None, choice: CleanChoice, finished: tuple[Finished, ...]) -> CleanResult:

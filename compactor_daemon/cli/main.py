@@ -9,27 +9,32 @@ from pathlib import Path
 from phantombase.timeline.terminal.boundary import run, without_pandas
 from phantombase.timeline.terminal.command_line import lazy_app, lazy_commands
 
+_WRITERS = "phantombase.writer_hooks.erase"
+"""A command that writes lies above this package: it is named here, and loaded when it is called."""
 _SERVICES = ("clean", "archive", "cluster", "metadata", "orphans")
-COMMANDS = lazy_commands(
-    "phantombase.compactor_daemon.cli",
-    {
-        "Compactions": (
-            "compact.compact",
-            "schedule.schedule",
-            "run.run_command",
-            "schedule.unschedule_command",
-            "undo.release",
-        ),
-        "Inspection": ("status.status", "status.claims", "config.config_app", "compact.demo"),
-        "Table services": tuple(f"table_services.{name}_command" for name in _SERVICES),
-        "Savepoints and undo": (
-            "undo.savepoint_app",
-            "undo.rollback_command",
-            "undo.restore_command",
-            "undo.repair_command",
-        ),
-    },
-)
+COMMANDS = {
+    **lazy_commands(
+        "phantombase.compactor_daemon.cli",
+        {
+            "Compactions": (
+                "compact.compact",
+                "schedule.schedule",
+                "run.run_command",
+                "schedule.unschedule_command",
+                "undo.release",
+            ),
+            "Inspection": ("status.status", "status.claims", "config.config_app", "compact.demo"),
+            "Table services": tuple(f"table_services.{name}_command" for name in _SERVICES),
+            "Savepoints and undo": (
+                "undo.savepoint_app",
+                "undo.rollback_command",
+                "undo.restore_command",
+                "undo.repair_command",
+            ),
+        },
+    ),
+    **lazy_commands(_WRITERS, {"Table services": ("command.erase_command",)}),
+}
 
 app = lazy_app(
     COMMANDS,

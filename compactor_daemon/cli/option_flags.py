@@ -12,7 +12,9 @@ import typer
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.table_lock import STORAGE, ProcessLock, TableLock, parse_lock, table_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, check_usable
 from phantombase.timeline.storage.open_storage import full_path
@@ -24,6 +26,7 @@ from ..hudi_names import contradiction
 from ..options import AttemptOptions, ExecuteOptions
 from ..services.hudi_conf import KINDS, command_conf, conf_fields
 
+_log = get_logger()
 OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()
 """The defaults, from the dataclasses that define the options."""
 TablePath = Annotated[
@@ -108,6 +111,14 @@ def typed_names(ctx: typer.Context, names: Iterable[str]) -> tuple[str, ...]:
 def typed_options(ctx: typer.Context, names: Iterable[str]) -> tuple[str, ...]:
     """`typed_names` as options."""
     return tuple(f"--{name.replace('_', '-')}" for name in typed_names(ctx, names))
+
+
+def name_idle(options: TriggerOptions, *, counts_commits: bool = False) -> None:
+    """Warns of options that this request does not use. `counts_commits`: archiving counts delta commits, too."""
+    idle = [name for name in options.idle if name != "max_delta_commits" or not counts_commits]
+    if idle:
+        names = " ".join(name.removesuffix("_s").replace("_", "-") for name in idle)
+        _log.warning("options_without_effect", of=names)
 
 
 def merge_options(names: Mapping[str, str], *sources: Mapping[str, Any]) -> dict[str, Any]:

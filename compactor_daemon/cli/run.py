@@ -45,8 +45,16 @@ from ..service_run import ServiceMeans
 from ..services.hudi_conf import conf_names
 from ..services.options import Service, ServiceOptions, parse_services
 from .fleet_flags import CatalogFlags, ZooKeeperFlags
-from .option_flags import Lock, StorageOption, check_reachable, check_writers_known, offers, typed_names, typed_options
-from .schedule import name_idle
+from .option_flags import (
+    Lock,
+    StorageOption,
+    check_reachable,
+    check_writers_known,
+    name_idle,
+    offers,
+    typed_names,
+    typed_options,
+)
 
 _KILLED = 128
 _log = get_logger()

@@ -10,8 +10,6 @@ import typer
 from rich.console import RenderableType
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.operation import HAS_LOGS
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
@@ -25,9 +23,7 @@ from phantombase.timeline.terminal.text_table import Column, first_rows, human_b
 from ..fleet.zookeeper_claims import ring
 from ..undo.unschedule import unschedule
 from .fleet_flags import Fleet
-from .option_flags import TableChange, offers
-
-_log = get_logger()
+from .option_flags import TableChange, name_idle, offers
 
 
 @offers
@@ -67,14 +63,6 @@ def schedule(
         for one in done.requested:
             ring(table, one.instant, fleet)
     return CommandResult(_data(at.table, done, at.dry_run), _render, failed=bool(unmergeable(done)))
-
-
-def name_idle(options: TriggerOptions, *, counts_commits: bool = False) -> None:
-    """Warns of options that this request does not use. `counts_commits`: archiving counts delta commits, too."""
-    idle = [name for name in options.idle if name != "max_delta_commits" or not counts_commits]
-    if idle:
-        names = " ".join(name.removesuffix("_s").replace("_", "-") for name in idle)
-        _log.warning("options_without_effect", of=names)
 
 
 def unmergeable(done: Scheduled | None) -> list[dict[str, Any]]:

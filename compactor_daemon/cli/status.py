@@ -46,8 +46,7 @@ from ..status.pending import Claimed, StatusOptions
 from ..status.status import TableStatus, catalog_rows, claim_rows, outlook, table_status, work_rows
 from . import render_status as status_render
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
-from .option_flags import ATTEMPT, CLOCK, StorageOption, offers, typed_options
-from .schedule import name_idle
+from .option_flags import ATTEMPT, CLOCK, StorageOption, name_idle, offers, typed_options
 
 
 def catalog_report(

@@ -180,17 +180,11 @@ def test_no_command_lets_its_parser_read_numbers() -> None:
     assert not read
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("7", 7), ("-7", -7), ("+7", 7), ("007", 7), (str(2**63 - 1), 2**63 - 1), (str(-(2**63)), -(2**63))],
-)
-def test_whole_numbers(text: str, number: int) -> None:
-    assert whole_number(text) == number
-
-
-@pytest.mark.parametrize(("text", "number"), [("0.5", 0.5), (".5", 0.5), ("5.", 5.0), ("1e-05", 1e-05), ("-2", -2.0)])
-def test_decimal_numbers(text: str, number: float) -> None:
-    assert decimal_number(text) == number
+def test_numbers() -> None:
+    whole = {"7": 7, "-7": -7, "+7": 7, "007": 7, str(2**63 - 1): 2**63 - 1, str(-(2**63)): -(2**63)}
+    assert {text: whole_number(text) for text in whole} == whole
+    decimal = {"0.5": 0.5, ".5": 0.5, "5.": 5.0, "1e-05": 1e-05, "-2": -2.0}
+    assert {text: decimal_number(text) for text in decimal} == decimal
 
 
 def test_a_size_is_exact() -> None:

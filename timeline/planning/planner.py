@@ -14,7 +14,7 @@ Least recently compacted first means that no file group starves: once compacted,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
@@ -54,7 +54,8 @@ class PartitionGroups:
 class Situation:
     """The planner's input besides the partitions. `now`: the table's clock. `busy`: file groups in pending table
     services other than compactions, with the service. `all_due`: the trigger has fired; else only urgent groups are
-    due. `no_minor`: why no log compaction may be planned, None if one may."""
+    due. `no_minor`: why no log compaction may be planned, None if one may. `only`: the file groups that may be planned,
+    None: all."""
 
     timeline: Timeline
     facts: ViewFacts
@@ -62,6 +63,7 @@ class Situation:
     busy: Mapping[GroupKey, str] = field(default_factory=dict)
     all_due: bool = True
     no_minor: str | None = None
+    only: Collection[GroupKey] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +246,8 @@ class Planner:
             self.leave(group, Rule.UNMERGEABLE, str(last.flaws[0].error()))
         elif not last.logs:
             self.leave(group, Rule.NO_LOGS, "it has no log files")
+        elif self._in.only is not None and group.key not in self._in.only:
+            self.leave(group, Rule.EXCLUDED, "it was not asked for")
         elif (pattern := self._options.excluded_by(group.partition, group.file_id)) is not None:
             self.leave(group, Rule.EXCLUDED, f"by the pattern {pattern}")
         else:

@@ -10,7 +10,7 @@ that are not plain (`view.plain_slices`); of plain ones, nearly all, it keeps on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -131,10 +131,16 @@ class Scheduled:
 
 
 def schedule_compaction(
-    table: Table, lock: TableLock, options: ScheduleOptions = PLAN_NOW, *, dry_run: bool = False
+    table: Table,
+    lock: TableLock,
+    options: ScheduleOptions = PLAN_NOW,
+    *,
+    only: Collection[GroupKey] | None = None,
+    dry_run: bool = False,
 ) -> Scheduled:
     """Plans the file groups that are due, and makes each plan visible atomically. If only a pending write prevents a
-    due plan, writers are asked to wait (see `writer_gate`). `dry_run`: nothing is changed. LockError,
+    due plan, writers are asked to wait (see `writer_gate`). `only`: no other file groups than these are planned; with
+    options that are not incremental. `dry_run`: nothing is changed. LockError,
     UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was changed, and no
     compaction of this table could be executed. File groups that cannot be compacted are left out."""
     with exclusive(table, lock, "schedule a compaction", READ_INSIDE) as held:
@@ -154,6 +160,7 @@ def schedule_compaction(
             busy=busy.groups,
             no_minor=busy.no_minor,
             all_due=asked.everything,
+            only=only,
         )
         planned = _planned(survey, situation, options)
         _warn(table, planned.notes)
@@ -177,7 +184,7 @@ def schedule_compaction(
 
 
 def _planned(survey: Survey, situation: Situation, options: ScheduleOptions) -> Planned:
-    if survey.finds_plain and takes_everything(options, all_due=situation.all_due):
+    if situation.only is None and survey.finds_plain and takes_everything(options, all_due=situation.all_due):
         looks = survey.looks(aside=situation.busy.keys())
         return plan_everything(looks, situation, options, survey.measure, survey.refused)
     return plan_compaction(survey.looks(), situation, options, survey.measure, survey.refused)

@@ -148,39 +148,39 @@ def test_what_is_asked_of_spark() -> None:
     assert chosen_settings(ExecuteOptions()) == {}
 
 
-@pytest.mark.parametrize(
-    ("options", "idle"),
-    [
-        ({"max_executors": 2}, {"max_executors"}),
-        ({"max_executors": 2, "master": "local[4]"}, {"max_executors"}),
-        ({"max_executors": 2, "master": "yarn"}, set()),
-        (
-            {"executor_memory": "1g", "master": "yarn", "driver_memory": "2g", "executor": Executor.LOCAL},
-            {"executor_memory", "master", "driver_memory"},
-        ),
-        ({"driver_memory": "2g"}, set()),  # a large plan starts Spark
-        ({"spark_conf": (("spark.a", "b"),), "executor": Executor.LOCAL}, {"spark_conf"}),
-        ({"spark_conf": (("spark.hadoop.a", "b"),), "executor": Executor.LOCAL}, set()),
-        ({"threads": 99, "executor": Executor.SPARK}, {"threads"}),
-        ({"threads": 99, "master": "local[2]"}, {"threads"}),
-        ({"threads": 99}, set()),
-        ({"driver_memory": "1g", "executor": Executor.LOCAL}, set()),  # the default
-    ],
+IDLE: tuple[tuple[dict[str, Any], set[str]], ...] = (
+    ({"max_executors": 2}, {"max_executors"}),
+    ({"max_executors": 2, "master": "local[4]"}, {"max_executors"}),
+    ({"max_executors": 2, "master": "yarn"}, set()),
+    (
+        {"executor_memory": "1g", "master": "yarn", "driver_memory": "2g", "executor": Executor.LOCAL},
+        {"executor_memory", "master", "driver_memory"},
+    ),
+    ({"driver_memory": "2g"}, set()),  # a large plan starts Spark
+    ({"spark_conf": (("spark.a", "b"),), "executor": Executor.LOCAL}, {"spark_conf"}),
+    ({"spark_conf": (("spark.hadoop.a", "b"),), "executor": Executor.LOCAL}, set()),
+    ({"threads": 99, "executor": Executor.SPARK}, {"threads"}),
+    ({"threads": 99, "master": "local[2]"}, {"threads"}),
+    ({"threads": 99}, set()),
+    ({"driver_memory": "1g", "executor": Executor.LOCAL}, set()),  # the default
 )
-def test_options_that_mean_nothing_with_the_others(options: dict[str, Any], idle: set[str]) -> None:
+
+
+def test_options_that_mean_nothing_with_the_others() -> None:
     """Typed ones are refused by commands; others, which a variable may give for another mode, are one warning."""
-    chosen = ExecuteOptions(**options)
-    assert set(chosen.idle) == idle
-    with capture_logs() as logs, open_runner(replace(chosen, executor=Executor.LOCAL)):
-        pass
-    named = {name.replace("-", "_") for log in logs for name in log["of"].split()}
-    assert named == set(replace(chosen, executor=Executor.LOCAL).idle)
-    for name in options:
-        if name in idle:
-            with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} means nothing here"):
+    for options, idle in IDLE:
+        chosen = ExecuteOptions(**options)
+        assert set(chosen.idle) == idle
+        here = replace(chosen, executor=Executor.LOCAL)
+        with capture_logs() as logs, open_runner(here):
+            pass
+        assert {name.replace("-", "_") for log in logs for name in log["of"].split()} == set(here.idle)
+        for name in options:
+            if name in idle:
+                with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} means nothing here"):
+                    chosen.refuse_idle({name})
+            else:
                 chosen.refuse_idle({name})
-        else:
-            chosen.refuse_idle({name})
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
+from phantombase import erase
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
@@ -229,3 +230,25 @@ def test_hudi_archives_no_replace_commit_whose_files_a_pin_keeps(tmp_path: Path)
     run_java("0.15.0", "archive", path, "hoodie.keep.min.commits=2", "hoodie.keep.max.commits=3", *OPTIONS)
     assert len(open_table(path).load_timeline().completed) < len(commits) + 6
     assert read_table(open_table(path)).num_rows == rows.num_rows
+
+
+@pytest.mark.parametrize("version", [deep(6), deep(8), 9], indirect=True)
+def test_hudi_goes_on_behind_an_erasure(version: int, judge: Judge, tmp_path: Path) -> None:
+    """It reads all other rows, by its metadata table too, and may write an erased key again."""
+    table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options={**EVENT_TIME, **METADATA_TABLE})
+    rows = Rows(seed=12)
+    first = rows(range(20), 1)
+    table.create(first)
+    table.upsert(rows(range(15), 2))
+    table.we_compact(table.we_schedule())
+    table.upsert(rows(range(5), 3))
+    before = table.agree()
+    gone = first.slice(0, 3).select(["id"])
+    done = erase(str(table.path), gone, sole_writer=True)
+    assert done.left == ()
+    assert done.rows == 3
+    after = table.agree()
+    assert_same_rows(after, before.filter(pc.invert(pc.is_in(before["id"], gone["id"].combine_chunks()))))
+    assert not validate(table.open()).differences
+    table.upsert(rows(range(8), 4))
+    assert table.agree().num_rows == before.num_rows

@@ -464,7 +464,7 @@ def test_too_little_said_of_a_new_table(tmp_path: Path) -> None:
 _BY_NAME: dict[str, Any] = {"hoodie.table.name": "trips"}
 
 
-@pytest.mark.parametrize("by_name", [True, False])
+@one_of("by_name", True, False)
 def test_the_advice_for_a_new_table_follows_how_it_was_asked_for(by_name: bool, tmp_path: Path) -> None:
     """Keys by Hudi's names, or by methods; a keyless table only where its writes could be done, and then it is made."""
     path = str(tmp_path / "trips")
@@ -482,25 +482,22 @@ def test_the_advice_for_a_new_table_follows_how_it_was_asked_for(by_name: bool, 
     assert keyless.insert(path).writes == ROW.num_rows
 
 
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"max_delta_seconds": 9}, "max_delta_seconds means nothing here"),
-        ({"strategy": "time-elapsed", "max_delta_commits": 9}, "max_delta_commits means nothing here"),
-        ({"strategy": "always", "gate_s": 9}, "gate_s means nothing here"),
-        ({"compaction_trigger": 9}, "compaction_trigger means nothing here"),
-    ],
+NEVER_USED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("max_delta_seconds", {"max_delta_seconds": 9}),
+    ("max_delta_commits", {"strategy": "time-elapsed", "max_delta_commits": 9}),
+    ("gate_s", {"strategy": "always", "gate_s": 9}),
+    ("compaction_trigger", {"compaction_trigger": 9}),
 )
-def test_options_of_a_request_that_are_never_used_are_refused(options: dict[str, Any], what: str) -> None:
-    for method in (writer().schedule, writer().compact_inline):
-        with pytest.raises(UsageError, match=what):
-            method(**options)
 
 
-@pytest.mark.parametrize("action", ["fail", "go-on"])
-def test_a_wait_of_a_write_that_does_not_wait_is_refused(action: str) -> None:
-    with pytest.raises(UsageError, match="wait_s means nothing here"):
-        writer().back_pressure(action=action, wait_s=9)
+def test_options_of_a_method_that_are_never_used_are_refused() -> None:
+    for name, options in NEVER_USED:
+        for method in (writer().schedule, writer().compact_inline):
+            with pytest.raises(UsageError, match=f"{name} means nothing here"):
+                method(**options)
+    for action in ("fail", "go-on"):
+        with pytest.raises(UsageError, match="wait_s means nothing here"):
+            writer().back_pressure(action=action, wait_s=9)
 
 
 def test_an_unknown_index_is_refused_or_dropped(tmp_path: Path) -> None:

@@ -270,6 +270,8 @@ _CLUSTERING = "compactor_daemon/undo/rollback"
 _REFUSALS = "compactor_daemon/undo/preconditions"
 _UNDO = "compactor_daemon/undo/undo"
 _RESTORING_TESTS = "undo/restore"
+_ERASE = "writer_hooks/erase/erase"
+_ERASE_TESTS = "erase/erase"
 _HASHED = "undo/left_out"
 _TORN = "compactor_daemon/undo/repair"
 _TORN_TESTS = "torn_commit"
@@ -362,6 +364,14 @@ RESTORING: tuple[Mutant, ...] = (
     ("compactor_daemon/clustering/cluster", "    refuse_in_progress(seen, timeline)\n", "", "timeline/table/table"),
     (_RESTORE, "dead | half.keys() | {time for time in timeline.completed_writes if time > target}", "dead", _RESTORING_TESTS),
     (_RESTORE, "        _refuse_gap(seen, timeline, target)\n", "        pass\n", _TORN_TESTS),
+    ("compactor_daemon/cleaning/choice", "        if only is not None and group.key not in only:\n            continue\n", "", _ERASE_TESTS),
+    ("timeline/planning/planner", "self._in.only is not None and group.key not in self._in.only", "False", _ERASE_TESTS),
+    (_ERASE, "if group.key in touched and not is_replaced(group, view.facts)\n", "if False\n", _ERASE_TESTS),
+    (_ERASE, "    _compact(table, [p for key, p in view.facts.pending_plans.items() if key in touched], means, done)\n", "", _ERASE_TESTS),
+    (_ERASE, "    roll_back_dead_writers(table, means.held,", "    str((table, means.held)) or dict(", _ERASE_TESTS),
+    (_ERASE, "    remove_left_behind(seen)\n", "", _ERASE_TESTS),
+    ("writer_hooks/erase/held_files", "        if block.kind is BlockKind.CORRUPT:\n            raise", "        if False:\n            raise", _ERASE_TESTS),
+    ("writer_hooks/erase/held_files", "known.get(path) != entry.size", "path not in known", _ERASE_TESTS),
     (_RESTORE, "            if may_be_written(seen.storage, path, restore, now_ms):", "            if False:", _TORN_TESTS),
     (_RESTORE, "isinstance(plan, Torn) and plan.has_begun)", "isinstance(plan, Torn))", _TORN_TESTS),
     ("compactor_daemon/cleaning/plan", "    refuse_in_progress(table, view.timeline)\n", "", "undo/restore"),

@@ -1,0 +1,1 @@
+"""Erasure: keys leave a table, and each file that held them."""

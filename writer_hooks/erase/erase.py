@@ -1,0 +1,370 @@
+"""Erases keys: their rows are deleted, and the files that held them are compacted, or removed.
+
+Each round does what the search for the keys shows to be left, by the services of the table, one after the other:
+
+    search     every base and log file of the table, also those that no reader needs (`held_files`)
+    roll back  pending writes of dead writers
+    delete     the rows that readers still find, by one delta commit
+    compact    the newest slices of touched file groups that have logs: pending plans that name them, then a new plan. A
+               delete is always a log, so the compaction of its file group writes a base file without the keys
+    clean      all older slices of touched file groups, and touched file groups that were replaced
+
+A round that changes nothing is the last one. What it still finds is refused by name: a savepoint, a pin, a pending
+write or service keeps it. Then the metadata table is compacted and cleaned as far as its own rules allow, and a
+certificate is put into the audit log. A run that dies at any step is continued by the next run of the same keys: no
+step depends on what an earlier run remembers.
+
+    .hoodie/.phantombase/audit/erasures/<time>-<salt>.json       the certificate; it names no key
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from phantombase.compactor_daemon.attempt.finish import remove_abandoned
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
+from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.execution.run_compactions import run_compactions
+from phantombase.compactor_daemon.leftovers import remove_left_behind
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
+from phantombase.compactor_daemon.undo.savepoint import savepoints
+from phantombase.timeline.audit.ledgers import AUDIT_LOG
+from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.codec.columns import flat
+from phantombase.timeline.errors import BarrierError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.instants.reserved_times import STAGED_DATA
+from phantombase.timeline.locks.table_lock import TableLock, table_lock
+from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.merge.table_rules import slice_rules
+from phantombase.timeline.metadata_table.read import read_entries
+from phantombase.timeline.metadata_table.records.partitions import COLUMN_STATS, PARTITION_STATS, RECORD_INDEX
+from phantombase.timeline.option import check_finite, option
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.read.pins import live_pins
+from phantombase.timeline.storage.contract import listed_if_there
+from phantombase.timeline.storage.folders import METADATA_FOLDER, RECORDS, TEMPORARY, WRITES, join
+from phantombase.timeline.table.in_progress import refuse_left_to_hudi
+from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.view.view import GroupKey, TableView, is_replaced, latest_slice
+
+from ..engine.engine import LocalEngine
+from ..engine.row_blobs import ROWS
+from ..files.stored_keys import KEY_FIELD, slice_keys
+from ..options import Operation, Write, WriteOptions
+from ..write.write import write
+from .held_files import HeldFile, Searched, search
+from .key_list import KeyList
+
+CERTIFICATES = f"{AUDIT_LOG}/erasures"
+_ROUNDS = 5
+_SLOTS = 2
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EraseOptions:
+    """`floor_s`: see `CleanOptions`; files that a query may need which began that long ago stay, and are refused."""
+
+    floor_s: float = option(
+        0.0,
+        "seconds; files that a query needs which began up to this long ago stay, and are named",
+        flag="floor",
+        least=0,
+    )
+
+    def __post_init__(self) -> None:
+        check_finite(self, {"floor_s": 0})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A file that still holds keys: how many entries, and what keeps it."""
+
+    path: str
+    keys: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erased:
+    """`keys`: how many were asked for; `rows`: how many rows of them were deleted, or would be. `deleted`, `compacted`,
+    `cleaned`: the instants. `touched`: file groups that held keys. `checked`: the data files that were read at the end
+    and hold none. `left`: what was refused; in a dry run every file that holds keys. `metadata`: what the metadata
+    table keeps, and until when; empty: nothing. `certificate`: its path; `salt`, `sha256`: see `KeyList.digest`."""
+
+    keys: int
+    rows: int = 0
+    deleted: tuple[str, ...] = ()
+    compacted: tuple[str, ...] = ()
+    cleaned: tuple[str, ...] = ()
+    touched: tuple[str, ...] = ()
+    checked: tuple[str, ...] = ()
+    left: tuple[Left, ...] = ()
+    metadata: str = ""
+    certificate: str | None = None
+    salt: str = ""
+    sha256: str = ""
+
+
+@dataclass
+class _Done:
+    """What the rounds have done so far."""
+
+    rows: int = 0
+    deleted: list[str] = field(default_factory=list)
+    compacted: list[str] = field(default_factory=list)
+    cleaned: list[str] = field(default_factory=list)
+    touched: set[GroupKey] = field(default_factory=set)
+
+    @property
+    def steps(self) -> tuple[int, int, int]:
+        return len(self.deleted), len(self.compacted), len(self.cleaned)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Means:
+    """What all steps share. `lock`: of the table, named as `--lock` names it; None: no other process writes."""
+
+    keys: KeyList
+    lock: str | None
+    held: TableLock
+    options: WriteOptions
+    erase: EraseOptions
+    execute: ExecuteOptions
+    attempt: AttemptOptions
+
+
+def erase_keys(
+    table: Table,
+    keys: KeyList,
+    *,
+    lock: str | None,
+    options: WriteOptions | None = None,
+    erase: EraseOptions | None = None,
+    execute: ExecuteOptions | None = None,
+    attempt: AttemptOptions | None = None,
+    dry_run: bool = False,
+) -> Erased:
+    """Erases keys, see the module. `lock`: that all writers share; None: no other process writes. `options`: of the
+    table's writes, such as its buckets. `dry_run`: changes nothing. UnsupportedError: a table with change data capture
+    or consistent-hashing buckets, or that phantombase does not write. Errors of the steps: the next run continues."""
+    refuse_left_to_hudi(table, "erasing keys of")
+    table.config.check_changeable()
+    means = _Means(
+        keys=keys,
+        lock=lock,
+        held=table_lock(table.storage, lock, sole_writer=lock is None),
+        options=replace(options or WriteOptions(), lock=lock, clock=table.clock),
+        erase=erase or EraseOptions(),
+        execute=execute or ExecuteOptions(),
+        attempt=attempt or AttemptOptions(),
+    )
+    done, seen = _Done(), table.reload()
+    found = search(seen, _rules(seen), keys, {})
+    if dry_run:
+        held = {one.group for one in found.held}
+        rows = sum(batch.num_rows for batch in _living(seen, _view(seen), held, keys))
+        return Erased(
+            keys=len(keys), rows=rows, touched=_names(held), checked=tuple(found.free), left=_left(seen, found.held)
+        )
+    for _ in range(_ROUNDS):
+        if not found.held:
+            break
+        before = done.steps, found.held
+        _round(seen, found, means, done)
+        seen = seen.reload()
+        found = search(seen, _rules(seen), keys, found.free)
+        if (done.steps, found.held) == before:
+            break
+    remove_left_behind(seen)
+    remove_abandoned(seen.storage)
+    metadata = _clean_metadata(seen, means)
+    return _certified(seen, found, means, done, metadata)
+
+
+def _round(table: Table, found: Searched, means: _Means, done: _Done) -> None:
+    touched = {one.group for one in found.held}
+    done.touched |= touched
+    what = Write(operation=Operation.DELETE, options=means.options)
+    roll_back_dead_writers(table, means.held, lazy=what.rolls_back_lazily, expiry_s=means.options.heartbeat_expiry_s)
+    table = table.reload()
+    rows = list(_living(table, _view(table), touched, means.keys))
+    if rows:
+        made = write(table, LocalEngine(pa.concat_tables(rows), slots=_SLOTS), what)
+        done.rows += sum(batch.num_rows for batch in rows)
+        done.deleted.append(made.instant)
+    table = table.reload()
+    view = _view(table)
+    _compact(table, [p for key, p in view.facts.pending_plans.items() if key in touched], means, done)
+    view = _view(table := table.reload())
+    paths = {one.path for one in found.held}
+    with_logs = {
+        slice_.key
+        for group in view.groups
+        if group.key in touched and not is_replaced(group, view.facts)
+        if (slice_ := latest_slice(group)) is not None and slice_.logs
+        if done.deleted or any(file.path in paths for file in slice_.files)
+    }
+    if with_logs:
+        planned = schedule_compaction(table, means.held, replace(PLAN_NOW, incremental=False), only=with_logs)
+        _compact(table, [one.instant for one in planned.requested], means, done)
+    options = CleanOptions(policy=Policy.VERSIONS, retain=1, floor_s=means.erase.floor_s)
+    cleaned = clean_table(table.reload(), options, means.held, only=touched)
+    done.cleaned += [one.instant for one in cleaned.finished]
+    done.cleaned += [cleaned.instant] if cleaned.instant is not None else []
+
+
+def _compact(table: Table, instants: Collection[str], means: _Means, done: _Done) -> None:
+    for instant in sorted(set(instants)):
+        with suppress(BarrierError):  # a live writer began before the plan: it is named at the end
+            ran = run_compactions(
+                table,
+                instant=instant,
+                lock=means.lock,
+                sole_writer=means.lock is None,
+                output=means.options.output,
+                execute=means.execute,
+                attempt=means.attempt,
+                clock=table.clock,
+            )
+            done.compacted += [one.instant for one in ran.done]
+
+
+def _rules(table: Table) -> SliceRules:
+    timeline = table.load_timeline()
+    return slice_rules(table, timeline, table.newest_schema(timeline))
+
+
+def _view(table: Table) -> TableView:
+    return from_one_snapshot(lambda: table.reload().load_view())
+
+
+def _living(table: Table, view: TableView, touched: Collection[GroupKey], keys: KeyList) -> Iterator[pa.Table]:
+    """The key and partition columns of the rows of these keys that a snapshot reader finds."""
+    rules, config = _rules(table), table.config
+    named = (*config.record_key_fields, *config.partition_fields)
+    columns = tuple(dict.fromkeys(n if n in rules.schema.names else n.partition(".")[0] for n in named))
+    for group in view.groups:
+        slice_, lookup = latest_slice(group), keys.of_partition(group.partition)
+        if group.key not in touched or slice_ is None or lookup is None or is_replaced(group, view.facts):
+            continue
+        for rows in slice_keys(table.storage, slice_, rules, columns):
+            asked = np.flatnonzero(lookup.find(flat(rows.column(KEY_FIELD.name))) >= 0)
+            if len(asked):
+                yield rows.take(pa.array(asked)).select(list(columns))
+
+
+def _left(table: Table, held: Collection[HeldFile]) -> tuple[Left, ...]:
+    """What keeps each file, as far as the table shows it; and staged files, which no search reads."""
+    timeline = table.load_timeline()
+    saved: dict[str, str] = {}
+    for kept in savepoints(table, timeline):
+        for partition, names in kept.savepoint.files.items():
+            saved |= {join(partition, name): f"savepoint {kept.instant} keeps it" for name in names}
+    pending = {time: f"{one.action} {time} is pending" for time, one in timeline.pending_writes.items()}
+    general = [f"pin {pin.name} holds the state at {pin.holds or 'all times'}" for pin in live_pins(table.storage)]
+    general += [why for time, why in sorted(pending.items())]
+    usual = "; ".join(general) or "readers of the newest state, or of older ones, still need it"
+    slices = [slice_ for group in _view(table).groups for slice_ in group.slices]
+    known = {file.path for slice_ in slices for file in slice_.files}
+    for slice_ in slices:  # a slice stays or goes as a whole
+        if (kept_by := next((saved[file.path] for file in slice_.files if file.path in saved), None)) is not None:
+            saved |= dict.fromkeys((file.path for file in slice_.files), kept_by)
+
+    def why(one: HeldFile) -> str:
+        if one.why or one.path in saved or one.instant in pending:
+            return one.why or saved.get(one.path) or pending[one.instant]
+        return usual if one.path in known else "no record names it: `compactor-daemon orphans --remove` may remove it"
+
+    found = [Left(path=one.path, keys=one.keys, why=why(one)) for one in held]
+    below = (join(RECORDS, path) for path, _ in table.storage.list_below(RECORDS))
+    staged = sorted(
+        path for path in below if (path.startswith(_WITH_ROWS) or path.endswith(STAGED_DATA)) and not _is_probe(path)
+    )
+    return (*found, *(Left(path=path, keys=0, why=_STAGED) for path in staged))
+
+
+def _is_probe(path: str) -> bool:
+    """Whether it is a test file of the storage's promises or clock."""
+    return path.startswith((f"{TEMPORARY}/probe-", f"{TEMPORARY}/clock-"))
+
+
+_WITH_ROWS = tuple(f"{folder}/" for folder in (WRITES, ROWS, TEMPORARY))
+_STAGED = "an unfinished write or compaction has staged it, and it was not read"
+
+
+_OF_KEYS = (RECORD_INDEX, COLUMN_STATS, PARTITION_STATS)
+"""The partitions of the metadata table with keys: whole ones, and the least and greatest values of key columns."""
+
+
+def _clean_metadata(table: Table, means: _Means) -> str:
+    """Compacts and cleans the metadata table as far as its rules allow; what its files still may hold."""
+    built = [name for name in table.config.built_metadata_partitions if name in _OF_KEYS]
+    if not built:
+        return ""
+    serve_metadata(table, MetadataOptions(max_delta_commits=1), means.held)
+    table = table.reload()
+    named = 0
+    if RECORD_INDEX in built:
+        texts = set(means.keys.rows.column("key").to_pylist())
+        named = sum(1 for _ in read_entries(table, RECORD_INDEX, texts))
+    folders = [f"{METADATA_FOLDER}/{name}" for name in built]
+    files = sum(
+        not e.is_folder and not e.name.startswith(".hoodie")
+        for f in folders
+        for e in listed_if_there(table.storage, f) or ()
+    )
+    return (
+        f"{', '.join(built)}: {named} of the keys in its newest state; older slices among its {files} files may hold "
+        "keys, and are removed once it has been compacted twice more and three instants have completed "
+        "(compactor-daemon metadata, or Hudi's writers)"
+    )
+
+
+def _certified(table: Table, found: Searched, means: _Means, done: _Done, metadata: str) -> Erased:
+    """The result, with its certificate in the audit log."""
+    salt = secrets.token_hex(16)
+    made = Erased(
+        keys=len(means.keys),
+        rows=done.rows,
+        deleted=tuple(done.deleted),
+        compacted=tuple(done.compacted),
+        cleaned=tuple(done.cleaned),
+        touched=_names(done.touched),
+        checked=tuple(sorted(found.free)),
+        left=_left(table, found.held),
+        metadata=metadata,
+        salt=salt,
+        sha256=means.keys.digest(salt),
+    )
+    at_ms = clock_ms()
+    path = f"{CERTIFICATES}/{table.times.moment(at_ms)}-{salt[:8]}.json"
+    facts: Mapping[str, Any] = {
+        **asdict(made),
+        "certificate": None,
+        "table": table.storage.base_path,
+        "name": table.config.name,
+        "version": table.config.version,
+        "at_ms": at_ms,
+        "complete": not made.left,
+    }
+    table.storage.put_if_absent(path, json.dumps(facts, sort_keys=True).encode())
+    _log.info("keys_erased", table=table.storage.base_path, keys=made.keys, rows=made.rows, left=len(made.left))
+    return replace(made, certificate=path)
+
+
+def _names(groups: Collection[GroupKey]) -> tuple[str, ...]:
+    return tuple(sorted(join(*group) for group in groups))

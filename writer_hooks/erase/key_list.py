@@ -1,0 +1,152 @@
+"""The keys to erase: read from a file, as the table's rows have them, and hashed for the certificate.
+
+    .csv              columns by name: those of the record key; the partition columns too, or none of them
+    .parquet          the same
+    .json, .jsonl     the same, one object a line
+    any other         each line is a record key, as `_hoodie_record_key` shows it
+
+Without partition columns a key is erased in every partition. Other columns are left out. The encoding of keys and
+folders is that of the table's writers (`schema/key_encoding`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from phantombase.timeline.codec.arrow_schema import arrow_schema, project
+from phantombase.timeline.codec.columns import flat
+from phantombase.timeline.codec.row_hash import KeyLookup
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.table.table import Table
+
+from ..schema.key_encoding import generator_of
+
+_KEY, _PARTITION = "key", "partition"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyList:
+    """Distinct record keys, in `rows` (columns `key` and, if they are erased in some partitions only, `partition`)."""
+
+    rows: pa.Table
+    _lookups: Mapping[str | None, KeyLookup] = field(repr=False)
+
+    @staticmethod
+    def of(keys: pa.Array, partitions: pa.Array | None = None) -> KeyList:
+        """UsageError: no keys."""
+        columns = {_KEY: keys} if partitions is None else {_KEY: keys, _PARTITION: partitions}
+        rows = pa.table(columns).group_by(list(columns)).aggregate([]).combine_chunks()
+        if not rows.num_rows:
+            raise UsageError("there are no keys to erase", found="an empty list")
+        if partitions is None:
+            return KeyList(rows=rows, _lookups={None: KeyLookup(flat(rows.column(_KEY)))})
+        of = rows.column(_PARTITION)
+        each = {one: flat(rows.filter(pc.equal(of, one)).column(_KEY)) for one in pc.unique(of).to_pylist()}
+        return KeyList(rows=rows, _lookups={one: KeyLookup(keys) for one, keys in each.items()})
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def of_partition(self, partition: str) -> KeyLookup | None:
+        """The keys to erase in a partition; None: none."""
+        return self._lookups.get(partition, self._lookups.get(None))
+
+    def digest(self, salt: str) -> str:
+        """SHA-256, in hex digits, of the salt and of the sorted keys, a line each: the partition and a tab, if they are
+        erased there only, and the key. Who has the list can compute it; the keys do not follow from it."""
+        lines = self.rows.column(_KEY)
+        if _PARTITION in self.rows.column_names:
+            lines = pc.binary_join_element_wise(self.rows.column(_PARTITION), lines, "\t")
+        ended = pc.binary_join_element_wise(flat(lines), "", "\n")
+        ordered = ended.take(pc.sort_indices(ended))  # a new array: its bytes begin at 0
+        made = hashlib.sha256(salt.encode())
+        made.update(memoryview(ordered.buffers()[2])[: pc.sum(pc.binary_length(ordered)).as_py()])
+        return made.hexdigest()
+
+
+def read_keys(path: Path, table: Table) -> KeyList:
+    """The keys of a file. UsageError: it cannot be read, or see `keys_of_rows`. UnsupportedError: a keyless table."""
+    config, read = table.config, _READERS.get(path.suffix.lower())
+    _refuse_keyless(table)
+    own = arrow_schema(table.newest_schema(table.load_timeline()).commit_text)
+    named = dict.fromkeys(_top(name, own) for name in (*config.record_key_fields, *config.partition_fields))
+    try:
+        if read is None:
+            lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line]
+            return KeyList.of(pa.array(lines, pa.string()))
+        return keys_of_rows(read(path, project(own, [name for name in named if name in own.names])), table)
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise UsageError("the list of keys cannot be read", path=str(path), found=str(error)) from error
+    except UsageError as error:
+        raise error.at(str(path)) from error
+
+
+def keys_of_rows(rows: pa.Table, table: Table) -> KeyList:
+    """The keys of rows with the key columns, and the partition columns or none of them. UsageError: a column is
+    missing, a row has no key, or there are no rows. UnsupportedError: a keyless table."""
+    config = table.config
+    _refuse_keyless(table)
+    there = [name for name in config.partition_fields if _top(name, rows.schema) in rows.column_names]
+    if there and len(there) < len(config.partition_fields):
+        raise UsageError(
+            "the list of keys has only some of the partition columns",
+            expected=f"{', '.join(config.partition_fields)}, or none of them",
+            found=", ".join(there),
+        )
+    if not rows.num_rows:
+        raise UsageError("there are no keys to erase", found="an empty list")
+    keys = generator_of(table, {})
+    return KeyList.of(keys.keys(rows), keys.partition_paths(rows) if there else None)
+
+
+def _refuse_keyless(table: Table) -> None:
+    if table.config.is_keyless:
+        raise UnsupportedError(
+            "erasing needs key columns, which a keyless table does not have",
+            path=table.storage.base_path,
+            todo="Delete the rows by Hudi's SQL.",
+        )
+
+
+def _top(name: str, schema: pa.Schema) -> str:
+    """The column of a field, which may be inside a record."""
+    return name if name in schema.names else name.partition(".")[0]
+
+
+def _csv(path: Path, wanted: pa.Schema) -> pa.Table:
+    """Columns that the table does not have are read as text, and left out."""
+    options = pa.csv.ConvertOptions(column_types={f.name: f.type for f in wanted}, strings_can_be_null=False)
+    return _only(pa.csv.read_csv(path, convert_options=options), wanted)
+
+
+def _json(path: Path, wanted: pa.Schema) -> pa.Table:
+    options = pa.json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
+    found = pa.json.read_json(path, parse_options=options)
+    # A column of the schema that no object has is null throughout.
+    return found.select([name for name in found.column_names if found.column(name).null_count < found.num_rows])
+
+
+def _parquet(path: Path, wanted: pa.Schema) -> pa.Table:
+    there = pq.read_schema(path).names
+    return _only(pq.read_table(path, columns=[name for name in wanted.names if name in there]), wanted)
+
+
+def _only(found: pa.Table, wanted: pa.Schema) -> pa.Table:
+    names = [name for name in wanted.names if name in found.column_names]
+    return found.select(names).cast(pa.schema([wanted.field(name) for name in names]))
+
+
+_READERS: Mapping[str, Callable[[Path, pa.Schema], pa.Table]] = {
+    ".csv": _csv,
+    ".parquet": _parquet,
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), _json),
+}
