@@ -9,8 +9,10 @@ from enum import Enum
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
+from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
+from phantombase.compactor_daemon.service_run import ServiceMeans
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
@@ -139,7 +141,8 @@ class WriteOptions:
     as Hudi's writers do (`hoodie.metadata.compact.max.delta.commits` turns it on); None: it does not. `compaction`:
     what the write does for compaction after its commit. `clean`: remove the files that no reader needs after the commit
     (`hoodie.clean.automatic`); None: it does not. `archive`: archive old instants after the commit
-    (`hoodie.archive.automatic`); None: it does not. `back_pressure`: how long a file group's log may become; None:
+    (`hoodie.archive.automatic`); None: it does not. `cluster`: cluster small files after the commit
+    (`hoodie.clustering.inline`); None: it does not. `back_pressure`: how long a file group's log may become; None:
     batches of a stream wait, other writes go on. `times`: the format of TIMESTAMP partition values, as far as the table
     does not store it, under Hudi's names (`hoodie.keygen.timebased.*`). `clock`: the zone of the table's instants, and
     how far this process's clock may be off.
@@ -207,6 +210,7 @@ class WriteOptions:
     drop_metadata_table: bool = False
     metadata: MetadataOptions | None = None
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
+    cluster: ClusterOptions | None = None
     clean: CleanOptions | None = None
     archive: ArchiveOptions | None = None
     back_pressure: BackPressure | None = None
@@ -236,7 +240,8 @@ class WriteOptions:
     @property
     def services(self) -> ServiceOptions:
         counted = self.compaction.schedule.max_delta_commits
-        return ServiceOptions.of(counted, **{service.value: getattr(self, service.value) for service in AFTER_A_WRITE})
+        chosen = {service.value: getattr(self, service.value) for service in AFTER_A_WRITE}
+        return ServiceOptions.of(counted, ServiceMeans(output=self.output), **chosen)
 
 
 AFTER_A_WRITE = tuple(service for service in Service if service.value in {one.name for one in fields(WriteOptions)})

@@ -63,7 +63,7 @@ class ClusteringWindow:
 class ClusterChoice:
     """`windows`: what is clustered now; `left`: windows that the bounds leave to the next run. `small`: the number of
     small files; `kept`: the number of file groups that cannot be clustered now, by the reason. `sorted`: the number of
-    files that are sorted already. `partitions`: the number of those chosen."""
+    files that are sorted already. `partitions`: the number of those chosen. `waits`: for what, if it is too early."""
 
     windows: tuple[ClusteringWindow, ...]
     left: int
@@ -71,9 +71,12 @@ class ClusterChoice:
     kept: Mapping[str, int] = field(default_factory=dict)
     sorted: int = 0
     partitions: int = 0
+    waits: str = ""
 
     @property
     def why(self) -> str:
+        if self.waits:
+            return self.waits
         if not self.partitions:
             return "no partition is chosen"
         if self.sorted:

@@ -32,6 +32,7 @@ from phantombase.timeline.errors import (
     UnsupportedError,
 )
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.commit_metadata import CLUSTER
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import ClusterPlan, encode_cluster_plan
 from phantombase.timeline.instants.reserved_times import has_tombstone
@@ -180,6 +181,11 @@ def _choose(table: Table, options: ClusterOptions, copying: Copying) -> tuple[Ti
     """The timeline, and the choice made with it. `table`: reloaded."""
     refuse_left_to_hudi(table, "clustering")
     _refuse_indexes(table)
+    if options.after_commits:
+        timeline = table.load_timeline()
+        if (since := _commits_since(table, timeline)) < options.after_commits:
+            waits = f"{since} of {options.after_commits} commits have completed since the last clustering"
+            return timeline, ClusterChoice(windows=(), left=0, small=0, waits=waits)
     view = from_one_snapshot(lambda: table.load_view())
     timeline = view.timeline
     if options.sort_by:
@@ -202,6 +208,17 @@ def _choose(table: Table, options: ClusterOptions, copying: Copying) -> tuple[Ti
         if options.copy is Copy.FORCE:
             copying.obstacles(choice.windows, schema.arrow)
     return timeline, choice
+
+
+def _commits_since(table: Table, timeline: Timeline) -> int:
+    """The active completed writes and compactions since the last clustering was requested, as Hudi counts them."""
+    clustered = (
+        i.requested_time
+        for i in reversed(timeline.completed)
+        if i.family == "replacecommit" and (m := table.files.recorded(i)) is not None and m.operation_type == CLUSTER
+    )
+    last = next(clustered, "")
+    return sum(i.requested_time > last for i in timeline.completed)
 
 
 def _refuse_indexes(table: Table) -> None:

@@ -91,6 +91,9 @@ class ClusterOptions:
     full: bool = option(
         False, "cluster across larger files too, in partitions with more small files than others, and three at least"
     )
+    after_commits: int = option(
+        0, "only when as many writes and compactions have completed since the last clustering; 0: always", least=0
+    )
     sort_by: tuple[str, ...] = option(
         (), "sort the rows of each group by this column; may be repeated", metavar="COLUMN"
     )

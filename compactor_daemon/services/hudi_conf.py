@@ -83,7 +83,25 @@ ARCHIVE_CONF: Known = {
     "hoodie.keep.max.commits": ("max_instants", whole_number),
 }
 METADATA_CONF: Known = {"hoodie.metadata.compact.max.delta.commits": ("max_delta_commits", whole_number)}
+INLINE_CLUSTERING = ("hoodie.clustering.inline", "hoodie.datasource.clustering.inline.enable")
 _PLAN = "hoodie.clustering.plan.strategy."
+CLUSTER_CONF: Known = {
+    f"{_PLAN}class": ("grouping", word_of(_GROUPINGS)),
+    f"{_PLAN}target.file.max.bytes": ("target_size", whole_number),
+    f"{_PLAN}small.file.limit": ("small_size", whole_number),
+    f"{_PLAN}max.bytes.per.group": ("max_group_bytes", whole_number),
+    f"{_PLAN}max.num.groups": ("max_groups", whole_number),
+    f"{_PLAN}single.group.clustering.enabled": ("single_group", flag),
+    f"{_PLAN}sort.columns": ("sort_by", _listed),
+    "hoodie.layout.optimize.strategy": ("sort_order", word_of(_ORDERS)),
+    "hoodie.clustering.plan.partition.filter.mode": ("partition_filter", word_of(_SELECTIONS)),
+    f"{_PLAN}daybased.lookback.partitions": ("lookback_partitions", whole_number),
+    f"{_PLAN}daybased.skipfromlatest.partitions": ("skip_newest_partitions", whole_number),
+    f"{_PLAN}cluster.begin.partition": ("begin_partition", str),
+    f"{_PLAN}cluster.end.partition": ("end_partition", str),
+    f"{_PLAN}partition.regex.pattern": ("partition_regex", str),
+    f"{_PLAN}partition.selected": ("partitions", _listed),
+}
 _OF_COMMANDS: Mapping[type, Known] = {
     ScheduleOptions: SCHEDULE_CONF,
     OutputOptions: _KNOWN,
@@ -95,28 +113,14 @@ _OF_COMMANDS: Mapping[type, Known] = {
         "hoodie.compact.inline.max.delta.commits": ("compaction_commits", whole_number),
     },
     MetadataOptions: METADATA_CONF,
-    ClusterOptions: {
-        f"{_PLAN}class": ("grouping", word_of(_GROUPINGS)),
-        f"{_PLAN}target.file.max.bytes": ("target_size", whole_number),
-        f"{_PLAN}small.file.limit": ("small_size", whole_number),
-        f"{_PLAN}max.bytes.per.group": ("max_group_bytes", whole_number),
-        f"{_PLAN}max.num.groups": ("max_groups", whole_number),
-        f"{_PLAN}single.group.clustering.enabled": ("single_group", flag),
-        f"{_PLAN}sort.columns": ("sort_by", _listed),
-        "hoodie.layout.optimize.strategy": ("sort_order", word_of(_ORDERS)),
-        "hoodie.clustering.plan.partition.filter.mode": ("partition_filter", word_of(_SELECTIONS)),
-        f"{_PLAN}daybased.lookback.partitions": ("lookback_partitions", whole_number),
-        f"{_PLAN}daybased.skipfromlatest.partitions": ("skip_newest_partitions", whole_number),
-        f"{_PLAN}cluster.begin.partition": ("begin_partition", str),
-        f"{_PLAN}cluster.end.partition": ("end_partition", str),
-        f"{_PLAN}partition.regex.pattern": ("partition_regex", str),
-        f"{_PLAN}partition.selected": ("partitions", _listed),
-    },
+    ClusterOptions: CLUSTER_CONF,
 }
 """Hudi's names for the options of commands, by option dataclass."""
 KINDS = frozenset(_OF_COMMANDS)
 """The option dataclasses with fields that have names of Hudi."""
-_DONE_BY_COMMANDS = frozenset(("hoodie.clean.automatic", "hoodie.archive.automatic"))
+_DONE_BY_COMMANDS = frozenset(
+    ("hoodie.clean.automatic", "hoodie.archive.automatic", "hoodie.clustering.inline.max.commits")
+).union(INLINE_CLUSTERING)
 """They set what runs after a write; a command runs, whatever their values."""
 _LAZY = frozenset(("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes"))
 """Commands roll back only what has no heartbeat, as Hudi does with the value LAZY."""

@@ -136,7 +136,8 @@ def test_a_command_takes_defaults_too() -> None:
     for pair, todo in {
         "hoodie.parquet.compresion.codec=zstd": r"Did you mean hoodie\.parquet\.compression\.codec\?",
         "hoodie.clean.policy=KEEP_LATEST_BY_HOURS": "writes take it",
-        "hoodie.clustering.inline=true": "Leave it out: .*cluster",
+        "hoodie.clustering.inline=true": "writes take it",
+        "hoodie.clustering.async.enabled=true": "Leave it out: .*cluster",
     }.items():
         with pytest.raises(UsageError, match=todo):
             parse_hudi_conf([pair])

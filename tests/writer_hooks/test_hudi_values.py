@@ -237,6 +237,8 @@ def test_a_dictionary_without_a_merge_rule_makes_the_table_of_version_6_that_hud
 
 _DUE = {**INLINE, COMMITS: 1}
 _BUCKET = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 4}
+_CLUSTER = {"hoodie.clustering.inline": True}
+_PLAN, _SELECTED = "hoodie.clustering.plan.strategy.", "hoodie.clustering.plan.partition.filter.mode"
 VALUES: Mapping[str, tuple[Mapping[str, Any], list[Any]]] = {
     "hoodie.archive.automatic": ({}, [True]),
     "hoodie.bloom.index.update.partition.path": ({"hoodie.index.type": "GLOBAL_BLOOM"}, [False]),
@@ -250,6 +252,23 @@ VALUES: Mapping[str, tuple[Mapping[str, Any], list[Any]]] = {
     "hoodie.clean.failed.writes.policy": ({}, ["LAZY"]),
     "hoodie.client.heartbeat.interval_in_ms": ({}, [5000, 120000]),
     "hoodie.client.heartbeat.tolerable.misses": ({}, [5, 10]),
+    "hoodie.clustering.inline": ({}, [True]),
+    "hoodie.clustering.inline.max.commits": (_CLUSTER, [1, 3]),
+    "hoodie.clustering.plan.partition.filter.mode": (_CLUSTER, ["RECENT_DAYS", "SELECTED_PARTITIONS"]),
+    f"{_PLAN}class": (_CLUSTER, ["SparkSingleFileSortPlanStrategy", "of.ours.Strategy"]),
+    f"{_PLAN}cluster.begin.partition": ({**_CLUSTER, _SELECTED: "SELECTED_PARTITIONS"}, ["a", "b"]),
+    f"{_PLAN}cluster.end.partition": ({**_CLUSTER, _SELECTED: "SELECTED_PARTITIONS"}, ["a", "b"]),
+    f"{_PLAN}daybased.lookback.partitions": ({**_CLUSTER, _SELECTED: "RECENT_DAYS"}, [1, 7]),
+    f"{_PLAN}daybased.skipfromlatest.partitions": ({**_CLUSTER, _SELECTED: "RECENT_DAYS"}, [1, 7]),
+    f"{_PLAN}max.bytes.per.group": (_CLUSTER, [1 << 20]),
+    f"{_PLAN}max.num.groups": (_CLUSTER, [1, 7]),
+    f"{_PLAN}partition.regex.pattern": (_CLUSTER, ["a.*"]),
+    f"{_PLAN}partition.selected": (_CLUSTER, ["a", "a,b"]),
+    f"{_PLAN}single.group.clustering.enabled": (_CLUSTER, [False]),
+    f"{_PLAN}small.file.limit": (_CLUSTER, [1, 1 << 20]),
+    f"{_PLAN}sort.columns": (_CLUSTER, ["ts", "v,ts"]),
+    f"{_PLAN}target.file.max.bytes": (_CLUSTER, [1 << 29, 1 << 20]),
+    "hoodie.layout.optimize.strategy": ({**_CLUSTER, f"{_PLAN}sort.columns": "v,ts"}, ["z-order", "hilbert"]),
     "hoodie.combine.before.insert": ({}, [True]),
     "hoodie.combine.before.upsert": ({}, [False]),
     "hoodie.compact.inline": ({COMMITS: 1}, [True]),
@@ -334,9 +353,11 @@ HOW_ONLY = (
     "hoodie.archive.",
     "hoodie.clean.",
     "hoodie.client.heartbeat.",
+    "hoodie.clustering.",
     "hoodie.compact.",
     "hoodie.compaction.",
     "hoodie.keep.",
+    "hoodie.layout.optimize.",
     "hoodie.memory.",
     "hoodie.metadata.",
     "hoodie.upsert.shuffle.",

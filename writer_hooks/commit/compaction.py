@@ -202,14 +202,15 @@ def due_at_once(options: CompactionOptions) -> CompactionOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AfterCommit:
     """What happened after a commit. `scheduled`: the requested compaction, or None with the reason in `why`.
-    `compacted`: executed inline. `left`: compactions that are still pending because of the limit. `cleaned`: how many
-    files a clean removed. `archived`: how many instants were archived. `error`: the first error in one line, if there
-    was one."""
+    `compacted`: executed inline. `left`: compactions that are still pending because of the limit. `clustered`: how many
+    clusterings were completed. `cleaned`: how many files a clean removed. `archived`: how many instants were archived.
+    `error`: the first error in one line, if there was one."""
 
     scheduled: str | None = None
     why: str = ""
     compacted: tuple[Compacted, ...] = ()
     left: tuple[str, ...] = ()
+    clustered: int = 0
     cleaned: int = 0
     archived: int = 0
     error: str | None = None
@@ -265,9 +266,10 @@ def services_after(table: Table, lock: TableLock, options: WriteOptions, after: 
     """`after` with the results of the services that the options of the write name."""
     done = {one.service: one for one in serve_table(table, options.services, lock)}
     errors = [after.error, *(one.what for one in done.values() if one.failed)]
-    cleaned, archived = done.get(Service.CLEAN), done.get(Service.ARCHIVE)
+    clustered, cleaned, archived = (done.get(one) for one in (Service.CLUSTER, Service.CLEAN, Service.ARCHIVE))
     return replace(
         after,
+        clustered=0 if clustered is None else clustered.instants,
         cleaned=0 if cleaned is None else cleaned.files,
         archived=0 if archived is None else archived.instants,
         error=next((error for error in errors if error is not None), None),

@@ -13,6 +13,7 @@ from typing import Any
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
 from phantombase.compactor_daemon.hudi_names import (
     Known,
     contradiction,
@@ -28,7 +29,9 @@ from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.services.hudi_conf import (
     ARCHIVE_CONF,
     CLEAN_CONF,
+    CLUSTER_CONF,
     HUDI_NAMES,
+    INLINE_CLUSTERING,
     SCHEDULE_CONF,
     clean_of,
     parse_hudi_conf,
@@ -143,7 +146,18 @@ _ARCHIVE: Known = {**ARCHIVE_CONF, "hoodie.archive.automatic": ("automatic", fla
 """Names for archiving after a write."""
 _CLEAN: Known = {**CLEAN_CONF, "hoodie.clean.automatic": ("automatic", flag)}
 """Names for cleaning after a write."""
+_CLUSTER: Known = {
+    **CLUSTER_CONF,
+    **dict.fromkeys(INLINE_CLUSTERING, ("inline", flag)),
+    "hoodie.clustering.inline.max.commits": ("after_commits", whole_number),
+}
+"""Names for clustering after a write."""
+_HUDIS_CLUSTER = ClusterOptions(
+    grouping=Grouping.SIZE, target_size=1 << 30, small_size=300 << 20, after_commits=4, wait_s=0.0
+)
+"""Hudi's defaults; it does not wait for other writes, as `Writer.cluster`."""
 _PARTS: Mapping[str, Known] = {
+    "cluster": _CLUSTER,
     "archive": _ARCHIVE,
     "clean": _CLEAN,
     "pressure": _PRESSURE,
@@ -186,6 +200,7 @@ def parse_write_conf(
     locks = {name.removeprefix(LOCK): value for name, value in conf.items() if name.startswith(LOCK)}
     has_lock = options.lock is not None or not is_tuning(locks)
 
+    clusters = options.cluster is not None or any(_is_on(conf, name, usual=False) for name in INLINE_CLUSTERING)
     named_by: dict[str, dict[str, str]] = {part: {} for part in ("", *_PARTS)}
 
     def put(name: str, known: Known, part: str = "") -> None:
@@ -215,6 +230,8 @@ def parse_write_conf(
             output.append(f"{name}={value}")
         elif name in _KNOWN:
             put(name, _KNOWN)
+        elif name in _CLUSTER and name not in INLINE_CLUSTERING and not clusters:
+            pass  # `idle` names it
         elif (part := next((p for p, known in _PARTS.items() if name in known), None)) is not None:
             put(name, _PARTS[part], part)
         elif is_table_conf(name):
@@ -253,7 +270,8 @@ def parse_write_conf(
 
 def option_of(name: str) -> str | None:
     """The option of a write, or else the field of a new table, that a name sets; None: neither."""
-    by_part = {"clean": "clean", "archive": "archive", "pressure": "back_pressure", "beat": "heartbeat_expiry_s"}
+    by_part = {part: part for part in ("cluster", "clean", "archive")}
+    by_part |= {"pressure": "back_pressure", "beat": "heartbeat_expiry_s"}
     if name in (_INDEX, *_MOVES):
         return "moved_keys"
     if name.startswith(LOCK):
@@ -310,11 +328,14 @@ def _put_services(
     if given := parts["clean"]:  # as with Hudi, it is on unless `hoodie.clean.automatic` is false; so is archiving
         own, infers = options.clean or CleanOptions(), "clean" not in explicit
         found["clean"] = clean_of(own, given, infers=infers) if given.get("automatic", True) else None
+    if given := parts["cluster"]:
+        is_on = given.pop("inline", options.cluster is not None)
+        found["cluster"] = replace(options.cluster or _HUDIS_CLUSTER, **given) if is_on else None
     if given := parts["archive"]:
         is_on = given.pop("automatic", True)
         found["archive"] = replace(options.archive or ArchiveOptions(), **given) if is_on else None
     if not _is_on(conf, SERVICES, usual=True):
-        found |= {"clean": None, "archive": None, "metadata": None}
+        found |= {"cluster": None, "clean": None, "archive": None, "metadata": None}
         found["compaction"] = replace(found.get("compaction", options.compaction), mode=Mode.WRITE_ONLY)
     if "heartbeat_s" in explicit:
         found.pop("heartbeat_s", None)  # no name sets it: it follows from the time after which a writer counts as dead

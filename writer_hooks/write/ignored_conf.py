@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names, is_of_a_family, meant
-from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, SCHEDULE_CONF
+from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, CLUSTER_CONF, SCHEDULE_CONF
 from phantombase.compactor_daemon.services.hudi_lock import CONCURRENCY, LOCK, is_concurrent, used_by_the_lock
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.instants.triggers import BY_TIME, TriggerStrategy
@@ -81,6 +81,8 @@ def _idle(conf: Mapping[str, str], write: Write, *, streams: bool) -> Iterator[s
     yield from (name for name, (of, _) in CLEAN_CONF.items() if of != counted and (of != "policy" or counted is None))
     if options.archive is None:
         yield from ARCHIVE_CONF
+    if options.cluster is None:
+        yield from (*CLUSTER_CONF, "hoodie.clustering.inline.max.commits")
     if options.back_pressure is not None and options.back_pressure.action is not FullAction.WAIT:
         yield "phantombase.write.stop.wait.seconds"
     if options.metadata is None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
+from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.hudi_names import contradiction, overruled
 from phantombase.timeline.codec.arrow_schema import arrow_schema
@@ -193,6 +194,14 @@ class Writer:
         """Remove the files that no reader needs after each commit (`hoodie.clean.automatic`): fields of `CleanOptions`
         (`hoodie.clean.commits.retained`, ...). `policy`: "commits", "hours" or "versions"."""
         return self.option(clean=CleanOptions(policy=member(Policy, policy, "a policy of cleaning"), **options))
+
+    def cluster(self, *, after_commits: int = 4, wait_s: float = 0.0, **options: Any) -> Writer:
+        """Cluster small files after a commit (`hoodie.clustering.inline`), once as many writes and compactions have
+        completed since the last clustering (`hoodie.clustering.inline.max.commits`): fields of `ClusterOptions`
+        (`hoodie.clustering.plan.strategy.*`). `wait_s`: how long it waits for writes of others that began before its
+        plan; without a wait the next commit tries again. The write is complete before, whatever becomes of the
+        clustering."""
+        return self.option(cluster=ClusterOptions(after_commits=after_commits, wait_s=wait_s, **options))
 
     def archive(self, **options: Any) -> Writer:
         """Archive old instants after each commit (`hoodie.archive.automatic`): fields of `ArchiveOptions`

@@ -18,6 +18,7 @@ from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import COMMANDS, app
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.execution.runners import LocalRunner
@@ -35,7 +36,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
-from tests.support.archived_tables import data_files, old_table, one_row
+from tests.support.archived_tables import data_files, living, old_table, one_row
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import make_old
@@ -324,6 +325,43 @@ def test_a_writer_cleans_after_its_commits(version: int, tmp_path: Path) -> None
     assert cleaned > 0
     assert max(counts[2:]) == counts[2]
     assert read_rows(path)["k0"] == (200, 200.0)
+
+
+@one_of("version", 9, 6)
+@pytest.mark.parametrize("how", ["ours", "Hudi's names"])
+def test_a_writer_clusters_after_its_commits(version: int, how: str, tmp_path: Path) -> None:
+    """Appended files are joined whenever enough commits have completed since; no row changes."""
+    path, clustered = tmp_path / "trips", []
+    for number in range(9):
+        one = writer(one_row(f"k{number}", number)).table("trips", version=version).key("id").partition("day")
+        one = one.ordering("ts").option(small_file_bytes=0)
+        if how == "ours":
+            one = one.cluster(after_commits=3, min_files=2)
+        else:
+            one = one.conf({"hoodie.clustering.inline": "true", "hoodie.clustering.inline.max.commits": "3"})
+        done = one.upsert(str(path)).after
+        assert done.error is None
+        clustered.append(done.clustered)
+    assert clustered == [0, 0, 1] * 3
+    assert len(living(path)) == 1
+    assert read_rows(path) == {f"k{number}": (number, float(number)) for number in range(9)}
+
+
+def test_hudis_names_of_clustering() -> None:
+    rows = writer(one_row("k0", 1))
+    assert rows.conf({"hoodie.clustering.inline": "false"}).options.cluster is None
+    plan = "hoodie.clustering.plan.strategy."
+    named = rows.conf(
+        {"hoodie.datasource.clustering.inline.enable": True, f"{plan}sort.columns": "ts", f"{plan}max.num.groups": 3}
+    )
+    assert named.options.cluster == ClusterOptions(
+        grouping=Grouping.SIZE, target_size=1 << 30, small_size=300 << 20, after_commits=4, wait_s=0.0,
+        sort_by=("ts",), max_groups=3,
+    )  # fmt: skip
+    assert rows.cluster(min_files=3).options.cluster == ClusterOptions(min_files=3, after_commits=4, wait_s=0.0)
+    assert rows.conf({f"{plan}max.num.groups": 3}).options.cluster is None
+    with pytest.raises(UsageError, match="small-size must not be above target-size"):
+        rows.conf({"hoodie.clustering.inline": True, f"{plan}target.file.max.bytes": 1 << 20})
 
 
 def test_hudis_names_of_cleaning() -> None:
