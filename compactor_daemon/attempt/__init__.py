@@ -1,1 +1,1 @@
-"""One pending compaction from its claim to its published base files: open, stage, decide, publish, retire."""
+"""One pending compaction or clustering from its plan to its published files: open, stage, decide, publish, retire."""

@@ -48,7 +48,7 @@ from .inputs import planned_inputs
 from .outcome import CommitDecision, attempt_dead, find_decision, read_outcome
 from .publish import publish
 from .retire import retire
-from .slice_task import Runner, SliceDone, SliceProgress, SliceTask
+from .slice_task import Runner, SliceDone, SliceProgress, Tasks
 
 _PREFLIGHT_THREADS = 8
 
@@ -179,37 +179,23 @@ def compact_instant(
         on_note(note)
 
     report()
+
     with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note()):
         if isinstance(work, CommitDecision):
             decision = work
         else:
-            watch = ForeignWatch(table, instant, work.number, work.trace, options.foreign_poll_s)
-
-            def check() -> None:
-                limit.check()
-                watch.check()
-
-            def checked(done: int, total: int) -> None:
-                check()
-                report(done=done, total=total)
-                progress(done, total)
-
-            def run(tasks: list[SliceTask]) -> list[SliceDone]:
-                size = sum(t.slice.base_bytes + t.slice.log_bytes for t in tasks)
-                report(done=0, total=len(tasks), bytes=size)
-                return runner(storage, tasks, checked)
-
-            @contextmanager
-            def waiting() -> Iterator[bool]:
-                report(waiting=1)
-                with wait_scope() as is_patient:
-                    yield is_patient
-                report(waiting=0)
-
-            with _death_explains_errors(storage, work):
-                probe_partitions(storage, {partition for partition, _ in work.plan.groups})
-                done, schema = stage(table, work, output, options, run, check, waiting)
-                decision = decide_commit(table, work, done, schema, lock, dict(options.properties))
+            decision = decide(
+                table,
+                work,
+                lock,
+                runner=runner,
+                progress=progress,
+                output=output,
+                options=options,
+                check=limit.check,
+                report=report,
+                wait_scope=wait_scope,
+            )
         publish(table, decision, lock)
         seen = retire(table, decision)
     result = _summary(seen.storage, decision, time.monotonic() - started, resumed=isinstance(work, CommitDecision))
@@ -222,6 +208,50 @@ def compact_instant(
         seconds=round(result.seconds, 2),
     )
     return result
+
+
+def decide(
+    table: Table,
+    work: Attempt,
+    lock: TableLock,
+    *,
+    runner: Runner,
+    progress: SliceProgress,
+    output: OutputOptions,
+    options: AttemptOptions,
+    check: Callable[[], None] = lambda: None,
+    report: Callable[..., None] = lambda **_: None,
+    wait_scope: WaitScope = keep_slot,
+) -> CommitDecision:
+    """Brings an opened attempt to its decision. `check`: raises where the work must end. `report`: gets what changes in
+    the note of the heartbeat."""
+    storage, job = table.storage, work.job
+    watch = ForeignWatch(table, work.instant, work.number, work.trace, options.foreign_poll_s, requested=job.requested)
+
+    def check_all() -> None:
+        check()
+        watch.check()
+
+    def checked(done: int, total: int) -> None:
+        check_all()
+        report(done=done, total=total)
+        progress(done, total)
+
+    def run(tasks: Tasks) -> list[SliceDone]:
+        report(done=0, total=len(tasks), bytes=sum(task.read_bytes for task in tasks))
+        return runner(storage, tasks, checked)
+
+    @contextmanager
+    def waiting() -> Iterator[bool]:
+        report(waiting=1)
+        with wait_scope() as is_patient:
+            yield is_patient
+        report(waiting=0)
+
+    with _death_explains_errors(storage, work):
+        probe_partitions(storage, job.partitions)
+        done, schema = stage(table, work, output, options, run, check_all, waiting)
+        return decide_commit(table, work, done, schema, lock, dict(options.properties))
 
 
 @contextmanager

@@ -1,13 +1,14 @@
-"""The completed commit of a compaction: whether it exists, which process wrote it, and the decision it carries out."""
+"""The completed commit of a compaction or clustering: whether it exists, who wrote it, and what it carries out."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from phantombase.timeline.errors import ConflictError
-from phantombase.timeline.format.commit_metadata import LEDGER, LOG_COMPACT
+from phantombase.timeline.format.commit_metadata import CLUSTER, LEDGER, LOG_COMPACT
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.format.ledger import CLUSTERED
 from phantombase.timeline.instants.reserved_times import attempts, instant_folder
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
@@ -16,15 +17,15 @@ from .outcome import CommitDecision, Placement
 from .slice_task import SliceDone, done_slices
 
 
-def completed_compaction(table: Table, instant: str) -> Instant | None:
-    """The completed commit of a compaction, None while there is none; two of them are an error.
+def completed_compaction(table: Table, instant: str, family: str | None = None) -> Instant | None:
+    """The completed commit of a compaction or clustering, None while there is none; two of them are an error.
 
     On versions 8 and 9 each completed name has its own completion time, so two executors can both leave one.
     """
-    found = completed_commits(table, instant)
+    found = completed_commits(table, instant, family)
     if len(found) > 1:
         raise ConflictError(
-            "two completed commits of one compaction",
+            "two completed commits of one compaction or clustering",
             path=table.config.timeline_folder,
             instant=instant,
             found=", ".join(i.file_name for i in found),
@@ -33,14 +34,19 @@ def completed_compaction(table: Table, instant: str) -> Instant | None:
     return found[0] if found else None
 
 
-def completed_commits(table: Table, instant: str) -> list[Instant]:
-    """Every completed commit of a compaction or log compaction; two are an error, see `completed_compaction`."""
-    return [i for i in table.files.completed_commits(instant) if i.action == "commit" or _merged_logs(table, i)]
+def completed_commits(table: Table, instant: str, family: str | None = None) -> list[Instant]:
+    """Every completed commit of a compaction, log compaction or clustering; two are an error, see
+    `completed_compaction`. `family`: of the job; None: any."""
+    found = table.files.completed_commits(instant)
+    return [i for i in found if (family is None or i.family == family) and _is_service(table, i)]
 
 
-def _merged_logs(table: Table, done: Instant) -> bool:
-    """Whether a delta commit is a log compaction: a write without the lock may have the same instant time."""
-    return table.commit_metadata(done).operation_type == LOG_COMPACT
+def _is_service(table: Table, done: Instant) -> bool:
+    """Whether a completed file is of a service: a write without the lock may have the same instant time."""
+    return done.action == "commit" or table.commit_metadata(done).operation_type == _SERVICES[done.action]
+
+
+_SERVICES = {"deltacommit": LOG_COMPACT, "replacecommit": CLUSTER}
 
 
 def is_ours(table: Table, done: Instant, decision: CommitDecision) -> bool:
@@ -55,7 +61,7 @@ def is_ours(table: Table, done: Instant, decision: CommitDecision) -> bool:
     if named or not decision.placements:
         return named <= {p.final for p in decision.placements}
     decided = decode_commit(decision.content, decision.completed_path)
-    return metadata.extra_metadata.get(LEDGER) == decided.extra_metadata[LEDGER]
+    return all(metadata.extra_metadata.get(key) == decided.extra_metadata.get(key) for key in (LEDGER, CLUSTERED))
 
 
 def remove_placed(table: Table, decision: CommitDecision, keep: Collection[str]) -> None:
@@ -72,14 +78,14 @@ def decision_of_commit(table: Table, done: Instant) -> CommitDecision:
     """The decision that a completed commit of phantombase carried out."""
     storage, instant = table.storage, done.requested_time
     metadata = table.commit_metadata(done)
-    finished = {d.final: d for d in finished_slices(storage, instant) if d.final is not None}
+    finished = {file.final: (file, d.output) for d in finished_slices(storage, instant) for file in d.files}
     nowhere = f"{instant_folder(instant)}/lost"
 
     def placement(path: str, size: int) -> Placement:
-        one = finished.get(path)
-        if one is None or one.staged is None:
+        if path not in finished:
             return Placement(staged=nowhere, final=path, size=size)
-        return Placement(staged=one.staged, final=path, size=size, output=one.output)
+        file, output = finished[path]
+        return Placement(staged=file.staged, final=path, size=size, output=output)
 
     return CommitDecision(
         instant=instant,

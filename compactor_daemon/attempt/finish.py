@@ -21,6 +21,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.file_name import is_of_phantombase, parse_data_file
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.format.ledger import CLUSTERED
 from phantombase.timeline.instants.reserved_times import (
     attempts,
     instant_folder,
@@ -28,7 +29,7 @@ from phantombase.timeline.instants.reserved_times import (
     recorded_instants,
     staged_files,
 )
-from phantombase.timeline.locks.heartbeat import heartbeat_path
+from phantombase.timeline.locks.heartbeat import heartbeat_path, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
@@ -43,7 +44,7 @@ from .completed import completed_commits, completed_compaction, decision_of_comm
 from .outcome import STAGED_ENDINGS, CommitDecision, decisions, declare_dead, is_revoked
 from .retire import remove_staged, remove_strays, retire
 from .revert import retract_commit, revert_files, stale_commit
-from .validity import ASKED, Validity, validity_of
+from .validity import ASKED, Validity, decided_instant, validity_of
 
 _log = get_logger()
 _BY_COMMIT = {
@@ -93,14 +94,20 @@ def _littered(table: Table) -> tuple[str, ...]:
 
 
 def _pending(table: Table) -> set[str]:
-    """The pending instants, also a clustering whose rollback is in progress.
+    """The pending instants, also a completed clustering whose rollback is in progress, or may be about to begin.
 
     The heartbeat of such a clustering shows whether its process has ended.
     """
     timeline = table.load_timeline()
     clustering = clustering_in_rollback(table, timeline)
     reverting = () if clustering is None else (clustering,)
-    return {i.requested_time for i in (*timeline.pending_merges, *reverting)}
+    clusterings = (i for i in timeline.instants if i.family == "replacecommit" and _may_be_at_work(table, i))
+    return {i.requested_time for i in (*timeline.pending_merges, *clusterings, *reverting)}
+
+
+def _may_be_at_work(table: Table, clustering: Instant) -> bool:
+    beat = read_heartbeat(table.storage, clustering.requested_time) if clustering.completed else None
+    return not clustering.completed or (beat is not None and not beat.owner_gone)
 
 
 def finish(table: Table, instant: str, lock: TableLock) -> None:
@@ -111,14 +118,15 @@ def finish(table: Table, instant: str, lock: TableLock) -> None:
     `refuse_rollback`. MalformedError: it is not completed, and the record of its decision cannot be read.
     """
     storage = table.storage
-    done = completed_compaction(table, instant)
     try:
         made = decisions(storage, instant)
     except MalformedError:
-        if done is None:
+        if (done := completed_compaction(table, instant)) is None:
             raise
         _finish_by_commit(table, done)
         return
+    family = decided_instant(table, made[-1]).family if made else None
+    done = completed_compaction(table, instant, family)
     stale = stale_commit(table, done, made) if done is not None else None
     if stale is not None and retract_commit(table, stale, lock):
         return
@@ -144,7 +152,7 @@ def _lost_removed(table: Table, done: Instant, made: Sequence[CommitDecision], l
     # Without the lock, another process might be publishing them.
     with exclusive(table, lock, "remove files of a decision", _BY_COMMIT) as held:
         table = held.table
-        still = completed_compaction(table, done.requested_time)
+        still = completed_compaction(table, done.requested_time, done.family)
         if still is None or named_files(table, still) != named:
             return False  # rolled back, and perhaps published by another decision: the next run checks it again
         for one in made:
@@ -170,8 +178,11 @@ def _reverted(table: Table, instant: str, lock: TableLock) -> bool:
 
 def _finish_by_commit(table: Table, done: Instant) -> None:
     """Finishes a completed compaction whose decision cannot be read, by its commit."""
-    if LEDGER in table.commit_metadata(done).extra_metadata:
+    if not {LEDGER, CLUSTERED}.isdisjoint(table.commit_metadata(done).extra_metadata):
         retire(table, decision_of_commit(table, done))
+        return
+    if done.family == "replacecommit":  # of Hudi: its files are in file groups that no plan names
+        remove_staged(table.storage, done.requested_time)
         return
     plan = table.compaction_plan(done.requested_time)
     remove_strays(table, done, plan.groups)

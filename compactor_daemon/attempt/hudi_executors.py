@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
-from phantombase.timeline.format.instant import State
+from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.locks.heartbeat import read_heartbeat
 from phantombase.timeline.storage.contract import listed_if_there
@@ -46,16 +46,19 @@ class ForeignTrace:
         return now_ms - (self.youngest_ms or self.inflight_ms) < options.foreign_grace_s * 1000
 
 
-def inflight_path(table: Table, instant: str) -> str:
-    """The inflight file of a compaction or log compaction, which only Hudi makes."""
-    return table.instant_path(table.files.requested_merge(instant).at(State.INFLIGHT))
+def inflight_path(table: Table, instant: str, requested: Instant | None = None) -> str:
+    """The inflight file of a compaction or log compaction, which only Hudi makes. `requested`: of a clustering."""
+    return table.instant_path((requested or table.files.requested_merge(instant)).at(State.INFLIGHT))
 
 
-def foreign_trace(table: Table, instant: str, partitions: Iterable[str]) -> ForeignTrace:
-    """What shows a Hudi executor at an instant. `partitions`: those that its plan writes to."""
+def foreign_trace(
+    table: Table, instant: str, partitions: Iterable[str], requested: Instant | None = None
+) -> ForeignTrace:
+    """What shows a Hudi executor at an instant. `partitions`: those that its plan writes to. `requested`: see above."""
     storage = table.storage
-    inflight = storage.find(inflight_path(table, instant))
-    merges_logs = table.files.requested_merge(instant).action == "logcompaction"
+    requested = requested or table.files.requested_merge(instant)
+    inflight = storage.find(inflight_path(table, instant, requested))
+    merges_logs = requested.action == "logcompaction"
     beat = read_heartbeat(storage, instant)
     times = [e.modified_ms for e in (inflight,) if e is not None]
     if inflight is not None:
@@ -108,8 +111,10 @@ class ForeignWatch:
         trace: ForeignTrace,
         every_s: float = 0.0,
         clock: Callable[[], float] | None = None,
+        requested: Instant | None = None,
     ) -> None:
         self._table = table
+        self._requested = requested
         self._instant = instant
         self._attempt = attempt
         self._inflight_ms = trace.inflight_ms
@@ -129,7 +134,7 @@ class ForeignWatch:
         self._compare(self._table)
 
     def _compare(self, table: Table) -> None:
-        path = inflight_path(table, self._instant)
+        path = inflight_path(table, self._instant, self._requested)
         entry = table.storage.find(path)
         now_ms = entry.modified_ms if entry is not None else None
         if now_ms == self._inflight_ms:

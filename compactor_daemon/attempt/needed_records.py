@@ -49,6 +49,7 @@ def unfinished_compactions(table: Table, timeline: Timeline) -> Iterator[str]:
 def _is_audited(table: Table, instant: str) -> bool:
     """Whether its ledger is in the audit log, or phantombase did not execute it."""
     try:
-        return not decisions(table.storage, instant) or bool(entries(table.storage, instant))
+        made = [one for one in decisions(table.storage, instant) if not one.replaced]  # a clustering has no entry
+        return not made or bool(entries(table.storage, instant))
     except MalformedError:
         return False

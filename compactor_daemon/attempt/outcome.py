@@ -1,4 +1,4 @@
-"""The records that attempts at a compaction leave in storage.
+"""The records that attempts at a compaction or clustering leave in storage.
 
     .hoodie/.phantombase/<C>/<e>/open                          which process opened attempt e, and when
     .hoodie/.phantombase/<C>/<e>/<position>-<random>.parquet   a staged base file; .log: a staged log file
@@ -34,6 +34,8 @@ from phantombase.timeline.instants.reserved_times import (
 )
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.view.view import GroupKey
 
 from ..options import output_from_json, output_to_json
 
@@ -79,13 +81,43 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacedGroup:
+    """A file group that a clustering replaces. `files`: the names of the files of the slice that was read; `bytes`: of
+    all of them."""
+
+    partition: str
+    file_id: str
+    files: tuple[str, ...]
+    bytes: int
+
+    @property
+    def key(self) -> GroupKey:
+        return self.partition, self.file_id
+
+    def path(self, name: str) -> str:
+        """The path of one of its files."""
+        return join(self.partition, name)
+
+    @staticmethod
+    def of(fields: Fields) -> ReplacedGroup:
+        """The file group in a record; MalformedError."""
+        return ReplacedGroup(
+            partition=fields.text("partition"),
+            file_id=fields.text("file_id"),
+            files=fields.texts("files"),
+            bytes=fields.whole("bytes"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitDecision:
     """Everything that follows from the decision: publishing is a pure function of this record.
 
     `completed_path` is the completed timeline file (from version 8 on with the completion time in its name), `content`
     its bytes. `table_version`: the version under which the decision was made. `merged`: instants of the merged writes.
     `oldest`: the start of the active timeline at the decision. `passed`: file groups (partition/file id) that were left
-    out because they were replaced (version 6)."""
+    out because they were replaced (version 6). `replaced`: those that a clustering replaces; none: a compaction.
+    `skipped`: writes whose log blocks a clustering left out, since they had not completed."""
 
     instant: str
     attempt: int
@@ -98,6 +130,8 @@ class CommitDecision:
     merged: tuple[str, ...] = ()
     oldest: str = ""
     passed: tuple[str, ...] = ()
+    replaced: tuple[ReplacedGroup, ...] = ()
+    skipped: tuple[str, ...] = ()
 
     def to_json(self) -> bytes:
         """As stored."""
@@ -120,6 +154,8 @@ class CommitDecision:
             merged=fields.texts("merged"),
             oldest=fields.text("oldest"),
             passed=fields.texts("passed"),
+            replaced=tuple(ReplacedGroup.of(one) for one in fields.records("replaced")),
+            skipped=fields.texts("skipped"),
         )
 
 

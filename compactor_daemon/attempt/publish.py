@@ -1,4 +1,4 @@
-"""Publishes a decided compaction: a function of the commit decision alone.
+"""Publishes a decided compaction or clustering: a function of the commit decision and the timeline.
 
 The process that decided, its successor, or both at once may publish, at any time and more than once:
 
@@ -9,10 +9,10 @@ The process that decided, its successor, or both at once may publish, at any tim
     5. put the completed file by put-if-absent
     6. check that the decision is still valid, and that the completed file is the decided one
 
-If a placed file and its staged copy are both lost, the file is merged again. Its inputs are retained until a clean. The
-commit states the size and the ledger of each file, so the new file must have the same. The decision names the options
-that the file was written with: the same rows and options give the same file. Another release of a library may give
-another file: then the instant is left unchanged, with an error.
+If a placed file of a compaction and its staged copy are both lost, the file is merged again. Its inputs are retained
+until a clean. The commit states the size and the ledger of each file, so the new file must have the same. The decision
+names the options that the file was written with: the same rows and options give the same file. Another release of a
+library may give another file: then the instant is left unchanged, with an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
-from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     ConflictError,
     LockError,
@@ -31,11 +30,8 @@ from phantombase.timeline.errors import (
     StorageError,
     TableChangedError,
 )
-from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
-from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.format.ledger import decode_ledgers
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.column_range import ColumnRange
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare
@@ -43,17 +39,15 @@ from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.snapshot import list_ahead, without_snapshot
 from phantombase.timeline.storage.staged_file import place_staged
-from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.exclusive import check_version, exclusive
 from phantombase.timeline.table.table import Table
 
-from .attempt import single_task
 from .completed import completed_commits, completed_compaction, is_ours, named_files, remove_placed
-from .hudi_executors import inflight_path
+from .job import Job
 from .outcome import CommitDecision, Placement, is_revoked
-from .revert import check_after_put, refuse_revoked, revert_files, without_groups
-from .slice_task import SliceDone, compact_slice, done_slices
-from .validity import OF_ATTEMPT, Validity, decided_instant, refuse, validity_of
+from .revert import check_after_put, refuse_revoked, revert_files
+from .slice_task import SliceDone, done_slices
+from .validity import OF_ATTEMPT, Validity, decided_instant, job_of, refuse, validity_of
 
 _PLACED_AT_ONCE = 8
 
@@ -61,11 +55,12 @@ _PLACED_AT_ONCE = 8
 _ALONE = nullcontext()
 
 
-NOT_PUBLISHED = (
-    "Nothing of this compaction is visible. If the next run fails in the same way, let Hudi execute the compaction; "
-    "the run after that removes what is left."
-)
-"""What to do about a table that was upgraded under a compaction."""
+def not_published(job: Job) -> str:
+    """What to do about a table that was upgraded under a job."""
+    return (
+        f"Nothing of this {job.name} is visible. If the next run fails in the same way, let Hudi execute the "
+        f"{job.name}; the run after that removes what is left."
+    )
 
 
 def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
@@ -76,35 +71,40 @@ def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
     """
     table = table.snapshot()
     placed, update = replace(decision, placements=()), None
-    if completed_compaction(table, decision.instant) is None and _is_publishable(table, decision):
-        placed = without_groups(decision, table.facts.replaced_groups(table.load_timeline()), table.layout)
+    job, family = job_of(table, decision), decided_instant(table, decision).family
+    if (
+        job.places_early
+        and completed_compaction(table, decision.instant, family) is None
+        and _is_publishable(table, decision)
+    ):
+        placed = job.current(table, table.load_timeline(), decision)
         _place_all(table, placed)
         update = prepare(table, _change(table, placed))
-    with exclusive(table, lock, "complete a compaction", OF_ATTEMPT, snapshot=True) as held:
+    with exclusive(table, lock, f"complete a {job.name}", OF_ATTEMPT, snapshot=True) as held:
         table = held.table
-        done = completed_compaction(table, decision.instant)
+        done = completed_compaction(table, decision.instant, family)
         if done is not None:
             _check_ours(table, done, decision)
             return
         _check_publishable(table, decision)
-        kept = without_groups(decision, table.facts.replaced_groups(held.timeline), table.layout)
+        kept = job.current(table, held.timeline, decision)
+        job.begin_placing(table, kept)
         remove_placed(table, decision, keep={p.final for p in kept.placements})
         # The decision was not valid at the first check, or a file group was replaced since then.
         if kept.placements != placed.placements:
             update = None
         _place_all(table, kept)  # again: another process may have removed what this one placed before it had the lock
-        _complete(table, decision, kept, update)
+        _complete(table, job, decision, kept, update)
 
 
-def _complete(table: Table, decision: CommitDecision, kept: CommitDecision, update: Update | None) -> None:
+def _complete(table: Table, job: Job, decision: CommitDecision, kept: CommitDecision, update: Update | None) -> None:
     """Puts the completed file under the lock. `kept`: the decision without the files that must not be placed."""
     apply_update(table, _change(table, kept), update)
     path = _completed_path(table, decision)
     table = table.snapshot()  # again: the steps since the last snapshot may have taken long
-    # An inflight file can only be that of a dead Hudi executor; Hudi refuses to work concurrently with it.
-    if table.storage.find(inflight := inflight_path(table, decision.instant)) is not None:
-        table.storage.delete(inflight)
-    if not completed_commits(table, decision.instant):  # a Hudi executor may have completed it without the lock
+    job.begin_completing(table, decision)
+    family = decided_instant(table, decision).family
+    if not completed_commits(table, decision.instant, family):  # a Hudi executor may have completed it without the lock
         _check_publishable(table, decision)  # again
         try:
             table.storage.put_if_absent(path, kept.content)  # if our own put was sent twice, the answer may be False
@@ -116,7 +116,7 @@ def _complete(table: Table, decision: CommitDecision, kept: CommitDecision, upda
         table = table.snapshot()
         if check_after_put(table, decision, path):
             table = table.snapshot()
-    done = completed_compaction(table, decision.instant)
+    done = completed_compaction(table, decision.instant, family)
     if done is None:
         raise StorageError("the completed commit is not there after it was written", path=path)
     if not is_ours(table, done, decision):  # completed without the lock, between our check and our put
@@ -152,13 +152,13 @@ def _measured(storage: Storage, decision: CommitDecision) -> dict[str, tuple[Col
     for number in range(1, decision.attempt + 1):
         with suppress(MissingFileError):
             done += done_slices(storage, decision.instant, number).values()
-    return {d.final: d.ranges for d in done if d.final is not None and d.ranges is not None}
+    return {file.final: file.ranges for d in done for file in d.files if file.ranges is not None}
 
 
 def _is_publishable(table: Table, decision: CommitDecision) -> bool:
     """Whether it is worth placing files before the lock is taken; the check under the lock decides."""
     try:
-        check_version(table, decision.table_version, decision.instant, NOT_PUBLISHED)
+        check_version(table, decision.table_version, decision.instant)
     except TableChangedError:
         return False
     if is_revoked(table.storage, decision.instant, decision.attempt):
@@ -181,7 +181,7 @@ def _place_all(table: Table, decision: CommitDecision) -> None:
                 path=f"{table.storage.base_path}/{partition}",
                 instant=decision.instant,
                 todo="Restore it. If it was removed on purpose, cancel the compaction: "
-                f"compactor-daemon unschedule TABLE {decision.instant}.",
+                f"{job_of(table, decision).undo}.",
             )
     # On a file system each file is checked. On an object store one listing answers for all: a file that was placed
     # since then is not replaced, and the staged one remains.
@@ -197,16 +197,17 @@ def _check_publishable(table: Table, decision: CommitDecision) -> None:
     Files must not keep final names: Hudi may execute the plan instead, and of two base files of one instant a reader
     may take either. The caller holds the table lock: without it another process may be completing the same decision.
     """
+    job, family = job_of(table, decision), decided_instant(table, decision).family
     try:
-        check_version(table, decision.table_version, decision.instant, NOT_PUBLISHED)
+        check_version(table, decision.table_version, decision.instant, not_published(job))
     except TableChangedError:
-        if completed_compaction(table.reload(), decision.instant) is None:
+        if completed_compaction(table.reload(), decision.instant, family) is None:
             remove_placed(table, decision, keep=set())
         raise
     assessment = validity_of(table, decision)
     if assessment.validity is Validity.INVALID:
         revert_files(table, decision, assessment.why)
-    refuse(table, decision.instant, assessment)
+    refuse(table, job, assessment)
     if is_revoked(table.storage, decision.instant, decision.attempt):
         remove_placed(table, decision, keep=set())
         refuse_revoked(table, decision)
@@ -229,7 +230,7 @@ def place(
         now = table.reload()  # the files before this one may have taken long to place
         refuse_revoked(now, decision)
         with merging:
-            return merge_again(now, decision, placement)
+            return job_of(now, decision).make_again(now, decision, placement)
 
     place_staged(storage or table.storage, placement.staged, placement.final, placement.size, lost)
 
@@ -242,60 +243,16 @@ def _check_ours(table: Table, done: Instant, decision: CommitDecision) -> None:
     if is_ours(table, done, decision):
         return
     table = table.snapshot()
-    again = completed_compaction(table, decision.instant)
+    again = completed_compaction(table, decision.instant, decided_instant(table, decision).family)
     if again is not None and is_ours(table, again, decision):
         return
     if again is not None:
         remove_placed(table, decision, keep=named_files(table, again))
     raise ConflictError(
-        "another process completed this compaction first",
+        f"another process completed this {job_of(table, decision).name} first",
         path=table.instant_path(done),
         instant=decision.instant,
         expected=decision.completed_path,
         found=table.instant_path(done),
         todo="Its result is valid. Run one kind of compactor per table.",
     )
-
-
-_TODO = "Run again with the release that decided, and the libraries it had."
-_TODO_UNKNOWN = (
-    "The decision does not name its options, so the defaults were used. Run again with the release that decided, and "
-    "the codec, bloom, row group and memory options it had."
-)
-
-
-def merge_again(table: Table, decision: CommitDecision, placement: Placement) -> str:
-    """The path of a new staged file for one placement of a decision.
-
-    MissingFileError: an input is lost too. StorageError: the new file is not the decided one.
-    """
-    plan, output = table.compaction_plan(decision.instant), placement.output or OutputOptions()
-    name = parse_data_file(placement.final.rpartition("/")[2])
-    assert name is not None
-    position, attempt = (int(part) for part in str(name.token).split("-")[:2])
-    view = table.load_plan_view([plan.only(position)], pending=decision.instant)
-    metadata = decode_commit(decision.content, decision.completed_path).extra_metadata
-    schema = table.schema_written(
-        metadata["schema"], view.timeline, decision.instant, evolved=metadata.get(LATEST_SCHEMA)
-    )
-    task = single_task(table, view, plan, schema, output, instant=decision.instant, attempt=attempt, position=position)
-    if task.log is not None and isinstance(name, LogFileName):  # later logs may have taken the next versions
-        task = replace(task, part=replace(task.part, log=replace(task.log, version=name.version)))
-    storage = table.storage
-    storage.delete(task.record_path)  # it names the lost file
-    done = compact_slice(storage, task)
-    ledgers = {group.key: group.ledger for group in decode_ledgers(metadata[LEDGER], decision.completed_path)}
-    same = (done.final, done.size, done.ledger) == (placement.final, placement.size, ledgers[task.slice.key])
-    if done.staged is None or not same:
-        if done.staged is not None:
-            storage.delete(done.staged)
-        raise StorageError(
-            "a published base file is lost, and merging its inputs again gave another file than was decided",
-            path=placement.final,
-            instant=decision.instant,
-            expected=f"{placement.size} bytes and the ledger of the commit",
-            found=f"{done.size} bytes",
-            todo=f"{_TODO if placement.output is not None else _TODO_UNKNOWN} "
-            "Until then nothing of the compaction is removed.",
-        )
-    return done.staged

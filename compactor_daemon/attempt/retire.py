@@ -1,4 +1,4 @@
-"""Retires a completed compaction: missing files are placed again, then strays and staged data are removed.
+"""Retires a completed compaction or clustering: places missing files again, then removes strays and staged data.
 
 Staged data is deleted only after that. The `open` and `outcome` records are kept until Hudi has archived the instant:
 they stop a process that has stalled since it opened an attempt.
@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from phantombase.timeline.audit.ledgers import add_entry
 from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.commit_metadata import LEDGER
-from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Slicing
@@ -23,11 +20,11 @@ from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupKey
 
-from .completed import completed_compaction, is_ours, named_files
+from .compaction import placed_group
+from .completed import completed_compaction, named_files
 from .outcome import STAGED_ENDINGS, CommitDecision
 from .publish import place
-from .revert import placed_group
-from .validity import refuse_rollback
+from .validity import decided_instant, job_of, refuse_rollback
 
 _log = get_logger()
 
@@ -39,10 +36,11 @@ def retire(table: Table, decision: CommitDecision) -> Table:
     MissingFileError: the decision is not published. ConflictError: a rollback names the instant.
     """
     table = table.snapshot()
-    done = completed_compaction(table, decision.instant)
+    job, family = job_of(table, decision), decided_instant(table, decision).family
+    done = completed_compaction(table, decision.instant, family)
     if done is None:
         raise MissingFileError(
-            "a decided compaction is not completed", path=decision.completed_path, instant=decision.instant
+            f"a decided {job.name} is not completed", path=decision.completed_path, instant=decision.instant
         )
     refuse_rollback(table, decision.instant)
     named = named_files(table, done)  # without file groups that were replaced before the compaction was published
@@ -52,11 +50,11 @@ def retire(table: Table, decision: CommitDecision) -> Table:
     gone = any(parse_data_file(text) not in names[partition] for _, partition, text in finals)
     table = table.snapshot() if gone else table
     timeline = table.load_timeline()
-    if gone and completed_compaction(table, decision.instant) is None:
+    if gone and completed_compaction(table, decision.instant, family) is None:
         # The instant was archived since the check above. A file may not exist because its file group was replaced, and
         # that replace commit archived too.
         raise MissingFileError(
-            "a decided compaction is not completed any more", path=decision.completed_path, instant=decision.instant
+            f"a decided {job.name} is not completed any more", path=decision.completed_path, instant=decision.instant
         )
     replaced = table.facts.replaced_groups(timeline) if gone else {}
     for placement, partition, text in finals:
@@ -70,22 +68,10 @@ def retire(table: Table, decision: CommitDecision) -> Table:
             # By the snapshot that shows the completed commit: a file that was removed since then was removed together
             # with it.
             place(table, decision, placement)
-    keep_ledger(table, decision, done)
+    job.end(table, decision, done)
     remove_strays(table, done, _groups(table, decision))
     remove_staged(table.storage, decision.instant)
     return table
-
-
-def keep_ledger(table: Table, decision: CommitDecision, done: Instant) -> None:
-    """Copies the ledger of a compaction, completed as `done`, into the audit log, which outlives the commit.
-
-    Does nothing if `done` is the commit of another decision: this process may have stalled while the compaction was
-    rolled back and executed again, and the last entry must be that of the last execution.
-    """
-    if not is_ours(table, done, decision):
-        return
-    ledger = decode_commit(decision.content, decision.completed_path).extra_metadata[LEDGER]
-    add_entry(table.storage, decision.instant, decision.attempt, table.instant_path(done), ledger)
 
 
 def _data_names(table: Table, partitions: Collection[str]) -> dict[str, list[BaseFileName | LogFileName]]:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 from structlog.contextvars import bound_contextvars
@@ -41,7 +41,7 @@ from phantombase.timeline.view.view import FileSlice, input_names
 
 from ..options import output_from_json, output_to_json
 from .log_task import LogOutput, stage_log
-from .outcome import OK, dump
+from .outcome import OK, ReplacedGroup, dump
 
 _log = get_logger()
 
@@ -49,15 +49,43 @@ _SLICE_TODO = "Nothing is lost: the next run merges the file slice again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFile:
+    """A staged file: see `SliceDone`. `rows`: its number of rows."""
+
+    file_id: str
+    staged: str
+    final: str
+    size: int
+    rows: int
+    ranges: tuple[ColumnRange, ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(replace(self, ranges=None)), "ranges": ranges_to_json(self.ranges)}
+
+    @staticmethod
+    def of(fields: Fields) -> OutputFile:
+        """MalformedError, and errors of `ranges_from_json`."""
+        return OutputFile(
+            file_id=fields.text("file_id"),
+            staged=fields.text("staged"),
+            final=fields.text("final"),
+            size=fields.whole("size"),
+            rows=fields.whole("rows"),
+            ranges=ranges_from_json(fields.values.get("ranges")),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SliceDone:
-    """One compacted file slice: the content of its `.ok`.
+    """One compacted file slice, or one group of a clustering: the content of its `.ok`.
 
     `staged` and `final` are paths relative to the table base, None if there was nothing to write (no base and no log
     entry). `inputs`: the names of the merged files. `fingerprint`: digest of inputs, schema and merge rules; a later
     attempt adopts the file only if its own fingerprint is equal. `size` in bytes, `seconds` of work. `ranges`: of the
     file's columns, if the metadata table has statistics. `uncommitted`: instants whose log blocks were left out
     because they had not completed. `merged`: instants of the merged writes. `output`: the options that the file was
-    written with. Each of the last four is None if unknown.
+    written with. Each of these four is None if unknown. Of a clustering: `replaced` are the file groups that were read,
+    `more` the files after the first; `copied_row_groups`, `encoded` and `repeated_keys`: see `clustering.outputs.Made`.
     """
 
     position: int
@@ -82,12 +110,32 @@ class SliceDone:
     uncommitted: tuple[str, ...] | None = None
     merged: tuple[str, ...] | None = None
     output: OutputOptions | None = None
+    replaced: tuple[ReplacedGroup, ...] = ()
+    more: tuple[OutputFile, ...] = ()
+    copied_row_groups: int = 0
+    encoded: str = ""
+    repeated_keys: int = 0
+
+    @property
+    def files(self) -> tuple[OutputFile, ...]:
+        """All staged files."""
+        if self.staged is None or self.final is None:
+            return ()
+        first = OutputFile(
+            file_id=self.file_id,
+            staged=self.staged,
+            final=self.final,
+            size=self.size,
+            rows=self.ledger.rows_out - sum(one.rows for one in self.more),
+            ranges=self.ranges,
+        )
+        return (first, *self.more)
 
     def to_json(self) -> bytes:
         """As stored."""
         ledger, ranges, output = self.ledger.to_json(), ranges_to_json(self.ranges), output_to_json(self.output)
-        plain = asdict(replace(self, ranges=None, output=None))
-        return dump({**plain, "ledger": ledger, "ranges": ranges, "output": output})
+        plain, more = asdict(replace(self, ranges=None, output=None, more=())), [one.to_json() for one in self.more]
+        return dump({**plain, "ledger": ledger, "ranges": ranges, "output": output, "more": more})
 
     @staticmethod
     def from_json(data: bytes, where: str) -> SliceDone:
@@ -96,6 +144,7 @@ class SliceDone:
         known = fields.values
         try:
             ledger, ranges = Ledger.from_json(known["ledger"]), ranges_from_json(known.get("ranges"))
+            more = tuple(OutputFile.of(one) for one in fields.records("more"))
         except (KeyError, TypeError, ValueError, AttributeError, MalformedError) as error:
             raise fields.malformed("a ledger and column ranges", f"{type(error).__name__}: {error}") from error
         return SliceDone(
@@ -121,6 +170,11 @@ class SliceDone:
             uncommitted=fields.texts("uncommitted") if known.get("uncommitted") is not None else None,
             merged=fields.texts("merged") if known.get("merged") is not None else None,
             output=output_from_json(known.get("output")),
+            replaced=tuple(ReplacedGroup.of(one) for one in fields.records("replaced")),
+            more=more,
+            copied_row_groups=fields.whole("copied_row_groups"),
+            encoded=fields.text("encoded"),
+            repeated_keys=fields.whole("repeated_keys"),
         )
 
 
@@ -205,6 +259,15 @@ class SliceTask:
         return self.part.log
 
     @property
+    def read_bytes(self) -> int:
+        """The size of its files."""
+        return self.slice.base_bytes + self.slice.log_bytes
+
+    def run(self, storage: Storage) -> SliceDone:
+        """See `compact_slice`."""
+        return compact_slice(storage, self)
+
+    @property
     def record_path(self) -> str:
         """Where the task leaves its result."""
         return f"{attempt_folder(self.instant, self.attempt)}/{self.position}{OK}"
@@ -237,18 +300,66 @@ class SliceTask:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+class StageTask(Protocol):
+    """Makes files of one position of a plan, and leaves its record; picklable, also in two parts."""
+
+    def __init__(self, round: Any, part: Any) -> None: ...
+
+    @property
+    def round(self) -> Any:
+        """What all tasks of a round have in common. It grows with the timeline, so it is sent once per round."""
+
+    @property
+    def part(self) -> Any:
+        """What is this task's own."""
+
+    @property
+    def instant(self) -> str:
+        """Of the plan."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt."""
+
+    @property
+    def position(self) -> int:
+        """Its position in the plan."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of everything that the result depends on."""
+
+    @property
+    def record_path(self) -> str:
+        """Where the task leaves its result."""
+
+    @property
+    def rules(self) -> SliceRules:
+        """How its inputs are read."""
+
+    @property
+    def read_bytes(self) -> int:
+        """The size of its inputs."""
+
+    def run(self, storage: Storage) -> SliceDone:
+        """Stages the file; safe to run twice (retries, speculation)."""
+
+
+Tasks: TypeAlias = list[Any]
+"""`StageTask`s of one kind."""
+
 SliceProgress = Callable[[int, int], None]
 """Called with (slices done, slices in all) while tasks run; an error that it raises ends them."""
 
 
 class Runner(Protocol):
-    """Compacts file slices and returns their records in task order; raises the first error of the tree.
+    """Runs tasks and returns their records in task order; raises the first error of the tree.
 
     `progress` is called several times a second. If it raises, tasks that have not started are cancelled, and its error
     is raised.
     """
 
-    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+    def __call__(self, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
         """Runs all tasks."""
         ...
 
@@ -320,7 +431,7 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
         ranges=ranges,
         output=task.round.output,
     )
-    return _record(storage, task.record_path, done)
+    return leave_record(storage, task.record_path, done)
 
 
 def _merged(inputs: FileSlice, counts: LogCounts) -> tuple[str, ...]:
@@ -387,7 +498,7 @@ def read_back(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int,
     return footer_rows, hash_out, size
 
 
-def _record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
+def leave_record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
     """Leaves the `.ok`. If another run of this task was first, its result counts, and this one is removed."""
     # On an object store the folder exists: the staged file in it was just read back.
     if (storage.is_file_system or done.staged is None) and storage.find(path.rpartition("/")[0]) is None:

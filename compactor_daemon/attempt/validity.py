@@ -3,8 +3,9 @@
     valid        its plan exists, and so does every write that it merged
     blocked      a restore is pending, or a rollback that concerns it or may concern it: the answer comes when that ends
     superseded   it was completed and archived since, or that cannot be ruled out: its files remain, none is published
-    invalid      its plan was removed (by a restore, a rollback, or `unschedule`), or a write that it merged was rolled
-                 back: its files are reverted (`revert`), and it is never valid again
+    invalid      its plan was removed (by a restore, a rollback, or `unschedule`), a write that it merged was rolled
+                 back, or a clause of its job is broken (`Job.clauses`): its files are reverted (`revert`), and it is
+                 never valid again
 
 This is checked under the table lock, before a decision is made and before anything is published. A process may stall
 for any time between its decision and the lock. In that time an operator may restore or roll back, and other processes
@@ -18,14 +19,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from phantombase.timeline.errors import ConflictError, MalformedError
-from phantombase.timeline.format.compaction_plan import planned_paths
-from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.table.exclusive import Guard
 from phantombase.timeline.table.in_progress import clustering_in_rollback, pending_rollbacks, refuse_half_upgraded
 from phantombase.timeline.table.table import Table
 
+from .job import Clauses, Job
 from .outcome import CommitDecision
 
 ASKED = dict.fromkeys((Guard.UPGRADE, Guard.RESTORE, Guard.ROLLBACK), "the validity of the decision depends on them")
@@ -59,8 +60,7 @@ class Evidence:
     `timeline`: includes archived instants if the plan was removed or a merged write is not active. `has_plan`: the
     requested file exists. `undone`: targets of pending rollbacks, of a clustering, too. `unreadable`: the plans of
     pending rollbacks whose target is unknown. `allows_equal_times`: whether two actions may have the same requested
-    time; with a metadata table they may not. `back`: file groups that were left out as replaced and are not replaced
-    any more, because the replace commit was rolled back.
+    time; with a metadata table they may not. `clauses`: of the job.
     """
 
     timeline: Timeline
@@ -68,7 +68,7 @@ class Evidence:
     undone: frozenset[str]
     unreadable: tuple[Torn, ...] = ()
     allows_equal_times: bool
-    back: tuple[str, ...] = ()
+    clauses: Clauses = Clauses()
 
 
 def assess(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence) -> Assessment:
@@ -90,12 +90,14 @@ def assess(instant: Instant, merged: Collection[str], oldest: str, seen: Evidenc
     gone = sorted(t for t in merged if not _counts(t, oldest, timeline))
     if gone:
         return Assessment(validity=Validity.INVALID, why=f"write {gone[0]}, which it merged, was rolled back")
-    if seen.back:
-        return Assessment(validity=Validity.INVALID, why=f"file group {seen.back[0]} is not replaced any more")
+    if seen.clauses.broken:
+        return Assessment(validity=Validity.INVALID, why=seen.clauses.broken)
     others = [i.action for i in timeline.at(time) if i.family != instant.family]
     if others and not seen.allows_equal_times:
         why = f"a {others[0]} has the same time, and the metadata table cannot tell them apart (--drop-metadata-table)"
         return Assessment(validity=Validity.INVALID, why=why)
+    if seen.clauses.waits:
+        return Assessment(validity=Validity.BLOCKED, why=seen.clauses.waits)
     return Assessment(validity=Validity.VALID)
 
 
@@ -126,16 +128,15 @@ def _without_plan(instant: Instant, seen: Evidence) -> Assessment:
     return Assessment(validity=Validity.INVALID, why="its plan is gone from the timeline")
 
 
-def gather_evidence(
-    table: Table, instant: str, merged: Collection[str] = (), oldest: str = "", passed: Collection[str] = ()
-) -> Evidence:
+def gather_evidence(table: Table, job: Job, decision: CommitDecision | None = None) -> Evidence:
     """Reads what `assess` needs; it is reliable only under the table lock. What cannot be read is unknown: an error."""
     seen = evidence_of_planned(table)
-    timeline, has_plan = seen.timeline, _has_plan(table, instant)
+    timeline, has_plan = seen.timeline, table.storage.find(table.instant_path(job.requested)) is not None
+    merged, oldest = ((), "") if decision is None else (decision.merged, decision.oldest)
     if not has_plan or not all(_counts(t, oldest, timeline) for t in merged):
         timeline = table.with_archive(timeline)
-    back = _back(table, timeline, instant, passed) if passed and has_plan else ()
-    return replace(seen, timeline=timeline, has_plan=has_plan, back=back)
+    clauses = job.clauses(table, timeline, decision) if decision is not None and has_plan else Clauses()
+    return replace(seen, timeline=timeline, has_plan=has_plan, clauses=clauses)
 
 
 def evidence_of_planned(table: Table) -> Evidence:
@@ -153,31 +154,25 @@ def evidence_of_planned(table: Table) -> Evidence:
     )
 
 
-def _back(table: Table, timeline: Timeline, instant: str, passed: Collection[str]) -> tuple[str, ...]:
-    """The file groups that were left out as replaced and are not replaced any more.
-
-    If the replace commit was archived since, the files of the group were removed; if it was rolled back, they exist.
-    """
-    replaced = table.facts.replaced_groups(timeline)
-    found, plan = [], table.compaction_plan(instant)
-    for operation in plan.operations:
-        partition, group = operation.partition_path, f"{operation.partition_path}/{operation.file_id}"
-        if group in passed and (partition, operation.file_id) not in replaced:
-            paths = planned_paths(replace(plan, operations=(operation,)))
-            if any(table.storage.find(path) is not None for path in paths):
-                found.append(group)
-    return tuple(found)
-
-
 def validity_of(table: Table, decision: CommitDecision) -> Assessment:
     """The validity of a decision whose instant is not completed on the active timeline; the caller holds the lock."""
     instant = decided_instant(table, decision)
-    return assess(
-        instant,
-        decision.merged,
-        decision.oldest,
-        gather_evidence(table, decision.instant, decision.merged, decision.oldest, decision.passed),
-    )
+    seen = gather_evidence(table, job_of(table, decision), decision)
+    return assess(instant, decision.merged, decision.oldest, seen)
+
+
+def job_of(table: Table, decision: CommitDecision) -> Job:
+    """The job that a decision ends. MalformedError: it names no completed commit."""
+    from .clustering import Clustering  # imported here: `status` starts without them
+    from .compaction import Compaction
+
+    time, family = decision.instant, decided_instant(table, decision).family
+    if family == "replacecommit":
+        return Clustering(
+            requested=Instant(requested_time=time, action=table.layout.pending_clustering, state=State.REQUESTED)
+        )
+    action = "logcompaction" if family == "deltacommit" else "compaction"
+    return Compaction(requested=Instant(requested_time=time, action=action, state=State.REQUESTED))
 
 
 def decided_instant(table: Table, decision: CommitDecision) -> Instant:
@@ -190,14 +185,14 @@ def decided_instant(table: Table, decision: CommitDecision) -> Instant:
     return found
 
 
-def refuse(table: Table, instant: str, assessment: Assessment) -> None:
+def refuse(table: Table, job: Job, assessment: Assessment) -> None:
     """ConflictError unless the decision is valid."""
     if assessment.validity is Validity.VALID:
         return
     raise ConflictError(
-        "this compaction cannot be published",
+        f"this {job.name} cannot be published",
         path=table.storage.base_path,
-        instant=instant,
+        instant=job.requested.requested_time,
         found=assessment.why,
         todo=assessment.todo
         or {
@@ -205,14 +200,9 @@ def refuse(table: Table, instant: str, assessment: Assessment) -> None:
             Validity.SUPERSEDED: "Nothing is left to do.",
         }.get(
             assessment.validity,
-            "Nothing of it is visible. If it is still pending, run again, or cancel it: "
-            f"compactor-daemon unschedule TABLE {instant}.",
+            f"Nothing of it is visible. If it is still pending, run again, or cancel it: {job.undo}.",
         ),
     )
-
-
-def _has_plan(table: Table, instant: str) -> bool:
-    return table.storage.find(table.instant_path(table.files.requested_merge(instant))) is not None
 
 
 def refuse_rollback(table: Table, instant: str) -> None:

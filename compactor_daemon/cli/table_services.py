@@ -33,7 +33,8 @@ from ..cleaning.choice import CleanOptions
 from ..cleaning.clean import clean_table
 from ..cleaning.orphan_choice import OrphanOptions
 from ..cleaning.orphans import remove_orphans
-from ..clustering.cluster import cancel_pending_clusterings, cluster_table
+from ..clustering.cancel import cancel_pending_clusterings
+from ..clustering.cluster import cluster_table
 from ..clustering.options import ClusterOptions
 from ..metadata_services.due import MetadataOptions
 from ..metadata_services.serve import serve_metadata

@@ -1,1 +1,1 @@
-"""Clustering: which small base files are joined into larger ones, and its execution, as Hudi clusters."""
+"""Clustering: which small base files are joined into larger ones, how, and what becomes of plans of dead processes."""

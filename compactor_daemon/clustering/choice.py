@@ -256,9 +256,9 @@ def planned(window: ClusteringWindow) -> ClusterGroup:
     )
 
 
-def output_names(position: int, group: ClusterGroup, instant: str) -> tuple[BaseFileName, ...]:
-    """The names of the files that a group may become: the same in every try, so that each is made once."""
-    token = f"{position}-0-{COMPACTOR}"
+def output_names(position: int, group: ClusterGroup, instant: str, attempt: int) -> tuple[BaseFileName, ...]:
+    """The names of the files that a group may become: each attempt has its own."""
+    token = f"{position}-{attempt}-{COMPACTOR}"
     return tuple(BaseFileName(file_id=file_id, token=token, instant=instant) for file_id in group.file_ids)
 
 

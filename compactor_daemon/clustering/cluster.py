@@ -4,20 +4,20 @@
     choose     see `clustering.choice`
     request    under the lock, <T>.clustering.requested (version 6: <T>.replacecommit.requested): from here on no writer
                changes the planned file groups, and no compaction includes them
-    make       outside the lock, each new file, with a heartbeat
-    complete   see `complete`. It waits for a pending write that began before the plan. If the inputs changed, or the
-               wait times out, the plan is cancelled
+    execute    an attempt makes the files, decides and publishes, as of a compaction (`attempt`), with a heartbeat. It
+               waits for a pending write that began before the plan. If the inputs changed, or the wait times out, the
+               plan is cancelled
 
-A plan is pending only while a process works on it, since updates of its file groups are refused until then.
+A plan is pending only while a process works on it, since updates of its file groups are refused until then. A decided
+one is published, by the next process.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -25,45 +25,54 @@ from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.copy_rules import Obstacle
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
+    AttemptDeadError,
     BarrierError,
     ConflictError,
     PhantombaseError,
-    UnknownCommitError,
     UnsupportedError,
 )
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER
+from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.ledger import CLUSTERED, decode_ledgers
 from phantombase.timeline.format.replace_request import ClusterPlan, encode_cluster_plan
 from phantombase.timeline.instants.reserved_times import has_tombstone
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, heartbeat
+from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.merge.rule import SliceRules
-from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.planning.schedule import busy_file_groups
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.in_progress import pending_replacing_writes, refuse_left_to_hudi
 from phantombase.timeline.table.table import Table, from_one_snapshot, put_requested
-from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.terminal.text_table import plural
 
-from ..attempt.attempt import merge_rules
+from ..attempt.attempt import open_attempt
+from ..attempt.clustering import Clustering
+from ..attempt.compact_or_resume import decide
+from ..attempt.completed import finished_slices, is_ours
+from ..attempt.needed_records import tidy
+from ..attempt.outcome import CommitDecision, find_decision
+from ..attempt.pending_clusterings import PendingClustering, is_at_work, is_of_hudi, pending_clusterings, why_passed
+from ..attempt.publish import publish
+from ..attempt.retire import retire
+from ..attempt.slice_task import SliceDone, SliceProgress, Tasks
+from ..attempt.validity import Validity, validity_of
 from ..leftovers import forget_heartbeats, remove_left_behind
+from ..options import AttemptOptions
 from ..service_run import ServiceAnswer, ServiceMeans
-from .choice import ClusterChoice, Standing, choose_windows, living_groups, output_names, planned
-from .complete import cancel_clustering, complete, inputs_now
-from .options import ClusterOptions, Copy, SortOrder
+from .cancel import cancel_clustering, retract_stale
+from .choice import ClusterChoice, Standing, choose_windows, living_groups, planned
+from .options import ClusterOptions, Copy
 from .order import check_sortable
-from .outputs import Copying, Made, OutputFileSpec, make
+from .outputs import Copying
 from .partitions import chosen_partitions
-from .pending import PendingClustering, is_at_work, is_of_hudi, is_passed, pending_clusterings, refuse_passed
 from .sorted_files import sorted_already
-from .stale import withdraw_stale
+from .tasks import inputs_now, tasks_of
 
-_POLL_S = 1.0
 _log = get_logger()
 ClusterProgress = Callable[[str, int, int], None]
 """Called with (instant, files made, files in all)."""
@@ -123,7 +132,7 @@ def cluster_table(
     seen = table.reload()
     timeline = seen.load_timeline()
     if not dry_run:
-        withdraw_stale(seen, timeline, lock)
+        retract_stale(seen, timeline, lock)
     refuse_in_progress(seen, timeline)
     copying = Copying(storage=table.storage, copy=options.copy)
     timeline, choice = _choose(seen, options, copying)
@@ -132,6 +141,7 @@ def cluster_table(
     # Heartbeats of processes that were killed right after the completion.
     forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
     remove_left_behind(seen)
+    tidy(seen, lock)
     if not choice.windows and not pending_clusterings(seen, timeline):
         return _result(choice, None, (), ())
     table.storage.verify()
@@ -145,9 +155,9 @@ def cluster_table(
                 return _result(choice, None, finished, cancelled)
             pending = _plan(seen, timeline, choice, options)
             # Before the plan is visible: without a heartbeat the plan is dead.
-            stack.enter_context(_beating(regardless(seen), pending))
+            beats = stack.enter_context(heartbeat(regardless(seen).storage, pending.time, BEAT_S))
             put_requested(seen, pending.requested, encode_cluster_plan(pending.plan, seen.storage.base_path))
-        done = work.execute(pending, options.copy)
+        done = work.execute(pending, options.copy, beats)
     return _result(choice, done, finished, cancelled)
 
 
@@ -158,23 +168,6 @@ def commit_stays(table: Table, error: ConflictError) -> bool:
         return False
     found = table.reload().load_timeline().find(error.instant, "replacecommit")
     return found is not None and found.completed
-
-
-def cancel_pending_clusterings(table: Table, lock: TableLock) -> tuple[str, ...]:
-    """Cancels pending clusterings, and removes torn plans of clusterings; returns their instants. ConflictError: a
-    process works on one, or Hudi executes it."""
-    gone, now = [*remove_torn(table.reload(), lock, "clustering", "replacecommit", strict=True)], table.reload()
-    for pending in pending_clusterings(now, now.load_timeline()):
-        if is_at_work(now, pending):
-            raise ConflictError(
-                "a process is at work on this clustering",
-                path=table.storage.base_path,
-                instant=pending.time,
-                todo="Stop it, or wait until it has ended.",
-            )
-        if cancel_clustering(table, pending, lock, "by command"):
-            gone.append(pending.time)
-    return tuple(gone)
 
 
 def _choose(table: Table, options: ClusterOptions, copying: Copying) -> tuple[Timeline, ClusterChoice]:
@@ -243,17 +236,6 @@ def _plan(table: Table, timeline: Timeline, choice: ClusterChoice, options: Clus
     return PendingClustering(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), plan=plan)
 
 
-@contextmanager
-def _beating(table: Table, pending: PendingClustering) -> Iterator[None]:
-    """A heartbeat. After UnknownCommitError it is kept: no process decides again before the put must be answered."""
-    with heartbeat(table.storage, pending.time, BEAT_S) as heartbeats:
-        try:
-            yield
-        except UnknownCommitError:
-            heartbeats.keep_on_error = True
-            raise
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Work:
     """A run on a table; see `cluster_table`."""
@@ -274,8 +256,9 @@ class _Work:
             if is_at_work(now, pending) or is_of_hudi(now, pending):
                 continue
             try:
-                with _beating(self.table, pending):
-                    done = self.execute(pending, Copy.TRY if self.options.copy is Copy.FORCE else self.options.copy)
+                with heartbeat(self.table.storage, pending.time, BEAT_S) as beats:
+                    copy = Copy.TRY if self.options.copy is Copy.FORCE else self.options.copy
+                    done = self.execute(pending, copy, beats)
             except ConflictError as error:  # it was cancelled: its files are free for a new plan
                 if commit_stays(self.table, error):
                     raise
@@ -286,103 +269,88 @@ class _Work:
                 finished.append(done)
         return tuple(finished), tuple(gone)
 
-    def execute(self, pending: PendingClustering, copy: Copy) -> Clustered | None:
-        """Makes the files and completes the clustering. None: another process has done so concurrently."""
-        storage = self.table.storage
-        made: list[Made] = []
+    def execute(self, pending: PendingClustering, copy: Copy, beats: Heartbeats) -> Clustered | None:
+        """Makes the files and completes the clustering. None: another process has done so concurrently. `beats`: of its
+        heartbeat."""
+        table, decision = self.table.reload(), None
         try:
-            made, rules = self._make_all(pending, copy)
-            placed = self._complete_in_time(pending, made, rules)
-        except UnknownCommitError:
-            raise
+            decision = find_decision(table.storage, pending.time) or self._decide(table, pending, copy)
+            # A request to an object store that failed may still be answered: until then no process cancels it.
+            beats.keep_on_error = not table.storage.is_file_system
+            made = finished_slices(table.storage, pending.time)
+            publish(table, decision, self.lock)
+            retire(table, decision)
         except (Exception, KeyboardInterrupt) as error:
-            with suppress(PhantombaseError):  # the first error is the one to raise; the next write, or run, tries again
-                cancel_clustering(self.table, pending, self.lock, str(error))
+            if isinstance(error, PhantombaseError) and self._is_others(pending, decision):
+                return None
+            if not isinstance(error, AttemptDeadError):  # else another process is at work on it
+                with suppress(PhantombaseError):  # the first error is the one to raise; the next write or run goes on
+                    cancel_clustering(table, pending, self.lock, str(error))
             raise
-        finally:
-            storage.delete_all(_staged(made))
-        if not placed:
-            return None
-        files = [file for one in placed for file in one.files]
-        done = Clustered(
-            instant=pending.time,
-            files=sum(len(one.inputs) for one in placed),
-            bytes=sum(slice_.base_bytes + slice_.log_bytes for one in placed for slice_ in one.inputs),
-            made=len(files),
-            bytes_made=sum(one.size for one in files),
-            rows=sum(one.rows for one in files),
-            copied=sum(one.copied_row_groups > 0 for one in files),
-            copied_row_groups=sum(one.copied_row_groups for one in files),
-            encoded=dict(Counter(one.encoded for one in placed if one.encoded)),
-            repeated_keys=sum(one.repeated_keys for one in placed),
-        )
+        done = _clustered(decision, made)
         _log.info(
             "clustered",
-            table=storage.base_path,
+            table=table.storage.base_path,
             instant=done.instant,
             files=done.files,
             rows=done.rows,
             copied_row_groups=done.copied_row_groups,
         )
         if done.repeated_keys:
-            _log.warning("keys_repeat", table=storage.base_path, instant=done.instant, rows=done.repeated_keys)
+            _log.warning("keys_repeat", table=table.storage.base_path, instant=done.instant, rows=done.repeated_keys)
         return done
 
-    def _make_all(self, pending: PendingClustering, copy: Copy) -> tuple[list[Made], SliceRules]:
-        """The staged files, and the rules by which their inputs were read."""
-        now = self.table.reload()
-        timeline = now.load_timeline()
-        refuse_passed(now, timeline, pending)
-        inputs = inputs_now(now, pending, timeline)
-        if not all(inputs):
-            raise ConflictError(
-                "the files of a clustering are not as they were planned",
-                path=now.storage.base_path,
-                instant=pending.time,
-                todo="Run again.",
-            )
-        schema = now.schema_to_cluster(timeline)
-        recipe = OutputFileSpec(
-            instant=pending.time,
-            rules=merge_rules(now, timeline, schema, self.output),
-            schema_text=schema.file_text,
+    def _is_others(self, pending: PendingClustering, decision: CommitDecision | None) -> bool:
+        """Whether another process has completed the clustering, without the decision."""
+        table = self.table.reload()
+        done = table.load_timeline().find(pending.time, "replacecommit")
+        return done is not None and done.completed and (decision is None or not is_ours(table, done, decision))
+
+    def _decide(self, table: Table, pending: PendingClustering, copy: Copy) -> CommitDecision:
+        tasks = partial(tasks_of, pending, copy)
+        job = Clustering(requested=pending.requested, plan=pending.plan, make_tasks=tasks)
+        options = AttemptOptions(barrier_s=self.options.wait_s)
+        return decide(
+            table,
+            open_attempt(table, pending.time, options, job),
+            self.lock,
+            runner=self._run,
+            progress=partial(self.progress, pending.time),
             output=self.output,
-            measure=Measure.of(now, schema),
-            sort_by=pending.plan.sort_by,
-            sort_order=SortOrder(pending.plan.sort_order or SortOrder.ORDER),
-            copy=copy,
+            options=options,
         )
-        names = [output_names(position, group, pending.time) for position, group in enumerate(pending.groups)]
+
+    def _run(self, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
         with ThreadPoolExecutor(self.threads) as pool:
-            futures = [
-                pool.submit(make, self.table.storage, recipe, of_group, slices)
-                for of_group, slices in zip(names, inputs, strict=True)
-            ]
+            futures = [pool.submit(task.run, storage) for task in tasks]
+            done = []
             try:
-                made = []
                 for number, future in enumerate(futures, 1):
-                    made.append(future.result())
-                    self.progress(pending.time, number, len(futures))
-            except BaseException:
+                    done.append(future.result())
+                    progress(number, len(futures))
+            finally:
                 pool.shutdown(cancel_futures=True)
-                ended = (f for f in futures if f.done() and not f.cancelled() and f.exception() is None)
-                self.table.storage.delete_all(_staged(f.result() for f in ended))
-                raise
-        return made, recipe.rules
-
-    def _complete_in_time(self, pending: PendingClustering, made: list[Made], rules: SliceRules) -> list[Made]:
-        deadline = time.monotonic() + self.options.wait_s
-        while True:
-            try:
-                return complete(self.table, pending, made, rules, self.lock)
-            except BarrierError:
-                if time.monotonic() >= deadline:
-                    raise
-            time.sleep(_POLL_S)
+        return done
 
 
-def _staged(made: Iterable[Made]) -> list[str]:
-    return [file.staged for one in made for file in one.files]
+def _clustered(decision: CommitDecision, made: list[SliceDone]) -> Clustered:
+    """`made`: the records of the files, as far as they are still there."""
+    finals = {one.final for one in decision.placements}
+    own = [one for one in made if not finals.isdisjoint(file.final for file in one.files)]
+    metadata = decode_commit(decision.content, decision.completed_path)
+    ledgers = decode_ledgers(metadata.extra_metadata[CLUSTERED], decision.completed_path)
+    return Clustered(
+        instant=decision.instant,
+        files=len(decision.replaced),
+        bytes=sum(one.bytes for one in decision.replaced),
+        made=len(decision.placements),
+        bytes_made=sum(one.size for one in decision.placements),
+        rows=sum(one.ledger.rows_out for one in ledgers),
+        copied=sum(one.copied_row_groups > 0 for one in ledgers),
+        copied_row_groups=sum(one.copied_row_groups for one in ledgers),
+        encoded=dict(Counter(one.encoded for one in own if one.encoded)),
+        repeated_keys=sum(one.repeated_keys for one in own),
+    )
 
 
 def _would(
@@ -409,13 +377,19 @@ def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Clustered, ..
     for pending in pending_clusterings(table, timeline):
         if is_at_work(table, pending, clock_ms) or is_of_hudi(table, pending):
             continue
+        if (decision := find_decision(table.storage, pending.time)) is not None:
+            if validity_of(table, decision).validity is Validity.INVALID:
+                gone.append(pending.time)
+            else:
+                finished.append(_clustered(decision, []))
+            continue
         inputs = inputs_now(table, pending, timeline)
-        passed = is_passed(table, timeline, pending)
+        passed = why_passed(table, timeline, pending.time)
         if has_tombstone(table.storage, pending.time) or passed or not all(inputs):
             gone.append(pending.time)
             continue
         sizes = [slice_.base_bytes + slice_.log_bytes for group in inputs for slice_ in group]
-        outputs = sum(group.outputs for group in pending.groups)
+        outputs = sum(group.outputs for group in pending.plan.groups)
         finished.append(Clustered(instant=pending.time, files=len(sizes), bytes=sum(sizes), made=outputs))
     return tuple(finished), tuple(gone)
 

@@ -37,7 +37,7 @@ from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.column_range import ColumnRange
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.folders import join, staged_folder
+from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice
 
@@ -137,9 +137,9 @@ def _write_copied(file: IO[bytes], recipe: OutputFileSpec, rows_in: RowsIn, name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFileSpec:
-    """What all files of a clustering have in common."""
+    """What all files of a clustering have in common. `folder`: where they are staged."""
 
-    instant: str
+    folder: str
     rules: SliceRules
     schema_text: str
     output: OutputOptions
@@ -285,7 +285,7 @@ def _parts(recipe: OutputFileSpec, rows_in: RowsIn, number: int) -> Iterator[Ite
 
 
 def _staged_path(recipe: OutputFileSpec) -> str:
-    return f"{staged_folder(recipe.instant)}/{uuid.uuid4().hex}.parquet"
+    return f"{recipe.folder}/{uuid.uuid4().hex}.parquet"
 
 
 def _read_back(

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -26,7 +26,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
-from ..attempt.slice_task import Runner, SliceChunk, SliceDone, SliceProgress, SliceTask, StageSpec, compact_slice
+from ..attempt.slice_task import Runner, SliceDone, SliceProgress, StageTask, Tasks
 from ..jvm_archive import spark_java
 from ..options import ExecuteOptions, Executor
 from .spark_session import StartingSpark, check_spark, hadoop_conf
@@ -189,10 +189,10 @@ class LocalRunner:
     def __init__(self, threads: int) -> None:
         self._threads = threads
 
-    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+    def __call__(self, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
         with ThreadPoolExecutor(self._threads) as pool:
             # Each task runs in a copy of the context, so that its logs carry what the caller has bound.
-            futures = [pool.submit(copy_context().run, compact_slice, storage, task) for task in tasks]
+            futures = [pool.submit(copy_context().run, task.run, storage) for task in tasks]
             waiting = set(futures)
             try:
                 while waiting:
@@ -224,7 +224,7 @@ class SparkRunner:
         except Exception:  # no answer from its JVM: any kind of error
             return True
 
-    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+    def __call__(self, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
         """See `Runner`. SparkError: Spark did not start."""
         context = self._spark.context()
         group = f"phantombase-{tasks[0].instant}-{tasks[0].attempt}-{uuid.uuid4().hex}"
@@ -270,36 +270,30 @@ class SparkRunner:
         return SparkError(what, instant=instant, found=spark_words(error), todo=todo)
 
 
-Numbered: TypeAlias = tuple[int, SliceChunk]
+Numbered: TypeAlias = tuple[int, Any]
 """A part, with the number of what it shares with others."""
 
 
 def spark_work(
-    storage: Storage, tasks: list[SliceTask]
+    storage: Storage, tasks: Sequence[StageTask]
 ) -> tuple[list[Numbered], Callable[[Numbered], SliceDone | PhantombaseError]]:
     """The part that Spark sends to each task, and the function with all that tasks share, sent once per stage."""
-    rounds = {id(task.round): task.round for task in tasks}
+    rounds = {id(task.round): (type(task), task.round) for task in tasks}
     number = {key: n for n, key in enumerate(rounds)}
     parts = [(number[id(task.round)], task.part) for task in tasks]
-    return parts, partial(_compact_part, _Compact(storage), tuple(rounds.values()))
+    return parts, partial(_run_part, storage, tuple(rounds.values()))
 
 
-def _compact_part(compact: _Compact, rounds: tuple[StageSpec, ...], sent: Numbered) -> SliceDone | PhantombaseError:
+def _run_part(
+    storage: Storage, rounds: tuple[tuple[type[StageTask], Any], ...], sent: Numbered
+) -> SliceDone | PhantombaseError:
+    """Runs a task in Spark; errors of the tree come back as values, with all their fields."""
     number, part = sent
-    return compact(SliceTask(rounds[number], part))
-
-
-class _Compact:
-    """Compacts a slice in a Spark task; errors of the tree come back as values, with all their fields."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-
-    def __call__(self, task: SliceTask) -> SliceDone | PhantombaseError:
-        try:
-            return compact_slice(self._storage, task)
-        except PhantombaseError as error:
-            return error
+    kind, round_ = rounds[number]
+    try:
+        return kind(round_, part).run(storage)
+    except PhantombaseError as error:
+        return error
 
 
 def spark_words(error: BaseException) -> str:
@@ -361,7 +355,7 @@ class ChosenRunner:
         self._spark: StartingSpark | None = None
         self._starting = threading.Lock()
 
-    def __call__(self, storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+    def __call__(self, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
         """See `Runner`. SparkError: Spark does not start."""
         memory = max((task.round.output.memory_limit for task in tasks), default=1)
         read_bytes = sum(task.slice.base_bytes + task.slice.log_bytes for task in tasks)

@@ -28,8 +28,9 @@ from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import FileGroup, slice_before
 
-from ..attempt.attempt import open_attempt, single_task
+from ..attempt.attempt import open_attempt
 from ..attempt.compact_or_resume import Compacted, pending_instants, preflight
+from ..attempt.compaction import single_task
 from ..attempt.outcome import attempt_dead, find_decision, read_outcome
 from ..attempt.slice_task import SliceTask, compact_slice, done_slices
 from ..fleet.claims import claim_all, claim_one
@@ -299,8 +300,8 @@ def plan_compaction(
         seen = table.snapshot()
         if find_decision(seen.storage, chosen) is not None:
             return PlannedCompaction(table=path, instant=chosen, tasks=())
-        opened = open_attempt(seen, chosen, options)
-    view = from_one_snapshot(lambda: table.snapshot().load_plan_view([opened.plan]))
+        opened, plan = open_attempt(seen, chosen, options), seen.compaction_plan(chosen)
+    view = from_one_snapshot(lambda: table.snapshot().load_plan_view([plan]))
     groups = view.by_key()
     tasks = tuple(
         CompactionTask(
@@ -314,7 +315,7 @@ def plan_compaction(
             output=output or OutputOptions(),
             storage_options=given.without_secrets,
         )
-        for position, operation in enumerate(opened.plan.operations)
+        for position, operation in enumerate(plan.operations)
     )
     return PlannedCompaction(table=path, instant=chosen, tasks=tasks)
 

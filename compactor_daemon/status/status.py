@@ -32,10 +32,10 @@ from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.failures import Parked, RetryOptions, Waits, readiness_of
+from ..attempt.pending_clusterings import is_of_hudi, planned_clustering
 from ..attempt.validity import Validity
 from ..cleaning.choice import CleanOptions
 from ..cleaning.plan import load_whole, would_clean
-from ..clustering.pending import is_of_hudi, planned_clustering
 from ..fleet.claims import Claim
 from ..fleet.pools import Pools
 from ..services.options import Service

@@ -61,7 +61,7 @@ from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, 
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileSlice, GroupKey
 
-from ..attempt.attempt import merge_rules
+from ..attempt.compaction import merge_rules
 from ..attempt.completed import completed_compaction, finished_slices
 from ..attempt.hudi_executors import foreign_trace, refuse_live
 from ..attempt.outcome import STAGED_ENDINGS, read_outcome, revoke_decision
@@ -191,7 +191,7 @@ def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = F
     refuse_in_progress(table, table.load_timeline(), _BY_NAME)
     torn, plan = _torn(table, instant)
     schema = table.newest_schema(
-        table.load_timeline().with_pending_merge(table.files.requested_merge(instant)), before=instant
+        table.load_timeline().with_pending(table.files.requested_merge(instant)), before=instant
     )
     rules = merge_rules(table, table.load_timeline(), schema, OutputOptions())
     stats: defaultdict[str, list[WriteStat]] = defaultdict(list)

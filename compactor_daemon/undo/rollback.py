@@ -47,8 +47,8 @@ from phantombase.timeline.table.table import Table, open_metadata_table, put_req
 from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.table.traces import traces_of, unpublish
 
-from ..clustering.complete import remove
-from ..clustering.pending import PendingClustering, planned_clustering
+from ..attempt.pending_clusterings import PendingClustering, planned_clustering
+from ..clustering.cancel import remove
 from .preconditions import (
     is_own,
     is_requested,

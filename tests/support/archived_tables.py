@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import struct
 import zipfile
@@ -26,12 +27,12 @@ from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table
 from phantombase.compactor_daemon.archiving.archived_files import archive_logs
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cleaning.plan import CleanResult
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
-from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.undo.restore import Restored, restore_table
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError
@@ -329,13 +330,18 @@ def living(path: Path) -> list[str]:
     return [g.file_id for g in view.groups if g.slices and not is_replaced(g, view.facts)]
 
 
+def of_attempt(path: str) -> bool:
+    """Whether a path is below the records and staged files of an instant's attempts."""
+    return re.search(r"\.phantombase/\d", path) is not None
+
+
 def request(path: Path, *, alive: bool = True, options: ClusterOptions = TWO) -> str:
     """Leaves a requested clustering, of a process that died behind the request, or seems to live; its instant."""
 
     dead: list[str] = []
 
     def hook(call: Call) -> object:
-        if dead or (call.name == "open_output" and "/writes/" in call.path):
+        if dead or (call.name == "open_output" and of_attempt(call.path)):
             dead.append(call.path)
             raise ProcessDied(call.path)
         return call.do()

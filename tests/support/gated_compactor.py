@@ -11,12 +11,12 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceTask
+from phantombase.compactor_daemon.attempt.slice_task import SliceTask
 from phantombase.compactor_daemon.cli import main as cli
 from phantombase.compactor_daemon.execution import runners as execute
-from phantombase.compactor_daemon.execution.runners import _Compact
-from phantombase.timeline.errors import PhantombaseError
+from phantombase.compactor_daemon.execution.runners import _run_part
 from phantombase.timeline.storage.contract import Storage
 
 _WAIT_MAX_S = 600.0
@@ -62,21 +62,16 @@ class Gate:
             time.sleep(0.02)
 
 
-class Gated(_Compact):
+def gated(storage: Storage, rounds: Any, sent: Any) -> Any:
     """What a Spark task runs: pickled by name, so executors import this module."""
-
-    def __init__(self, storage: Storage) -> None:
-        super().__init__(storage)
-        self._gate = Gate(Path(os.environ["GATE"]))
-
-    def __call__(self, task: SliceTask) -> SliceDone | PhantombaseError:
-        self._gate.wait(task)
-        return super().__call__(task)
+    kind, round_ = rounds[sent[0]]
+    Gate(Path(os.environ["GATE"])).wait(kind(round_, sent[1]))
+    return _run_part(storage, rounds, sent)
 
 
 def main() -> None:
     """As the command."""
-    execute._Compact = Gated  # type: ignore[misc]
+    execute._run_part = gated
     cli.main()
 
 

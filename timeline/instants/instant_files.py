@@ -81,13 +81,14 @@ class InstantFiles:
         return f"{self.config.timeline_folder}/{instant.file_name or self.config.layout.file_name(instant)}"
 
     def completed_commits(self, only: str | None = None) -> list[Instant]:
-        """Every completed commit on storage. With `only`: also delta commits, since a log compaction completes as one.
+        """Every completed commit on storage. With `only`: also delta commits and replace commits, since log compactions
+        and clusterings complete as these.
         On versions 8 and 9 one instant can have two completed files, since each name has its own completion time."""
         names = [e.name for e in list_of_table(self.storage, self.config.timeline_folder) if not e.is_folder]
         found = [i for n in names if (i := self.config.layout.parse(n)) and i.completed]
         if only is None:
             return [i for i in found if i.action == "commit"]
-        return [i for i in found if i.requested_time == only and i.action in ("commit", "deltacommit")]
+        return [i for i in found if i.requested_time == only and i.is_write]
 
     def summary(self, instant: Instant) -> CommitMetadata:
         """The metadata of a completed write, perhaps without write statistics; see `commit_metadata`."""

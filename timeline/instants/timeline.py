@@ -228,8 +228,8 @@ class Timeline:
             if instant.completion_time is not None:
                 yield instant.completion_time
 
-    def with_pending_merge(self, requested: Instant) -> Timeline:
-        """This timeline before the completion of a compaction or log compaction."""
+    def with_pending(self, requested: Instant) -> Timeline:
+        """This timeline before the completion of a compaction, log compaction or clustering."""
         same = requested.identity
         return replace(self, instants=tuple(requested if i.identity == same else i for i in self.instants))
 

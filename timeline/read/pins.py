@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..errors import ConflictError, MalformedError, MissingFileError, UsageError
-from ..format.instant import Instant, State
+from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..option import duration_s
 from ..record_fields import Fields
@@ -34,22 +34,18 @@ def moment_to_hold(timeline: Timeline, moment: str) -> str:
     """The moment that a pin holds for a reader of the state at `moment`, on the axis of `Timeline.counts_from`.
 
     Pending instants may complete during the read and count from before `moment`: a compaction counts from its requested
-    time on, an inflight clustering from the completion time that a dead process decided, and on version 6 every write
+    time on, a clustering from the completion time that it has decided, and on version 6 every write
     from its requested time on. The state at `moment` then changes, and a cleaner may remove files that the reader still
     reads. So the moment held is before all of these.
     """
     pending: Collection[Instant] = timeline.pending_writes.values()
     if timeline.layout.has_completion_times:
-        pending = [i for i in pending if i.action == "compaction" or _is_decided_clustering(i)]
+        pending = [i for i in pending if i.action in ("compaction", "clustering")]
     first = min((i.requested_time for i in pending), default=None)
     if first is None or moment < first:
         return moment
     counted = (timeline.counts_from(w) for w in timeline.completed_writes.values())
     return max((m for m in counted if m < first), default="")
-
-
-def _is_decided_clustering(pending: Instant) -> bool:
-    return pending.action == "clustering" and pending.state is State.INFLIGHT
 
 
 def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:

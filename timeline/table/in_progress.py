@@ -206,7 +206,7 @@ def rollback_in_progress(table: Table, timeline: Timeline) -> ConflictError | No
 def clustering_in_rollback(table: Table, timeline: Timeline) -> Instant | None:
     """The completed clustering for which `undo.rollback` has put a tombstone, and that is not hidden yet. Such a
     clustering is the newest write. If other writes started after it, the tombstone is stale: its process has lost the
-    lock. A clustering without its plan was completed after its rollback (see `clustering.stale`)."""
+    lock. A clustering without its plan was completed after its rollback (see `clustering.cancel`)."""
     newest = max((i for i in timeline.instants if i.is_write), key=lambda i: i.requested_time, default=None)
     if newest is None or newest.family != "replacecommit" or not newest.completed:
         return None

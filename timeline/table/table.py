@@ -195,7 +195,7 @@ class Table:
         return self.views.load(partition, **asked)
 
     def load_plan_view(
-        self, plans: Iterable[CompactionPlan], *, pending: str | None = None, prevails: str | None = None
+        self, plans: Iterable[CompactionPlan], *, pending: Instant | None = None, prevails: str | None = None
     ) -> TableView:
         """`load_view` of the partitions of the plans that still exist: some may have been removed since then."""
         return self.load_view(exactly=self.views.planned_partitions(plans), pending=pending, prevails=prevails)

@@ -69,7 +69,7 @@ class ViewAsked(TypedDict, total=False):
     """The arguments of `ViewLoader.load`."""
 
     exactly: Collection[str] | None
-    pending: str | None
+    pending: Instant | None
     prevails: str | None
     completed_by: str | None
     as_of: str | None
@@ -94,7 +94,7 @@ class ViewLoader:
         partition: str | None = None,
         *,
         exactly: Collection[str] | None = None,
-        pending: str | None = None,
+        pending: Instant | None = None,
         prevails: str | None = None,
         completed_by: str | None = None,
         as_of: str | None = None,
@@ -103,7 +103,8 @@ class ViewLoader:
         named: Named | None = None,
     ) -> TableView:
         """Timeline, then facts, then listing. `partition`: only partitions at or under that path. `exactly`: these
-        partitions and no others. `pending`: a compaction or log compaction that is treated as not completed.
+        partitions and no others. `pending`: a requested compaction, log compaction or clustering that is treated as not
+        completed.
         `prevails`: see `FactLoader.pending_plans`. `completed_by`: the state at this completion time (versions 8 and
         9), see `Timeline.completed_by`. `as_of`, `brief`: see `file_groups`. `archive`: archived writes are witnesses,
         too; reads the complete archive. `named`: the files that the metadata table names at or under a folder, see
@@ -114,7 +115,7 @@ class ViewLoader:
         if completed_by is not None:
             timeline = newest.completed_by(completed_by)
         if pending is not None:
-            timeline = timeline.with_pending_merge(self.files.requested_merge(pending))
+            timeline = timeline.with_pending(pending)
         if self.listing.is_witness:  # it does not list the files of such a write
             for time, later in sorted(self.facts.uncompleted(newest).items()):
                 raise lost_completion(time, later)

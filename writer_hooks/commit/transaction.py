@@ -178,7 +178,7 @@ class Transaction:
                 return ClusteringConflictError if is_clustering else ConflictError, f"{instant.file_name}: {found}"
         if (found := self._archived_conflict(now, mine, schema)) is not None:
             return ConflictError, found
-        # Hudi would archive it while the files that it replaces still exist, see `clustering.pending`.
+        # Hudi would archive it while the files that it replaces still exist, see `attempt.pending_clusterings`.
         if self.action == "replacecommit" and (retained := retained_since(self.table, now)) > self.instant:
             return ConflictError, f"a clean that retained commits from {retained} on"
         planned = {k for k, c in self.table.facts.pending_plans(now).items() if c not in known}

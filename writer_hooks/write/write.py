@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-from phantombase.compactor_daemon.clustering.complete import cancel_dead_clusterings
-from phantombase.compactor_daemon.clustering.pending import is_at_work, is_of_hudi, pending_clusterings
+from phantombase.compactor_daemon.attempt.pending_clusterings import is_at_work, is_of_hudi, pending_clusterings
+from phantombase.compactor_daemon.clustering.cancel import settle_dead_clusterings
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.clocks import Stopwatch, doubling_pauses
@@ -302,7 +302,7 @@ def _check_buckets(capacity: Capacity, counts: RowCounts) -> None:
 def _roll_back_dead(table: Table, timeline: Timeline, job: _Job) -> None:
     expiry_s = job.options.heartbeat_expiry_s
     roll_back_dead_writers(table, job.lock, lazy=job.write.rolls_back_lazily, expiry_s=expiry_s)
-    cancel_dead_clusterings(table, timeline, job.lock)
+    settle_dead_clusterings(table, timeline, job.lock)
 
 
 def _same_schema(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> TableSchema:

@@ -80,7 +80,7 @@ def test_a_compaction_waits_for_the_write(path: Path, monkeypatch: pytest.Monkey
 def test_without_all_of_that_a_row_is_lost(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("phantombase.timeline.planning.planner.pending_writer", nothing)
     monkeypatch.setattr("phantombase.writer_hooks.commit.transaction.conflict_with_plans", nothing)
-    monkeypatch.setattr("phantombase.compactor_daemon.attempt.attempt._pending_of", lambda *_: [])
+    monkeypatch.setattr("phantombase.compactor_daemon.attempt.compaction.Compaction.waiting", lambda *_: [])
     upsert(before_placing(path, lambda: schedule_and_compact(path)), rows((0, 3, 3.0)))
     assert read_rows(path) == OLD, "acknowledged, and not there"
 

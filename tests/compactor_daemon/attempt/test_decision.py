@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
+from phantombase.compactor_daemon.attempt.compaction import Compaction, placed_group, without_groups
 from phantombase.compactor_daemon.attempt.completed import completed_compaction, is_ours, remove_placed
 from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_decision, read_outcome, revoke_decision
 from phantombase.compactor_daemon.attempt.publish import place, publish
-from phantombase.compactor_daemon.attempt.revert import placed_group, revert_files, without_groups
+from phantombase.compactor_daemon.attempt.revert import revert_files
 from phantombase.compactor_daemon.attempt.validity import Validity, assess, gather_evidence
 from phantombase.timeline.errors import ClockError, ConflictError, PhantombaseError, StorageError, TableChangedError
 from phantombase.timeline.format.commit_metadata import LEDGER, decode, encode
@@ -169,7 +170,8 @@ def test_behind_the_start_of_the_timeline_the_archive_is_asked(name: str, path: 
     gone = replace(completed, requested_time=later(completed.requested_time, 1))
     assert gone.requested_time < timeline.start
     for instant, standing in ((completed, Validity.SUPERSEDED), (gone, Validity.INVALID)):
-        assert assess(instant, (), "", gather_evidence(table, instant.requested_time)).validity is standing
+        job = Compaction(requested=table.files.requested_merge(instant.requested_time))
+        assert assess(instant, (), "", gather_evidence(table, job)).validity is standing
 
 
 # --- publishing -------------------------------------------------------------------------------------------------------

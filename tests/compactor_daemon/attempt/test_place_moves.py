@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase.compactor_daemon.attempt import publish as publishing
+from phantombase.compactor_daemon.attempt import compaction
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
+from phantombase.compactor_daemon.attempt.compaction import merge_again
 from phantombase.compactor_daemon.attempt.completed import completed_compaction, remove_placed
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, Placement, find_decision, read_outcome
-from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish
+from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError, StorageError
@@ -183,7 +184,7 @@ def counted_merges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         merged.append(placement.final)
         return merge_again(table, decision, placement)
 
-    monkeypatch.setattr(publishing, "merge_again", counted)
+    monkeypatch.setattr(compaction, "merge_again", counted)
     return merged
 
 
@@ -206,7 +207,7 @@ def test_a_file_that_another_moved_meanwhile_is_not_merged_again(
         return call.do()
 
     merged: list[object] = []
-    monkeypatch.setattr("phantombase.compactor_daemon.attempt.publish.merge_again", lambda *of: merged.append(of))
+    monkeypatch.setattr("phantombase.compactor_daemon.attempt.compaction.merge_again", lambda *of: merged.append(of))
     place(open_table(path, HookedStorage(other, hook)), decision, one)
     assert merged == []
     assert (path / one.final).stat().st_size == one.size

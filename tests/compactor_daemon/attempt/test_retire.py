@@ -13,9 +13,10 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.attempt import open_attempt
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
+from phantombase.compactor_daemon.attempt.compaction import merge_again
 from phantombase.compactor_daemon.attempt.finish import finish, finish_completed, littered_instants
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_decision, open_next, read_outcome
-from phantombase.compactor_daemon.attempt.publish import merge_again, place, publish
+from phantombase.compactor_daemon.attempt.publish import place, publish
 from phantombase.compactor_daemon.attempt.retire import retire
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.timeline.audit.ledgers import audit_path

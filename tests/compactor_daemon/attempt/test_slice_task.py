@@ -295,7 +295,7 @@ def test_the_function_makes_the_same_tasks_of_what_was_sent(tmp_path: Path, monk
     """A task comes out of the pickles as it went in, with the round that it belongs to."""
     tasks = _tasks(tmp_path / "t")
     mixed = [tasks[0], SliceTask(_behind(tasks[1], 3), tasks[1].part)]
-    monkeypatch.setattr("phantombase.compactor_daemon.execution.runners.compact_slice", lambda storage, task: task)
+    monkeypatch.setattr(SliceTask, "run", lambda task, storage: task)
     parts, function = pickle.loads(pickle.dumps(spark_work(LocalStorage(str(tmp_path)), mixed)))
     assert [function(sent) for sent in parts] == mixed
 

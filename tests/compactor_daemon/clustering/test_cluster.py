@@ -18,11 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.attempt.outcome import find_decision
+from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
+from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.clustering.cluster import cancel_pending_clusterings, cluster_table
-from phantombase.compactor_daemon.clustering.complete import cancel_clustering
+from phantombase.compactor_daemon.clustering.cancel import cancel_clustering, cancel_pending_clusterings
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping, SortOrder
-from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.timeline.audit.audit import Verdict
 from phantombase.timeline.audit.clusterings import audit_clustering
@@ -64,6 +66,7 @@ from tests.support.archived_tables import (
     golden_small_files,
     hidden,
     living,
+    of_attempt,
     one_row,
     overwrite,
     request,
@@ -394,7 +397,7 @@ def test_a_column_that_came_meanwhile_stays(version: int, tmp_path: Path) -> Non
 def _is_waiting(path: Path) -> bool:
     """Whether a clustering has made its file, and waits."""
     pending = pending_clusterings(open_table(path), open_table(path).load_timeline())
-    return any(list((path / RECORDS / "writes" / one.time).glob("*.parquet")) for one in pending)
+    return any(list((path / RECORDS / one.time).glob("*/*.ok")) for one in pending)
 
 
 @one_of("version", 9, 8, 6)
@@ -425,7 +428,7 @@ def while_making(path: Path, do: Callable[[], object]) -> Storage:
     done: list[str] = []
 
     def hook(call: Call) -> object:
-        if call.name == "open_output" and "/writes/" in call.path and not done:
+        if call.name == "open_output" and of_attempt(call.path) and not done:
             done.append(call.path)
             do()
         return call.do()
@@ -464,7 +467,7 @@ def test_a_rollback_that_begins_while_the_file_is_made(version: int, tmp_path: P
     """Of a completed write, whose rows would stay in the new file."""
     path = tmp_path / "trips"
     rows = small_files(path, version)
-    with pytest.raises(ConflictError, match="the rollback of a completed write is in progress"):
+    with pytest.raises(ConflictError, match=r"a rollback of .* is pending"):
         cluster(path, while_making(path, lambda: request_rollback(path)))
     assert not pending_clusterings(open_table(path), open_table(path).load_timeline())
     assert read_rows(path) == rows
@@ -488,7 +491,7 @@ def test_another_process_is_first(version: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("by", ["the next run", "a write"])
 @one_of("version", 6, 9, 8)
 def test_placed_files_of_a_dead_process(version: int, by: str, tmp_path: Path) -> None:
-    """The next run keeps them, also if it would write them otherwise; a write removes them."""
+    """The process had decided: the next run, or a write, publishes them as they are."""
     path = tmp_path / "trips"
     rows = small_files(path, version)
     dead: list[str] = []
@@ -506,7 +509,7 @@ def test_placed_files_of_a_dead_process(version: int, by: str, tmp_path: Path) -
     if by == "a write":
         upsert(path, one_row("k1", 100))
         assert read_rows(path) == {**rows, "k1": (100, 100.0)}
-        assert len(living(path)) == 4
+        assert len(living(path)) == 1
     else:
         other = OutputOptions(memory_limit=32 << 20, codec=Codec.NONE)
         result = cluster_table(open_table(path), TWO, LOCK, output=other, threads=1)
@@ -627,12 +630,13 @@ def test_a_process_that_wakes_up_late(version: int, tmp_path: Path) -> None:
     asleep: list[str] = []
 
     def meanwhile(call: Call) -> object:
-        if call.name == "place" and "writes/" in call.path and not asleep:
+        if call.name == "place" and of_attempt(call.path) and not asleep:
             asleep.append(call.path)
             forget_heartbeats(path)
             (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
             lock = type(LOCK)("another: the lock of the sleeper was lost")
-            cancel_clustering(open_table(path), pending, lock, "test")
+            assert not cancel_clustering(open_table(path), pending, lock, "test")  # it is decided
+            assert cancel_clustering(open_table(path), pending, lock, "test", decided_too=True)
         return call.do()
 
     with pytest.raises(PhantombaseError):
@@ -759,3 +763,189 @@ def test_what_an_archived_clustering_sorted(version: int, tmp_path: Path) -> Non
 
 
 OTHER_ORDERS = ({"sort_by": ("ts", "fare")}, {"sort_by": ("fare",)}, {"sort_order": SortOrder.ZORDER})
+
+
+# A clustering is an attempt: its decision, and what it takes over of a dead one.
+
+
+def dies_at(path: Path, at: Callable[[Call], bool], *, behind: bool = False, alive: bool = False) -> None:
+    """A clustering whose process dies before, or behind, a call. `alive`: it seems to live."""
+    dead: list[str] = []
+
+    def hook(call: Call) -> object:
+        if dead:
+            raise ProcessDied(call.path)
+        if not at(call):
+            return call.do()
+        dead.append(call.path)
+        if behind:
+            call.do()
+        raise ProcessDied(call.path)
+
+    with pytest.raises(ProcessDied):
+        cluster(path, HookedStorage(open_table(path).storage, hook))
+    if not alive:
+        forget_heartbeats(path)
+
+
+def decides(call: Call) -> bool:
+    return call.name == "put_if_absent" and call.path.endswith("/outcome")
+
+
+@one_of("version", 9, 6, 8)
+def test_files_get_their_names_behind_the_inflight_file_and_their_markers(version: int, tmp_path: Path) -> None:
+    """Else Hudi, which executes the plan when it finds it, doubles every row: it has nothing to roll back."""
+    path = tmp_path / "trips"
+    small_files(path, version)
+    placed: list[str] = []
+
+    def hook(call: Call) -> object:
+        if call.name == "place" and of_attempt(call.path):
+            (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+            assert (path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))).read_bytes()
+            decision = find_decision(open_table(path).storage, pending.time)
+            assert decision is not None
+            (final,) = (one.final for one in decision.placements if one.staged == call.path)
+            assert (path / ".hoodie/.temp" / pending.time / f"{final}.marker.CREATE").exists()
+            placed.append(final)
+        return call.do()
+
+    assert cluster(path, HookedStorage(open_table(path).storage, hook)).done is not None
+    assert len(placed) == 1
+    check_nothing_left(path)
+
+
+@one_of("version", 6, 9, 8)
+def test_a_decided_clustering_waits_for_a_write_that_may_change_its_files(version: int, tmp_path: Path) -> None:
+    """The write does not ask for clusterings. The decision is neither published nor taken back until it has ended."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    dies_at(path, decides, behind=True)
+    begin(path, "replacecommit")
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    decision = find_decision(open_table(path).storage, pending.time)
+    assert decision is not None
+    with pytest.raises(ConflictError, match="is pending, which may change its files"):
+        publish(open_table(path), decision, LOCK)
+    assert not cancel_clustering(open_table(path), pending, LOCK, "test")
+    assert find_decision(open_table(path).storage, pending.time) == decision
+    for file in (path / open_table(path).config.timeline_folder).glob("*.replacecommit.*"):
+        if not file.name.startswith(pending.time):
+            file.unlink()
+    assert [one.instant for one in cluster(path).finished] == [pending.time]
+    assert read_rows(path) == rows
+    assert len(living(path)) == 1
+
+
+@one_of("version", 9, 8, 6)
+def test_a_decision_whose_staged_file_is_lost_is_taken_back(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    dies_at(path, decides, behind=True)
+    (staged,) = (path / RECORDS).rglob("*.parquet")
+    staged.unlink()
+    upsert(path, one_row("k1", 100))
+    assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+    check_nothing_left(path)
+    assert len(living(path)) == 4
+
+
+@one_of("version", 6, 9, 8)
+def test_a_column_that_came_behind_the_decision_stays(version: int, tmp_path: Path) -> None:
+    """The process that decided is alive, so the write leaves the decision to it."""
+    path = tmp_path / "trips"
+    small_files(path, version)
+    dies_at(path, decides, behind=True, alive=True)
+    upsert(path, one_row("wide", 5).append_column("tip", pa.array([1.5])))
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    forget_heartbeats(path)
+    assert [one.instant for one in cluster(path).finished] == [pending.time]
+    done = open_table(path).load_timeline().find(pending.time, "replacecommit")
+    assert done is not None
+    assert "tip" in open_table(path).commit_metadata(done).extra_metadata["schema"]
+    assert sorted(filter(None, read_table(open_table(path))["tip"].to_pylist())) == [1.5]
+
+
+@one_of("version", 9, 6)
+def test_no_file_is_placed_behind_the_files_that_are_cancelled(version: int, tmp_path: Path) -> None:
+    """A process that has lost its lock stalled before it placed one."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    dies_at(path, decides, behind=True)
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    decision = find_decision(open_table(path).storage, pending.time)
+    assert decision is not None
+
+    def wakes(call: Call) -> object:
+        if call.name == "delete_folder" and "/.temp/" in call.path:
+            for one in decision.placements:
+                with contextlib.suppress(PhantombaseError):
+                    open_table(path).storage.place(one.staged, one.final)
+        return call.do()
+
+    table = open_table(path, HookedStorage(open_table(path).storage, wakes))
+    assert cancel_clustering(table, pending, LOCK, "test", decided_too=True)
+    check_nothing_left(path)
+    assert read_rows(path) == rows
+
+
+@one_of("version", 9, 6)
+def test_finished_files_of_a_dead_attempt_are_adopted(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    rows = small_files(path, version, 4)
+    size = 3 * max(file.stat().st_size for file in path.glob("*/*.parquet")) // 2
+    two = ClusterOptions(min_files=2, target_size=size, small_size=size, wait_s=0)
+    dead, made = list[str](), list[str]()
+
+    def dies(call: Call) -> object:
+        if dead or (call.name == "open_output" and of_attempt(call.path) and made):
+            dead.append(call.path)
+            raise ProcessDied(call.path)
+        made.extend([call.path] if call.name == "open_output" and of_attempt(call.path) else [])
+        return call.do()
+
+    def notes(call: Call) -> object:
+        made.extend([call.path] if call.name == "open_output" and of_attempt(call.path) else [])
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        cluster(path, HookedStorage(open_table(path).storage, dies), two)
+    forget_heartbeats(path)
+    result = cluster(path, HookedStorage(open_table(path).storage, notes), two)
+    assert [one.made for one in result.finished] == [2]
+    assert len([one for one in made if result.finished[0].instant in one]) == 2
+    assert read_rows(path) == rows
+
+
+@one_of("version", 9, 6)
+def test_a_write_in_the_middle_of_a_clustering(version: int, tmp_path: Path) -> None:
+    """At every call; the clustering has lost its lock, and its heartbeat is gone: no row is lost or doubled."""
+    origin = tmp_path / "origin"
+    rows = small_files(origin, version, 3)
+    counted: list[Call] = []
+
+    def note(call: Call) -> object:
+        counted.append(call)
+        return call.do()
+
+    cluster(shutil.copytree(origin, tmp_path / "whole"), HookedStorage(open_table(tmp_path / "whole").storage, note))
+    wrote = 0
+    for number in range(0, len(counted), 1 if ALL else 5):
+        path = shutil.copytree(origin, tmp_path / f"write-{number}")
+        expected = dict(rows)
+
+        def other(path: Path = path, expected: dict[str, tuple[int, float]] = expected) -> None:
+            forget_heartbeats(path)
+            with contextlib.suppress(PhantombaseError):
+                upsert(path, one_row("k1", 50), impatient(WRITES))
+                expected["k1"] = (50, 50.0)
+
+        with seed_note(SEED, version, number):
+            _quiet(partial(cluster, path, HookedStorage(open_table(path).storage, pause_at(number, other))))
+            assert read_rows(path) == expected
+            forget_heartbeats(path)
+            upsert(path, one_row("k2", 60), impatient(WRITES))
+            assert read_rows(path) == {**expected, "k2": (60, 60.0)}
+        wrote += expected != rows
+        shutil.rmtree(path)
+    assert wrote > 8

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
-from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.timeline.errors import UnknownCommitError, UnsupportedError, UsageError
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.read.table_read import read_table

@@ -32,6 +32,7 @@ from tests.support.archived_tables import (
     compact,
     golden_small_files,
     living,
+    of_attempt,
     one_row,
     request,
     small_files,
@@ -199,7 +200,7 @@ def test_a_copied_byte_that_changed_is_found(tmp_path: Path) -> None:
 
     def damages(call: Call) -> object:
         source: Any = call.do()
-        if call.name != "open_input" or "/writes/" not in call.path:
+        if call.name != "open_input" or not of_attempt(call.path):
             return source
         opened.append(call.path)
         chunk = pq.ParquetFile(source).metadata.row_group(2).column(8)

@@ -14,13 +14,16 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import writer
+from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.clustering.cluster import cancel_pending_clusterings
-from phantombase.compactor_daemon.clustering.complete import _orphans, cancel_clustering
-from phantombase.compactor_daemon.clustering.pending import pending_clusterings
-from phantombase.compactor_daemon.clustering.stale import withdraw_stale
+from phantombase.compactor_daemon.clustering.cancel import (
+    _orphans,
+    cancel_clustering,
+    cancel_pending_clusterings,
+    retract_stale,
+)
 from phantombase.compactor_daemon.services.options import ServiceOptions
 from phantombase.compactor_daemon.services.serve import serve_table
 from phantombase.compactor_daemon.undo.restore import restore_table
@@ -41,6 +44,7 @@ from tests.support.archived_tables import (
     cluster,
     clustered,
     forget_heartbeats,
+    of_attempt,
     one_row,
     overwrite,
     request,
@@ -57,7 +61,8 @@ from tests.support.written_tables import check_nothing_left, read_rows
 def taken_back(path: Path) -> None:
     """Takes the pending clustering back, under a lock that its sleeping process has lost."""
     (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
-    cancel_clustering(open_table(path), pending, type(LOCK)("another: the lock of the sleeper was lost"), "test")
+    lock = type(LOCK)("another: the lock of the sleeper was lost")
+    assert cancel_clustering(open_table(path), pending, lock, "test", decided_too=True)
 
 
 @one_of("version", 9, 8, 6)
@@ -68,7 +73,7 @@ def test_inputs_that_another_write_changed(version: int, operation: Operation, t
     rows = small_files(path, version)
     do = upsert if operation is Operation.UPSERT else overwrite
     storage = around_the_commit(path, lambda: do(path, one_row("k1", 100)))
-    with pytest.raises(ConflictError, match="right before its commit"):
+    with pytest.raises(ConflictError, match="cannot be published"):
         cluster(path, storage)
     expected = {**rows, "k1": (100, 100.0)} if operation is Operation.UPSERT else {"k1": (100, 100.0)}
     assert read_rows(path) == expected
@@ -83,7 +88,7 @@ def test_an_input_that_was_rolled_back(version: int, tmp_path: Path) -> None:
     rows = small_files(path, version)
     newest = max(open_table(path).load_timeline().completed_writes)
     storage = around_the_commit(path, lambda: roll_back_newest(open_table(path), type(LOCK)("another"), newest))
-    with pytest.raises(ConflictError, match=f"the rollback of {newest}"):
+    with pytest.raises(ConflictError, match=f"write {newest}, which it merged, was rolled back"):
         cluster(path, storage)
     assert read_rows(path) == {key: row for key, row in rows.items() if key != "k3"}
     check_nothing_left(path)
@@ -148,7 +153,7 @@ def test_a_process_that_commits_late(version: int, tmp_path: Path) -> None:
                 read_rows(path)
         return done
 
-    with pytest.raises(ConflictError, match="was stalled"):
+    with pytest.raises(ConflictError, match="cannot be published"):
         cluster(path, HookedStorage(open_table(path).storage, meanwhile))
     assert read_rows(path) == rows
     upsert(path, one_row("k1", 50))
@@ -206,7 +211,7 @@ def test_a_commit_that_is_not_late_stays(gone: str, tmp_path: Path) -> None:
     if gone.endswith("input"):
         for file in {*path.glob("*/*.parquet")} - {*inputs[1:]}:
             file.unlink()
-    withdraw_stale(open_table(path), open_table(path).load_timeline(), LOCK)
+    retract_stale(open_table(path), open_table(path).load_timeline(), LOCK)
     assert done in open_table(path).load_timeline().completed
 
 
@@ -219,7 +224,7 @@ def test_a_commit_that_is_archived_meanwhile_is_not_late(tmp_path: Path) -> None
     (done,) = (i for i in timeline.completed if i.action == "replacecommit")
     for file in (path / ".hoodie/timeline").glob(f"{done.requested_time}*"):
         file.unlink()
-    withdraw_stale(open_table(path), timeline, LOCK)
+    retract_stale(open_table(path), timeline, LOCK)
 
 
 @one_of("version", 9, 8, 6)
@@ -233,7 +238,7 @@ def test_a_take_back_that_slept_deletes_no_file_that_another_completed(version: 
         if dead:
             raise ProcessDied(call.path)
         done = call.do()
-        if call.name == "place" and "writes/" in call.path:
+        if call.name == "place" and of_attempt(call.path):
             dead.append(call.path)
             raise ProcessDied(call.path)
         return done
@@ -245,7 +250,7 @@ def test_a_take_back_that_slept_deletes_no_file_that_another_completed(version: 
     slept: list[str] = []
 
     def sleeps(call: Call) -> object:
-        deletes = call.name in ("delete", "delete_all") and "writes/" not in call.path
+        deletes = call.name in ("delete", "delete_all") and not of_attempt(call.path)
         if deletes and call.path.endswith(".parquet") and not slept:
             slept.append(call.path)
             result = cluster(path)
@@ -254,7 +259,8 @@ def test_a_take_back_that_slept_deletes_no_file_that_another_completed(version: 
 
     asleep = open_table(path, HookedStorage(open_table(path).storage, sleeps))
     with suppress(PhantombaseError):
-        cancel_clustering(asleep, pending, type(LOCK)("another: the lock of the sleeper was lost"), "test")
+        lock = type(LOCK)("another: the lock of the sleeper was lost")
+        cancel_clustering(asleep, pending, lock, "test", decided_too=True)
     assert slept
     assert read_rows(path) == rows
     upsert(path, one_row("k1", 100))

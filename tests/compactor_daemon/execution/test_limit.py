@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -22,7 +21,6 @@ from phantombase.compactor_daemon.attempt.slice_task import (
     compact_slice,
     done_slices,
 )
-from phantombase.compactor_daemon.execution import runners as execute
 from phantombase.compactor_daemon.execution.run_compactions import AsyncCompaction, Compactions, run_compactions
 from phantombase.compactor_daemon.execution.runners import LocalRunner, SparkRunner
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark
@@ -91,32 +89,32 @@ def test_a_limit_while_staging_leaves_finished_slices_to_the_next_run(
     assert visible_files(path) == before
     merged: list[str] = []
 
-    def noted(storage: Storage, task: SliceTask) -> SliceDone:
+    def noted(task: SliceTask, storage: Storage) -> SliceDone:
         merged.append(task.instant)
         return compact_slice(storage, task)
 
-    monkeypatch.setattr(execute, "compact_slice", noted)
+    monkeypatch.setattr(SliceTask, "run", noted)
     assert run(path).left == ()
     assert merged.count(first) == slices - 1
     check_whole(path, tmp_path / "pending.expected")
 
 
-def test_slices_that_have_not_begun_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_that_have_not_begun_are_cancelled() -> None:
     """In this process: the one at work comes to its end, whatever the progress raises."""
     begun: list[int] = []
 
-    def slow(storage: Storage, task: int) -> int:
-        begun.append(task)
-        time.sleep(0.05)
-        return task
+    class Slow:
+        def run(self, storage: Storage) -> int:
+            begun.append(1)
+            time.sleep(0.05)
+            return 1
 
     def stops(done: int, total: int) -> None:
         if done:
             raise StoppedError("enough")
 
-    monkeypatch.setattr(execute, "compact_slice", slow)
     with pytest.raises(StoppedError):
-        LocalRunner(1)(LocalStorage("/"), cast(list[SliceTask], [*range(1000)]), stops)
+        LocalRunner(1)(LocalStorage("/"), [Slow() for _ in range(1000)], stops)
     assert len(begun) < 500
 
 

@@ -20,11 +20,12 @@ import pytest
 
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.attempt.pending_clusterings import PendingClustering, pending_clusterings
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
-from phantombase.compactor_daemon.clustering.cluster import cancel_pending_clusterings, cluster_table
+from phantombase.compactor_daemon.clustering.cancel import cancel_pending_clusterings
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
-from phantombase.compactor_daemon.clustering.pending import PendingClustering, pending_clusterings
 from phantombase.compactor_daemon.metadata_services import retention
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata

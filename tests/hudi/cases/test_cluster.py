@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cancel_pending_clusterings, cluster_table
+from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
+from phantombase.compactor_daemon.clustering.cancel import cancel_pending_clusterings
+from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy, Grouping, SortOrder
-from phantombase.compactor_daemon.clustering.pending import pending_clusterings
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.audit.clusterings import audit_clustering
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
@@ -41,6 +42,7 @@ from tests.support.archived_tables import (
     change_clean,
     clean,
     forget_heartbeats,
+    of_attempt,
     one_row,
     overwrite,
     request,
@@ -225,9 +227,9 @@ def test_hudi_executes_a_plan_of_a_dead_process(at: str, table: SharedTable) -> 
 
     def die(call: Call) -> object:
         completes = call.name == "put_if_absent" and call.path.endswith(".replacecommit")
-        if at == "requested" and call.name == "open_output" and "/writes/" in call.path:
+        if at == "requested" and call.name == "open_output" and of_attempt(call.path):
             raise ProcessDied
-        if at == "inflight" and call.name == "place" and "/writes/" in call.path:
+        if at == "inflight" and call.name == "place" and of_attempt(call.path):
             raise ProcessDied
         if at == "placed" and completes:
             raise ProcessDied
@@ -248,6 +250,9 @@ def test_hudi_executes_a_plan_of_a_dead_process(at: str, table: SharedTable) -> 
     same(without_files(table.agree()), without_files(before))
     newer = Rows(seed=2)(range(5, 35), 9)
     table.upsert(newer)
+    check_rows(table.agree(), newer)
+    assert table.agree().num_rows == 40
+    cluster(table)  # and removes what only the dead attempt named
     check_rows(table.agree(), newer)
     assert table.agree().num_rows == 40
 
@@ -389,7 +394,14 @@ def test_a_plan_of_a_dead_process(version: int, passes: bool, tmp_path: Path) ->
     rows = read_rows(path)
     seen = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
     assert (seen.cancelled, len(seen.finished)) == (((planned,), 0) if passes else ((), 1))
-    done = passed_clustering_cluster(path)
+    made: list[str] = []
+
+    def notes(call: Call) -> object:
+        made.extend([call.path] if call.name == "open_output" and of_attempt(call.path) else [])
+        return call.do()
+
+    done = passed_clustering_cluster(path, HookedStorage(open_table(path).storage, notes))
+    assert not passes or not any(planned in one for one in made)
     assert done.cancelled == ((planned,) if passes else ())
     assert [one.instant for one in done.finished] == ([] if passes else [planned])
     assert (done.done is not None) == passes
@@ -405,7 +417,7 @@ def test_while_the_files_are_made(version: int, tmp_path: Path) -> None:
     began: list[str] = []
 
     def hook(call: Call) -> object:
-        if call.name == "open_output" and "/writes/" in call.path and not began:
+        if call.name == "open_output" and of_attempt(call.path) and not began:
             began.append(call.path)
             cleaned(path, passes=True)
         return call.do()

@@ -16,6 +16,9 @@ from tests.world.mutations.mutated import install
 
 PROTOCOL = (
     "compactor_daemon/attempt/attempt",
+    "compactor_daemon/attempt/clustering",
+    "compactor_daemon/attempt/compaction",
+    "compactor_daemon/clustering/cancel",
     "compactor_daemon/attempt/hudi_executors",
     "compactor_daemon/attempt/inputs",
     "compactor_daemon/attempt/publish",

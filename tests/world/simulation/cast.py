@@ -12,7 +12,7 @@ from functools import partial
 from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.attempt.finish import finish_completed
-from phantombase.compactor_daemon.clustering.complete import cancel_dead_clusterings
+from phantombase.compactor_daemon.clustering.cancel import settle_dead_clusterings
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
@@ -128,7 +128,7 @@ class Cast:
         """Rolls dead writers back, and with them clusterings of dead processes where the table has clusterings."""
         roll_back_dead_writers(table, self.lock, lazy=False, now_ms=partial(storage_ms, table.storage), expiry_s=120.0)
         if self.clusters:
-            cancel_dead_clusterings(table, table.load_timeline(), self.lock)
+            settle_dead_clusterings(table, table.load_timeline(), self.lock)
 
     # --- schedulers and compactors -----------------------------------------------------------------------------------
 

@@ -141,10 +141,9 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         "phantombase.timeline.planning.planner.pending_writer",
         lambda t: None if stage.on.me.host.hudi else pending_writer(t),
     )
-    monkeypatch.setattr("phantombase.compactor_daemon.attempt.publish.compact_slice", rows.merge_slice)
+    monkeypatch.setattr("phantombase.compactor_daemon.attempt.compaction.compact_slice", rows.merge_slice)
     monkeypatch.setattr("phantombase.compactor_daemon.clustering.cluster.planned", rows.planned_group)
-    monkeypatch.setattr("phantombase.compactor_daemon.clustering.cluster.make", rows.make_clustered)
-    monkeypatch.setattr("phantombase.compactor_daemon.clustering.complete.read_back", rows.read_clustered)
+    monkeypatch.setattr("phantombase.compactor_daemon.clustering.tasks.make", rows.make_clustered)
     monkeypatch.setattr(TableConfig, "parse", staticmethod(cache(TableConfig.parse)))
     monkeypatch.setattr(Layout, "parse", _remembered(Layout.parse))
     monkeypatch.setattr("phantombase.timeline.instants.instant_files.decode_commit", lru_cache(1 << 12)(decode_commit))

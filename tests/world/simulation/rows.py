@@ -23,7 +23,7 @@ from phantombase.compactor_daemon.attempt.slice_task import (
     SliceTask,
     _base_instant,
     _merged,
-    _record,
+    leave_record,
 )
 from phantombase.compactor_daemon.clustering.choice import ClusteringWindow, planned
 from phantombase.compactor_daemon.clustering.outputs import Made, MadeFile, OutputFileSpec
@@ -38,10 +38,8 @@ from phantombase.timeline.format.replace_request import ClusterGroup
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_log import LogCounts, count_blocks
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import Marker, log_marker_kind, make_marker
 from phantombase.timeline.view.view import FileSlice, input_names, is_replaced, latest_slice
@@ -273,7 +271,7 @@ def merge_slice(storage: Storage, task: SliceTask) -> SliceDone:
         uncommitted=counts.uncommitted,
         merged=_merged(inputs, counts),
     )
-    return _record(storage, f"{folder}/{task.position}.ok", done)
+    return leave_record(storage, f"{folder}/{task.position}.ok", done)
 
 
 def planned_group(window: ClusteringWindow) -> ClusterGroup:
@@ -288,7 +286,7 @@ def make_clustered(
     """Stands for `made.make`."""
     merged = (slice_rows(storage, one, recipe.rules.visibility) for one in inputs)
     found = [row for base, logs, _ in merged for row in (*base, *logs)]
-    staged, data = f"{staged_folder(recipe.instant)}/{uuid.uuid4().hex}.parquet", base_bytes(found)
+    staged, data = f"{recipe.folder}/{uuid.uuid4().hex}.parquet", base_bytes(found)
     storage.put_if_absent(staged, data)
     partition = inputs[0].partition
     file = MadeFile(
@@ -302,12 +300,6 @@ def make_clustered(
     )
     ledger = replace(_books(0, len(found)), identity=Identity(base=0, removed=0, added=file.hash, out=file.hash))
     return Made(partition=partition, inputs=inputs, files=(file,), ledger=ledger, seconds=0.0)
-
-
-def read_clustered(storage: Storage, path: str, rules: SliceRules) -> tuple[int, int, int]:
-    """Stands for `slice_task.read_back` of such a file."""
-    data = storage.read(path)
-    return len(base_rows(data)), _hash(base_rows(data)), len(data)
 
 
 def _hash(found: Iterable[str]) -> int:

@@ -128,7 +128,9 @@ class Rules:
             assert done or mine or not self._is_pending(world, instant), f"{path} was deleted before {instant} is done"
 
     def _is_pending(self, world: World, instant: str) -> bool:
-        return any(i.requested_time == instant for i in Table.on(world.disk).load_timeline().pending_merges)
+        timeline = Table.on(world.disk).load_timeline()
+        clusterings = (i for i in timeline.instants if i.family == "replacecommit" and not i.completed)
+        return any(i.requested_time == instant for i in (*timeline.pending_merges, *clusterings))
 
     # --- data files --------------------------------------------------------------------------------------------------
 
@@ -142,7 +144,6 @@ class Rules:
                     assert clustering.state is State.INFLIGHT, (
                         f"{path} has its name while its plan is {clustering.state}"
                     )
-                    return
                 made = decisions(world.disk, time)  # revoked ones too: who reverts them removes it
                 assert path in {p.final for decision in made for p in decision.placements}, (
                     f"{path} has its final name before the decision"

@@ -126,7 +126,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "4: barrier",
         turns("writer service", locked=False, before="write", twists=frozenset({Twist.SWITCH})),
-        {"attempt.attempt._pending_of": nobody},
+        {"attempt.compaction.Compaction.waiting": nobody},
         "lost",
     ),
     (

@@ -9,7 +9,7 @@ _NO_LOCK = 'if section := type("NoLock", (), {"check": lambda _: None})():'
 
 PROTOCOL: tuple[Mutant, ...] = (
     # Attempts: who may work, what is adopted, barrier and closure.
-    ("compactor_daemon/attempt/attempt", "    _refuse_unscheduled(table, instant, who, plan)\n", "", "unschedule"),
+    ("compactor_daemon/attempt/attempt", "    _refuse_unscheduled(table, job, who)\n", "", "unschedule"),
     ("compactor_daemon/attempt/attempt", "    refuse_live(trace, table, instant, options)\n", "", "attempt"),
     (
         "compactor_daemon/attempt/attempt",
@@ -18,15 +18,15 @@ PROTOCOL: tuple[Mutant, ...] = (
         "attempt",
     ),
     (
-        "compactor_daemon/attempt/attempt",
-        "pending = timeline.pending_delta_commits if has_barrier(table, plan) else ()",
+        "compactor_daemon/attempt/compaction",
+        "pending = timeline.pending_delta_commits if has_barrier(table, self._plan) else ()",
         "pending: tuple[Instant, ...] = ()",
         "attempt",
     ),
     (
         "compactor_daemon/attempt/attempt",
         "        if waiting:\n",
-        "        if waiting := _pending_of(table, attempt.barrier):\n",
+        "        if waiting := _pending_of(table, attempt):\n",
         "adoption",
     ),
     (
@@ -41,11 +41,11 @@ PROTOCOL: tuple[Mutant, ...] = (
         "            if False:\n",
         "attempt",
     ),
-    ("compactor_daemon/attempt/attempt", "(entry is not None and entry.size == done.size)", "True", "adoption"),
+    ("compactor_daemon/attempt/attempt", "entry is not None and entry.size == size for", "True for", "adoption"),
     (
         "compactor_daemon/attempt/attempt",
-        "(entry is not None and entry.size == done.size)",
-        "entry is not None",
+        "entry is not None and entry.size == size for",
+        "entry is not None for",
         "adoption",
     ),
     ("compactor_daemon/attempt/attempt", "mine.fingerprint == task.fingerprint and", "", "attempt"),
@@ -85,7 +85,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "return not newly",
         "adoption",
     ),
-    ("compactor_daemon/attempt/attempt", "if i.requested_time in barrier]", "]", "adoption"),
+    ("compactor_daemon/attempt/compaction", "if i.requested_time in barrier]", "]", "adoption"),
     (
         "compactor_daemon/attempt/attempt",
         "                raise _still_pending(table, waiting, attempt, options)\n",
@@ -98,7 +98,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "            if False:\n                raise attempt_dead(",
         "daemon/fleet",
     ),
-    ("compactor_daemon/attempt/compact_or_resume", "                watch.check()\n", "", "foreign"),
+    ("compactor_daemon/attempt/compact_or_resume", "        watch.check()\n", "", "foreign"),
     # What of a plan is merged.
     (
         "compactor_daemon/attempt/inputs",
@@ -157,19 +157,19 @@ PROTOCOL: tuple[Mutant, ...] = (
     # The decision.
     (
         "compactor_daemon/attempt/decide",
-        "    ForeignWatch(table, instant, attempt.number, attempt.trace).check_now()\n",
+        "    ForeignWatch(table, instant, attempt.number, attempt.trace, requested=job.requested).check_now()\n",
         "",
         "foreign",
     ),
     (
         "compactor_daemon/attempt/decide",
-        'exclusive(table, lock, "decide a compaction"',
-        'exclusive(table, __import__("phantombase.timeline.locks.table_lock", fromlist=["x"]).ProcessLock("mutant"), "decide a compaction"',
+        'exclusive(table, lock, f"decide a {job.name}"',
+        'exclusive(table, __import__("phantombase.timeline.locks.table_lock", fromlist=["x"]).ProcessLock("mutant"), f"decide a {job.name}"',
         "decision",
     ),
     (
         "compactor_daemon/attempt/decide",
-        "        check_version(table, attempt.table_version, attempt.instant, NOT_PUBLISHED)\n",
+        "        check_version(table, attempt.table_version, attempt.instant, not_published(job))\n",
         "",
         "decision",
     ),
@@ -186,12 +186,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "            pass\n",
         "decision",
     ),
-    (
-        "compactor_daemon/attempt/decide",
-        "        refuse(table, decision.instant, validity_of(table, decision))\n",
-        "",
-        "decision",
-    ),
+    ("compactor_daemon/attempt/decide", "        refuse(table, job, validity_of(table, decision))\n", "", "decision"),
     (
         "compactor_daemon/attempt/decide",
         "        merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),\n",
@@ -378,8 +373,8 @@ PROTOCOL: tuple[Mutant, ...] = (
     # Publishing.
     (
         "compactor_daemon/attempt/publish",
-        'exclusive(table, lock, "complete a compaction"',
-        'exclusive(table, __import__("phantombase.timeline.locks.table_lock", fromlist=["x"]).ProcessLock("mutant"), "complete a compaction"',
+        'exclusive(table, lock, f"complete a {job.name}"',
+        'exclusive(table, __import__("phantombase.timeline.locks.table_lock", fromlist=["x"]).ProcessLock("mutant"), f"complete a {job.name}"',
         "validity",
     ),
     (
@@ -430,7 +425,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "",
         "decision",
     ),
-    ("compactor_daemon/attempt/publish", "        table.storage.delete(inflight)\n", "        pass\n", "decision"),
+    ("compactor_daemon/attempt/compaction", "        table.storage.delete(inflight)\n", "        pass\n", "decision"),
     (
         "compactor_daemon/attempt/publish",
         "    apply_update(table, _change(table, kept), update)\n",
@@ -463,13 +458,13 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/publish",
-        "    if assessment.validity is Validity.INVALID:\n        revert_files(table, decision, assessment.why)\n    refuse(table, decision.instant, assessment)\n    if is_revoked",
-        "    refuse(table, decision.instant, assessment)\n    if is_revoked",
+        "    if assessment.validity is Validity.INVALID:\n        revert_files(table, decision, assessment.why)\n    refuse(table, job, assessment)\n    if is_revoked",
+        "    refuse(table, job, assessment)\n    if is_revoked",
         "validity",
     ),
     (
         "compactor_daemon/attempt/publish",
-        "    refuse(table, decision.instant, assessment)\n    if is_revoked",
+        "    refuse(table, job, assessment)\n    if is_revoked",
         "    if is_revoked",
         "validity",
     ),
@@ -505,7 +500,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/revert",
-        "    if assessment.validity is not Validity.SUPERSEDED and _remains(table, decision, assessment):\n",
+        "    if assessment.validity is not Validity.SUPERSEDED and (upon := _remains(table, decision, assessment)):\n",
         "    if False:\n",
         "stale_commit",
     ),
@@ -522,37 +517,37 @@ PROTOCOL: tuple[Mutant, ...] = (
         "stale_commit",
     ),
     (
-        "compactor_daemon/attempt/revert",
+        "compactor_daemon/attempt/compaction",
         "    if _is_planned(table, decision, timeline):\n",
         "    if False:\n",
         "stale_commit",
     ),
     (
-        "compactor_daemon/attempt/revert",
+        "compactor_daemon/attempt/compaction",
         "    return bool(below) or _is_cleaned(",
         "    return _is_cleaned(",
         "stale_commit",
     ),
     (
-        "compactor_daemon/attempt/revert",
+        "compactor_daemon/attempt/compaction",
         "    return bool(below) or _is_cleaned(table, decision, timeline, shown, found)\n",
         "    return bool(below)\n",
         "stale_commit",
     ),
     (
-        "compactor_daemon/attempt/revert",
+        "compactor_daemon/attempt/compaction",
         "        return False  # its files were reverted",
         "        pass  # its files were reverted",
         "stale_commit",
     ),
     (
-        "compactor_daemon/attempt/revert",
+        "compactor_daemon/attempt/compaction",
         "    if plan is None and any(name.instant == decision.instant for _, name in later):\n",
         "    if False:\n",
         "stale_commit",
     ),
-    ("compactor_daemon/attempt/revert", "(is_base or logs_too) and", "is_base and", "stale_commit"),
-    ("compactor_daemon/attempt/revert", "(is_base or logs_too) and", "not is_base and", "stale_commit"),
+    ("compactor_daemon/attempt/compaction", "(is_base or logs_too) and", "is_base and", "stale_commit"),
+    ("compactor_daemon/attempt/compaction", "(is_base or logs_too) and", "not is_base and", "stale_commit"),
     ("compactor_daemon/attempt/revert", "    if theirs:\n", "    if False:\n", "stale_commit"),
     (
         "compactor_daemon/attempt/revert",
@@ -597,7 +592,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "stale_commit",
     ),
     ("compactor_daemon/attempt/completed", "    if len(found) > 1:\n", "    if False:\n", "decision coexistence"),
-    ("compactor_daemon/attempt/completed", 'if i.action == "commit" or _merged_logs(table, i)]', "]", "foreign"),
+    ("compactor_daemon/attempt/completed", " and _is_service(table, i)]", "]", "foreign"),
     (
         "compactor_daemon/attempt/completed",
         "        return named <= {p.final for p in decision.placements}\n",
@@ -606,14 +601,19 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/completed",
-        "    return metadata.extra_metadata.get(LEDGER) == decided.extra_metadata[LEDGER]\n",
+        "    return all(metadata.extra_metadata.get(key) == decided.extra_metadata.get(key) for key in (LEDGER, CLUSTERED))\n",
         "    return True\n",
         "attempt decision",
     ),
     ("compactor_daemon/attempt/completed", " if p.final not in keep]", "]", "decision validity"),
-    ("compactor_daemon/attempt/revert", "if placed_group(p.final) not in gone)", "if p.final not in gone)", "validity"),
     (
-        "compactor_daemon/attempt/revert",
+        "compactor_daemon/attempt/compaction",
+        "if placed_group(p.final) not in gone)",
+        "if p.final not in gone)",
+        "validity",
+    ),
+    (
+        "compactor_daemon/attempt/compaction",
         "if (left := tuple(s for s in of if s.path in finals))",
         "if (left := of)",
         "validity decision",
@@ -656,7 +656,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "placements = list(decision.placements)",
         "retire",
     ),
-    ("compactor_daemon/attempt/retire", "    keep_ledger(table, decision, done)\n", "", "retire"),
+    ("compactor_daemon/attempt/compaction", "    keep_ledger(table, decision, done)\n", "", "retire"),
     (
         "compactor_daemon/attempt/retire",
         '    kind = BaseFileName if done.action == "commit" else LogFileName\n',
@@ -737,7 +737,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/retire",
-        "    if gone and completed_compaction(table, decision.instant) is None:\n",
+        "    if gone and completed_compaction(table, decision.instant, family) is None:\n",
         "    if False:\n",
         "late_events",
     ),
@@ -761,7 +761,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/publish",
-        "    if not completed_commits(table, decision.instant):",
+        "    if not completed_commits(table, decision.instant, family):",
         "    if True:",
         "late_events",
     ),

@@ -155,14 +155,14 @@ CLEANING: tuple[Mutant, ...] = (
 
 
 _CLUSTERING_CHOICE = "compactor_daemon/clustering/choice"
-_COMPLETE = "compactor_daemon/clustering/complete"
-_CLUSTERING_PENDING = "compactor_daemon/clustering/pending"
+_CANCEL = "compactor_daemon/clustering/cancel"
+_JOB = "compactor_daemon/attempt/clustering"
 _PLANNED = "compactor_daemon/clustering/choice"
 _CLUSTER = "compactor_daemon/clustering/cluster"
 _MADE, _ROWS_IN = "compactor_daemon/clustering/outputs", "compactor_daemon/clustering/rows_in"
 _SORTING, _SORTED_FILES = "compactor_daemon/clustering/sorting", "compactor_daemon/clustering/sorted_files"
 _AUDIT, _AUDITED = "timeline/audit/clusterings", "audit"
-_LATE_COMMIT, _LATE = "compactor_daemon/clustering/stale", "late"
+_LATE = "late"
 _PURE, _TESTS = "clustering/choice", "clustering/cluster"
 CLUSTERING: tuple[Mutant, ...] = (
     (_CLUSTERING_CHOICE, "    _refuse_buckets(living, where)\n", "", _PURE),
@@ -175,40 +175,41 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_CLUSTERING_CHOICE, "if len(window) >= least and size >= options.target_size:", "if len(window) >= least:", _PURE),
     (_PLANNED, " or is_replaced(found, view.facts)", "", _TESTS),
     (_PLANNED, "return last if sorted(input_names(last)) == sorted(names) else None", "return last", _TESTS),
-    (_COMPLETE, "        _refuse_waiting(table, timeline, pending)\n", "", _TESTS),
-    (_COMPLETE, "        refuse_passed(table, timeline, pending)\n", "", "cases/cluster"),
-    ("compactor_daemon/clustering/pending", "retained_since(table, timeline) > pending.time", "False", "cases/cluster"),
+    (_JOB, '        if why := why_passed(table, table.load_timeline(), self._time):\n', '        if False:\n', "cases/cluster"),
+    ("compactor_daemon/attempt/pending_clusterings", 'if retained > time else ""', 'if False else ""', "cases/cluster"),
     (_CLUSTER, " or passed or ", " or ", "cases/cluster"),
     ("writer_hooks/commit/transaction", "(retained := retained_since(self.table, now)) > self.instant", "(retained := \"\")", "cases/cluster"),
-    (_COMPLETE, "    withdraw_stale(table, timeline, lock)\n", "", _LATE),
-    (_LATE_COMMIT, "and all(find(path) is None for path in made)", "and True", _LATE),
-    (_LATE_COMMIT, "and all(find(one.path(name)) is not None for one in groups for name in one.inputs)", "and True", _LATE),
-    (_LATE_COMMIT, "            if since := _written_since(table, now, done, names):\n", "            if since := \"\":\n", _LATE),
-    (_COMPLETE, "if inputs_now(table, pending, timeline) != tuple(one.inputs for one in made) or", "if", _TESTS),
-    (_COMPLETE, " or _moved(timeline, made):", ":", _TESTS),
-    (_COMPLETE, "if write.requested_time in replacing or may_not_know:", "if may_not_know:", _TESTS),
+    (_CANCEL, '    retract_stale(table, timeline, lock)\n', "", _LATE),
+    (_CANCEL, '            if is_gone and whole and', '            if whole and', _LATE),
+    (_CANCEL, '            if is_gone and whole and', '            if is_gone and', _LATE),
+    (_CANCEL, '            if upon := job_of(held.table, stale).built_upon(held.table, stale, is_valid=False):\n', '            if upon := "":\n', _LATE),
+    (_JOB, ' or self._changed(table, timeline, decision)\n', '\n', _LATE),
+    (_JOB, '            if write.requested_time in replacing\n            or (', '            if (', _TESTS),
+    ("compactor_daemon/attempt/compaction", "return table.compaction_plan(self.requested.requested_time).groups == self._plan.groups", "return bool(table.compaction_plan(self.requested.requested_time).operations)", "narrowed"),
     ("compactor_daemon/clustering/cluster", "    if choice.windows:\n        schema", "    if False:\n        schema", "read/evolved_on_read"),
-    (_COMPLETE, "_commit(placed, pending.groups, table.schema_to_cluster(timeline).commit_text)", "_commit(placed, pending.groups, table.schema_to_cluster(table.load_timeline().completed_by(pending.time)).commit_text)", _TESTS),
-    (_COMPLETE, "        if found.completed:\n", "        if False:\n", _TESTS),
-    ("timeline/table/traces", "    table.storage.delete_folder(staged_folder(target))\n    plan", "    plan", "clustering/cluster"),
-    (_COMPLETE, "    put_tombstone(table.storage, pending.time)", "", _TESTS),
-    (_COMPLETE, "    if storage.find(one.final) is None:\n", "    if True:\n", _TESTS),
-    (_COMPLETE, "        if not is_at_work(table, pending) and not is_of_hudi(table, pending):", "        if not is_of_hudi(table, pending):", _TESTS),
-    (_COMPLETE, "        _look_back(table, pending, done)\n", "", _TESTS),
-    (_COMPLETE, "    refuse_changed_inputs(table, timeline, done, placed, lock)\n", "", _LATE),
-    (_LATE_COMMIT, "        if not inputs.isdisjoint(_groups_of(table, instant)):\n", "        if False:\n", _LATE),
-    (_LATE_COMMIT, "if not now.is_committed(time)), None)", "if False), None)", _LATE),
-    (_LATE_COMMIT, "        if not made.keys().isdisjoint(_groups_of(table, instant)):\n            yield f\"{instant.action} {instant.requested_time} wrote to its files\"\n", "        yield from ()\n", _LATE),
-    (_LATE_COMMIT, "        if not is_pending_service(table, write):\n", "        if False:\n", _LATE),
+    (_JOB, '"schema": table.newest_schema(timeline).commit_text}', '}', _TESTS),
+    (_CANCEL, "    table.storage.delete_all(staged_files(table.storage, pending.time, STAGED_ENDINGS))\n", "", _TESTS),
+    (_CANCEL, "    if decision is not None:\n        try:\n", "    if False:\n        try:\n", _TESTS),
+    (_CANCEL, "if decision is not None and validity_of(table, decision).validity in (Validity.VALID, Validity.BLOCKED):", "if False:", _TESTS),
+    (_JOB, "            table.storage.put_if_absent(path, inflight_content(table))\n", "            pass\n", _TESTS),
+    (_JOB, "        for one in decision.placements:\n            partition, _, name", "        for one in ():\n            partition, _, name", _TESTS),
+    (_JOB, "} {what}\" if waiting else \"\"", "} {what}\" if False else \"\"", _TESTS),
+    (_JOB, "    places_early = False\n", "    places_early = True\n", _TESTS),
+    (_JOB, "        if table.storage.find(one.final) is None and table.storage.find(one.staged) is None:\n", "        if False:\n", _TESTS),
+    (_CANCEL, '    put_tombstone(table.storage, pending.time)', "", _TESTS),
+    (_CANCEL, '        if not is_at_work(table, pending) and not is_of_hudi(table, pending):', "        if not is_of_hudi(table, pending):", _TESTS),
+    (_JOB, '        broken = "it was cancelled" if has_tombstone(table.storage, self._time) else ""\n', '        broken = ""\n', _TESTS),
+    (_JOB, '        if is_other and not made.keys().isdisjoint(_groups_of(table, instant)):\n            yield f"{instant.action} {instant.requested_time} wrote to its files"\n', "        yield from ()\n", _LATE),
+    (_JOB, '        if not is_pending_service(table, write):\n', "        if False:\n", _LATE),
     (_AUDIT, "        if (other := now.replaced_by.get(key)) is not None:\n", "        if (other := None) is not None:\n", _AUDITED),
     (_AUDIT, "                yield f\"{log.path} belongs to a clustered file: its rows are in no base file\"\n", "                yield from ()\n", _AUDITED),
     (_AUDIT, "        same(\"hash of the rows in the written files\", f\"{out:016x}\", f\"{ledger.identity.out:016x}\", where)\n", "        pass\n", _AUDITED),
     (_AUDIT, "            if str(log.name) not in merged:\n", "            if False:\n", _AUDITED),
     (_AUDIT, "    if any(now.size(recorded, name) is None for name in recorded.inputs):\n", "    if True:\n", _AUDITED),
     ("timeline/view/facts", " or metadata.operation_type == CLUSTER", "", _TESTS),
-    (_CLUSTERING_PENDING, "    if _PROCESS not in extra:", "    if False:", _TESTS),
+    ("compactor_daemon/attempt/pending_clusterings", '    if _PROCESS not in extra:', "    if False:", _TESTS),
     (_CLUSTER, "            if is_at_work(now, pending) or is_of_hudi(now, pending):\n                continue\n", "", _TESTS),
-    (_CLUSTER, "                cancel_clustering(self.table, pending, self.lock, str(error))\n", "                pass\n", _TESTS),
+    (_CLUSTER, '                    cancel_clustering(table, pending, self.lock, str(error))\n', '                    pass\n', _TESTS),
     (_ROWS_IN, "            yield from ((one, None) for one in self.inputs)\n", "            yield from ((one, None) for one in self.inputs[1:])\n", _TESTS),
     ("writer_hooks/commit/conflict", "        return None  # it moves rows, and adds no key\n", "        pass\n", _TESTS),
     (_SORTING, "            order = order[: int(np.flatnonzero(order == last)[0]) + 1]\n", "", _PURE),
@@ -343,7 +344,7 @@ RESTORING: tuple[Mutant, ...] = (
     (_RESTORING_PENDING, "    if not has_tombstone(table.storage, newest.requested_time):", "    if True:", _ASLEEP),
     (_RESTORING_PENDING, "return newest if table.storage.find(plan) is not None else None", "return newest", "late"),
     ("compactor_daemon/undo/dead_writers", "return clustering if all(", "return clustering if True or all(", _ASLEEP),
-    ("compactor_daemon/attempt/finish", "(*timeline.pending_merges, *reverting)", "timeline.pending_merges", _ASLEEP),
+    ("compactor_daemon/attempt/finish", '(*timeline.pending_merges, *clusterings, *reverting)', '(*timeline.pending_merges, *clusterings)', _ASLEEP),
     ("compactor_daemon/attempt/validity", " is not None) | reverting,", " is not None),", _ASLEEP),
     ("compactor_daemon/leftovers", "(not instant.completed or instant == half_way)", "not instant.completed", _ASLEEP),
     ("compactor_daemon/undo/dead_writers", "        if (clustering := _with_tombstone(table, timeline)) is not None:", "        if (clustering := None) is not None:", _ASLEEP),
@@ -400,7 +401,6 @@ RESTORING: tuple[Mutant, ...] = (
 
 
 UNSCHEDULING: tuple[Mutant, ...] = (
-    ("compactor_daemon/attempt/attempt", "if table.compaction_plan(instant).groups == plan.groups:", "if table.compaction_plan(instant).operations:", "narrowed"),
     ("compactor_daemon/undo/unschedule", ".items() if name != NOTES}", ".items()}", "narrowed"),
     ("compactor_daemon/undo/unschedule", "            if kept:\n", "            if False:\n", "narrowed"),
     ("compactor_daemon/undo/unschedule", "        free.put_if_absent(path, data)\n", "", "unschedule"),

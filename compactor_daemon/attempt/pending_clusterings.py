@@ -1,17 +1,13 @@
-"""Pending clusterings on the timeline: those of phantombase and of Hudi, superseded ones.
+"""Pending clusterings on the timeline: those of phantombase and of Hudi, and those that a clean has passed.
 
-A clustering of phantombase has a plan that phantombase made (see `format.replace_request`). Its inflight file is put
-right before its files get their final names, and contains what this process decided:
+A clustering of phantombase has a plan that phantombase made (see `format.replace_request`). Its inflight file, which is
+put right before its files get their final names, names its process; that of Hudi's executor, which may execute such a
+plan too, has no content.
 
-    phantombase.cluster       the process
-    phantombase.completion    the completion time, from version 8 on
-
-Hudi's executor, which may execute such a plan too, leaves an inflight file without content.
-
-Superseded: a clean of Hudi retained only what is later than the plan. Hudi's cleaner checks only what was requested
-since the cutoff of the last clean, and its archiver counts every replace commit below that cutoff as cleaned. By
-commits, the cutoff stays below a pending clustering; by hours it does not, and a clean by file versions has none. A
-clustering that completed then could be archived while its replaced files still exist: their rows would exist twice.
+Passed: a clean of Hudi retained only what is later than the plan. Hudi's cleaner checks only what was requested since
+the cutoff of the last clean, and its archiver counts every replace commit below that cutoff as cleaned. By commits, the
+cutoff stays below a pending clustering; by hours it does not, and a clean by file versions has none. A clustering that
+completed then could be archived while its replaced files still exist: their rows would exist twice.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan, decode_cluster_plan
+from phantombase.timeline.format.replace_request import ClusterPlan, decode_cluster_plan
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.read.windows import retained_since
@@ -32,7 +28,6 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
 
 _PROCESS = "phantombase.cluster"
-_COMPLETION = "phantombase.completion"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +36,6 @@ class PendingClustering:
 
     requested: Instant
     plan: ClusterPlan
-
-    @property
-    def groups(self) -> tuple[ClusterGroup, ...]:
-        return self.plan.groups
 
     @property
     def time(self) -> str:
@@ -72,18 +63,12 @@ def planned_clustering(table: Table, instant: Instant) -> PendingClustering | No
     )
 
 
-def inflight_content(table: Table, completion: str | None) -> bytes:
-    """The content of the inflight file: what this process decided."""
-    extra = {_PROCESS: process_name()} | ({_COMPLETION: completion} if completion is not None else {})
-    return encode_commit(CommitMetadata(operation_type=CLUSTER, extra_metadata=extra), table.layout.encoding)
-
-
-def decided_completion(table: Table, pending: PendingClustering) -> tuple[bool, str | None]:
-    """Whether a process of phantombase has started to complete the clustering, and its decided completion time.
-    ConflictError: Hudi has started to execute the plan. MalformedError: the file cannot be read."""
-    path = table.instant_path(pending.requested.at(State.INFLIGHT))
+def has_begun(table: Table, requested: Instant) -> bool:
+    """Whether a process of phantombase has begun to publish the clustering. ConflictError: Hudi has begun to execute
+    the plan. MalformedError: the inflight file cannot be read."""
+    path = table.instant_path(requested.at(State.INFLIGHT))
     if table.storage.find(path) is None:
-        return False, None
+        return False
     data = table.storage.read(path)
     try:
         extra = decode_commit(data, path).extra_metadata if data else {}
@@ -91,7 +76,7 @@ def decided_completion(table: Table, pending: PendingClustering) -> tuple[bool, 
         raise MalformedError(
             "the inflight file of a clustering cannot be read",
             path=path,
-            instant=pending.time,
+            instant=requested.requested_time,
             found=error.found,
             todo="Nothing of it is visible. `compactor-daemon restore TABLE --to INSTANT`, of the newest completed "
             "write, ends it.",
@@ -100,10 +85,18 @@ def decided_completion(table: Table, pending: PendingClustering) -> tuple[bool, 
         raise ConflictError(
             "Hudi has begun to execute the plan of this clustering",
             path=path,
-            instant=pending.time,
+            instant=requested.requested_time,
             todo="Let Hudi complete it. If its process is dead, its next clustering rolls it back and executes it.",
         )
-    return True, extra.get(_COMPLETION)
+    return True
+
+
+def is_of_hudi(table: Table, pending: PendingClustering) -> bool:
+    try:
+        has_begun(table, pending.requested)
+    except ConflictError:
+        return True
+    return False
 
 
 def is_at_work(table: Table, pending: PendingClustering, now_ms: Callable[[], int] | None = None) -> bool:
@@ -116,28 +109,13 @@ def is_at_work(table: Table, pending: PendingClustering, now_ms: Callable[[], in
     return beat is not None and is_live(beat, storage_ms(table.storage) if now_ms is None else now_ms())
 
 
-def is_of_hudi(table: Table, pending: PendingClustering) -> bool:
-    try:
-        decided_completion(table, pending)
-    except ConflictError:
-        return True
-    return False
+def why_passed(table: Table, timeline: Timeline, time: str) -> str:
+    """The clean that has passed a plan; "": none. MalformedError: the record of one cannot be read."""
+    retained = retained_since(table, timeline)
+    return f"a clean has passed the plan: it retained commits from {retained} on" if retained > time else ""
 
 
-def is_passed(table: Table, timeline: Timeline, pending: PendingClustering) -> bool:
-    """Whether a clean has superseded the plan. MalformedError: the record of one cannot be read."""
-    return retained_since(table, timeline) > pending.time
-
-
-def refuse_passed(table: Table, timeline: Timeline, pending: PendingClustering) -> None:
-    """ConflictError: a clean has superseded the plan, which must be cancelled and replaced by a new one."""
-    if is_passed(table, timeline, pending):
-        raise ConflictError(
-            "a clean has passed the plan of a clustering while it was pending",
-            path=table.storage.base_path,
-            instant=pending.time,
-            expected=f"cleans that retain commits from {pending.time} on",
-            found=f"one that retained them from {retained_since(table, timeline)} on",
-            todo="Run again: the plan is cancelled, and a new one made. Where this comes again and again, cluster "
-            "while Hudi's cleaner does not run, or let it retain commits.",
-        )
+def inflight_content(table: Table) -> bytes:
+    """The content of the inflight file that phantombase puts."""
+    content = CommitMetadata(operation_type=CLUSTER, extra_metadata={_PROCESS: process_name()})
+    return encode_commit(content, table.layout.encoding)

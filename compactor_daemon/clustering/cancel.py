@@ -1,0 +1,224 @@
+"""Cancels pending clusterings, and retracts completed files that were put after their plan had been cancelled.
+
+A plan is pending only while a process works on it: updates of its file groups are refused until then. So a write, or
+the next run, cancels the plan of a dead process, unless that process had decided: then it publishes the decision.
+
+A process may stall between its last check and the put of the completed file, until its lock is lost and the plan is
+cancelled. Its commit replaces file groups by removed files, so readers fail. If that process dies before it checks
+again, the next write or run retracts the commit.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from contextlib import suppress
+from functools import partial
+
+from phantombase.timeline.errors import AttemptDeadError, ConflictError, LockError, MalformedError, PhantombaseError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.instants.reserved_times import (
+    attempts,
+    has_tombstone,
+    put_tombstone,
+    recorded_instants,
+    staged_files,
+)
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.update import forget
+from phantombase.timeline.storage.contract import Storage, list_of_table
+from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.torn import remove_torn
+from phantombase.timeline.table.traces import traces_of, undo, unpublish
+from phantombase.timeline.view.witness import lost_completion
+
+from ..attempt.completed import is_ours
+from ..attempt.outcome import (
+    STAGED_ENDINGS,
+    CommitDecision,
+    dead_record,
+    decisions,
+    find_decision,
+    read_outcome,
+    revoke_decision,
+    write_outcome,
+)
+from ..attempt.pending_clusterings import PendingClustering, has_begun, is_at_work, is_of_hudi, pending_clusterings
+from ..attempt.publish import publish
+from ..attempt.retire import remove_staged, retire
+from ..attempt.revert import revert_files
+from ..attempt.validity import Validity, job_of, validity_of
+
+_log = get_logger()
+_PENDING = {Guard.ROLLBACK: "a rollback of a completed write does not depend on a plan, which may be what blocks it"}
+_BLOCKS = {
+    **READ_INSIDE,
+    **dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "a write that is not to be there may be what blocks them"),
+}
+_CANCELLED = {
+    **READ_INSIDE,
+    **dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "the plan is cancelled: nothing depends on its inflight file"),
+}
+
+
+def cancel_clustering(
+    table: Table, pending: PendingClustering, lock: TableLock, why: str, *, decided_too: bool = False
+) -> bool:
+    """Removes the plan and all files made by it. False: another process has removed or completed the clustering, or it
+    is decided, and may be published. `decided_too`: a decision that is not published yet is reverted. ConflictError:
+    Hudi executes the plan. MissingFileError: its completed file is lost, see `FactLoader.uncompleted`. MalformedError:
+    a record of an attempt cannot be read."""
+    with exclusive(table, lock, "cancel a clustering", _PENDING) as held:
+        table = held.table
+        found = held.timeline.find(pending.time, "replacecommit")
+        if found is None or found.completed:
+            return False
+        if (later := table.facts.uncompleted(held.timeline).get(pending.time)) is not None:
+            raise lost_completion(pending.time, later, table.storage.base_path)
+        decision = None if decided_too else find_decision(table.storage, pending.time)
+        if decision is not None and validity_of(table, decision).validity in (Validity.VALID, Validity.BLOCKED):
+            return False
+        remove(table, pending)
+    _log.info("clustering_cancelled", table=table.storage.base_path, instant=pending.time, why=why)
+    return True
+
+
+def remove(table: Table, pending: PendingClustering) -> None:
+    """Removes a clustering, its files first. `table`: of a section. ConflictError: Hudi executes the plan."""
+    has_begun(table, pending.requested)
+    # From here on no process decides or completes the clustering. Nor does a process with a slow clock get this instant
+    # for another action.
+    put_tombstone(table.storage, pending.time)
+    unpublish(table, pending.requested)
+    _end_attempts(table.storage, pending.time)
+    # Before its files are listed: from here on no process can place one.
+    table.storage.delete_all(staged_files(table.storage, pending.time, STAGED_ENDINGS))
+    find = partial(traces_of, table, pending.time, "replacecommit", scan=False)
+    undo(table, pending.requested, find, partial(forget, table, pending.time))
+    _end_attempts(table.storage, pending.time)  # those that were opened since then: they find the tombstone
+    remove_staged(table.storage, pending.time)
+
+
+def _end_attempts(storage: Storage, time: str) -> None:
+    """Declares open attempts dead, and revokes decisions, also one that cannot be read."""
+    who = f"cancelled by {process_name()}"
+    for number in attempts(storage, time):
+        with suppress(MalformedError):
+            outcome = read_outcome(storage, time, number)
+            if outcome is None:
+                nonce = uuid.uuid4().hex
+                with suppress(AttemptDeadError):  # it has just decided
+                    write_outcome(storage, time, number, dead_record(nonce, who), nonce)
+                outcome = read_outcome(storage, time, number)
+            if outcome is not None and outcome.decision is None:
+                continue
+        revoke_decision(storage, time, number, who, who)
+
+
+def settle_dead_clusterings(table: Table, timeline: Timeline, lock: TableLock) -> None:
+    """Ends the clusterings of dead processes before a write, which would fail on the file groups in their plans: those
+    that are decided are published, the others cancelled. Also retracts stale commits, see `retract_stale`. One whose
+    completed file is lost, or whose records cannot be read, is left alone. `timeline`: loaded shortly before. Errors:
+    see `cancel_clustering`, `pending_clusterings`."""
+    retract_stale(table, timeline, lock)
+    pending_now = pending_clusterings(table, timeline)
+    lost = table.facts.uncompleted(timeline) if pending_now else {}
+    for pending in (one for one in pending_now if one.time not in lost):
+        if not is_at_work(table, pending) and not is_of_hudi(table, pending):
+            _settle(table, pending, lock)
+    for orphan in _orphans(table, timeline):
+        with exclusive(table, lock, "remove what is left of a clustering", _CANCELLED) as held:
+            if orphan in _orphans(held.table, held.timeline):
+                held.table.storage.delete(held.table.instant_path(orphan))
+
+
+def _settle(table: Table, pending: PendingClustering, lock: TableLock) -> None:
+    try:
+        decision = find_decision(table.storage, pending.time)
+    except MalformedError as error:  # it may be decided: the write fails where it changes a file group of the plan
+        _log.warning("clustering_left", instant=pending.time, error=str(error))
+        return
+    if decision is not None:
+        try:
+            publish(table, decision, lock)
+            retire(table, decision)
+            return
+        except LockError:
+            raise
+        except PhantombaseError as error:
+            _log.warning("clustering_not_published", instant=pending.time, error=str(error))
+    cancel_clustering(table, pending, lock, "its process is dead")
+
+
+def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
+    """Inflight instants whose plan was cancelled: a process that had stalled put the inflight file, and died."""
+    pending = [i for i in timeline.instants if i.family == "replacecommit" and i.state is State.INFLIGHT]
+    if not pending:
+        return ()
+    names = {e.name for e in list_of_table(table.storage, table.config.timeline_folder)}
+    without = (i for i in pending if table.layout.file_name(i.at(State.REQUESTED)) not in names)
+    return tuple(i for i in without if has_tombstone(table.storage, i.requested_time))
+
+
+def retract_stale(table: Table, timeline: Timeline, lock: TableLock) -> None:
+    """Retracts the completed files of clusterings that were put after their plans had been cancelled, or undone by a
+    restore. Errors: of the storage. A commit is kept, with an error in the log, if another write has completed in its
+    partitions since. `timeline`: loaded shortly before."""
+    done = [i for i in timeline.completed if i.family == "replacecommit"]
+    if not done:
+        return
+    recorded = set(recorded_instants(table.storage))
+    where = table.storage.base_path
+    for one in (i for i in done if i.requested_time in recorded and _stale(table, i) is not None):
+        with exclusive(table, lock, "retract a stale clustering", _BLOCKS) as held:
+            stale = _stale(held.table, one) if one in held.timeline.completed else None
+            if stale is None:
+                continue
+            if upon := job_of(held.table, stale).built_upon(held.table, stale, is_valid=False):
+                _log.error("stale_clustering_remains", table=where, instant=one.requested_time, upon=upon)
+                continue
+            held.table.storage.delete(held.table.instant_path(one))
+            revert_files(held.table, stale, "it was cancelled before its completed file was put")
+        _log.warning("stale_clustering_retracted", table=where, instant=one.requested_time)
+
+
+def _stale(table: Table, done: Instant) -> CommitDecision | None:
+    """The decision of a completed file that must not be there: its plan is gone, and so are its files, but none of
+    those that it replaced. A clustering whose plan an archiver has removed differs: a clean removed those before."""
+    storage, time = table.storage, done.requested_time
+    planned = storage.find(table.instant_path(_requested(table, done))) is not None
+    if planned and not has_tombstone(storage, time):
+        return None
+    with suppress(MalformedError):
+        made: Collection[CommitDecision] = decisions(storage, time)
+        for decision in made:
+            is_gone = all(storage.find(one.final) is None for one in decision.placements)
+            whole = all(storage.find(one.path(name)) is not None for one in decision.replaced for name in one.files)
+            if is_gone and whole and is_ours(table, done, decision):
+                return decision
+    return None
+
+
+def _requested(table: Table, done: Instant) -> Instant:
+    return Instant(requested_time=done.requested_time, action=table.layout.pending_clustering, state=State.REQUESTED)
+
+
+def cancel_pending_clusterings(table: Table, lock: TableLock) -> tuple[str, ...]:
+    """Cancels pending clusterings, decided ones too, and removes torn plans of clusterings; returns their instants.
+    ConflictError: a process works on one, or Hudi executes it."""
+    gone, now = [*remove_torn(table.reload(), lock, "clustering", "replacecommit", strict=True)], table.reload()
+    for pending in pending_clusterings(now, now.load_timeline()):
+        if is_at_work(now, pending):
+            raise ConflictError(
+                "a process is at work on this clustering",
+                path=table.storage.base_path,
+                instant=pending.time,
+                todo="Stop it, or wait until it has ended.",
+            )
+        if cancel_clustering(table, pending, lock, "by command", decided_too=True):
+            gone.append(pending.time)
+    return tuple(gone)
