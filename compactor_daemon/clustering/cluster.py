@@ -364,7 +364,7 @@ def _would(
     return Clustered(
         instant="",
         files=sum(len(window.slices) for window in choice.windows),
-        bytes=sum(window.bytes for window in choice.windows),
+        bytes=sum(slice_.base_bytes + slice_.log_bytes for window in choice.windows for slice_ in window.slices),
         made=sum(window.outputs for window in choice.windows),
         copied=obstacles.count(None),
         encoded=dict(Counter(one.why for one in obstacles if one is not None)),

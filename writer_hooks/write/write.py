@@ -29,7 +29,7 @@ from phantombase.timeline.metadata_table.records.partitions import RECORD_INDEX
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.in_progress import refuse_consistent_hashing
+from phantombase.timeline.table.in_progress import is_pending_service, refuse_consistent_hashing
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..commit.compaction import AfterCommit, Capacity, after_commit, due_at_once, remove_leftovers, services_after
@@ -172,6 +172,7 @@ class _ClusteringWait:
         self.waited_s = 0.0
         self._table, self._limit_s = table, limit_s
         self._begun: Stopwatch | None = None
+        self._pauses = retry_pauses()
 
     def wait(self, error: ConflictError) -> bool:
         """Waits until the clusterings that are pending now have ended; the next try cancels those of dead processes.
@@ -181,6 +182,8 @@ class _ClusteringWait:
             return False
         _log.info("write_waits_for_clustering", table=self._table.storage.base_path, error=str(error))
         waiting, here = self._pending(), Stopwatch()
+        if not waiting:  # the next try may meet what this one met
+            time.sleep(next(self._pauses))
         while waiting and self._begun.seconds() < self._limit_s:
             time.sleep(_PAUSE_S)
             waiting &= self._pending()
@@ -188,9 +191,13 @@ class _ClusteringWait:
         return True
 
     def _pending(self) -> set[str]:
+        """Those of Hudi too, whether Hudi has begun them or not."""
         now = self._table.reload()
-        pending = pending_clusterings(now, now.load_timeline())
-        return {one.time for one in pending if is_at_work(now, one) or is_of_hudi(now, one)}
+        timeline = now.load_timeline()
+        ours = pending_clusterings(now, timeline)
+        dead = {one.time for one in ours if not is_at_work(now, one) and not is_of_hudi(now, one)}
+        found = (i for i in timeline.instants if i.family == "replacecommit" and not i.completed)
+        return {i.requested_time for i in found if i.requested_time not in dead and is_pending_service(now, i)}
 
 
 def shown(what: Write, storage: Storage) -> str:

@@ -299,6 +299,31 @@ def test_an_update_waits_for_a_clustering(
     check_nothing_left(path)
 
 
+@one_of("version", 9, 6)
+def test_an_update_waits_for_a_clustering_of_hudi(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for one that Hudi has not begun. It is not tried again and again meanwhile: each try stages all rows, and
+    leaves a rollback on the timeline."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    instant = request(path, alive=False)
+    plan = next(path.glob(f".hoodie/**/{instant}.*.requested"))
+    plan.write_bytes(plan.read_bytes().replace(b"phantombase.file_id", b"the.file_id.of.hudi"))
+    slept = list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            plan.unlink()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    upsert(path, one_row("k1", 100), replace(WRITES, clustering_wait_s=5))
+    assert len(slept) == 3
+    assert len([*path.glob(".hoodie/**/*.rollback")]) == 1
+    assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+
+
 def test_an_update_waits_for_a_clustering_no_longer_than_allowed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -685,8 +710,11 @@ def test_slices_with_logs_are_merged(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = with_logs(path, version)
     options = replace(SIZED, sort_by=("fare",))
+    would = cluster_table(open_table(path), options, LOCK, output=OUTPUT, threads=1, dry_run=True).done
     done = cluster(path, options=options).done
     assert done is not None
+    assert would is not None
+    assert (would.files, would.bytes, would.made) == (done.files, done.bytes, done.made)
     assert (done.files, done.rows) == (3, len(rows))
     assert done.made == len(living(path)) > 1
     assert read_rows(path) == rows
