@@ -153,6 +153,9 @@ def test_every_number_of_every_option_is_read_alike() -> None:
             with pytest.raises(UsageError, match="--x"):
                 value_of(kind, one, text, "--x")
         assert value_of(kind, one, str(one.metadata["least"] or 1), "--x") is not None
+        if one.name.endswith("_s"):
+            with pytest.raises(UsageError, match="--x must be at most"):
+                value_of(kind, one, str(2**63 - 1), "--x")
 
 
 def test_every_option_is_read_by_more_than_its_checks() -> None:

@@ -43,6 +43,8 @@ _TITLES: Mapping[str, str] = {
     "BackPressure": "Back-pressure",
 }
 """By the dataclass that defines the option; its name, so that none is imported for a title alone."""
+_MOST_S = 1000 * 365 * 24 * 3600
+"""A thousand years: a later point in time may be no valid date."""
 _ON = frozenset(("1", "true", "t", "yes", "y", "on"))
 _OFF = frozenset(("0", "false", "f", "no", "n", "off"))
 
@@ -163,6 +165,8 @@ def _one(field: Field[Any], kind: Any, given: Any, name: str) -> Any:
     found = _converted(field, kind, given, name)
     if kind in NUMBERS:
         least, most = field.metadata["least"], field.metadata["most"]
+        if most is None and field.name.endswith("_s"):
+            most = _MOST_S
         if least is not None and not found >= least:
             raise UsageError(f"{name} must be at least {least}", found=str(found))
         if most is not None and not found <= most:
