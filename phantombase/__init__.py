@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .timeline.errors import BarrierError as BarrierError
     from .timeline.errors import ClaimedError as ClaimedError
     from .timeline.errors import ClockError as ClockError
+    from .timeline.errors import ClusteringConflictError as ClusteringConflictError
     from .timeline.errors import ConflictError as ConflictError
     from .timeline.errors import LedgerError as LedgerError
     from .timeline.errors import LockError as LockError
@@ -68,8 +69,9 @@ if TYPE_CHECKING:
     __version__: str
 
 _ERRORS = (
-    "AttemptDeadError", "BarrierError", "ClaimedError", "ClockError", "ConflictError", "LedgerError",
-    "LockError", "LockLostPlanError", "MalformedError", "MissingFileError", "NotATableError", "PhantombaseError",
+    "AttemptDeadError", "BarrierError", "ClaimedError", "ClockError", "ClusteringConflictError", "ConflictError",
+    "LedgerError", "LockError", "LockLostPlanError", "MalformedError", "MissingFileError", "NotATableError",
+    "PhantombaseError",
     "PressureError", "SparkError", "StalePlanError", "StoppedError", "StorageError", "TableChangedError",
     "UnknownCommitError", "UnknownStateError", "UnsupportedError", "UsageError", "ZooKeeperError",
 )  # fmt: skip

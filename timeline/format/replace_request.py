@@ -38,7 +38,6 @@ from ..errors import MalformedError, UnsupportedError
 from ..storage.folders import as_uri, inside_table, join
 from .commit_metadata import CLUSTER
 from .compaction_plan import operation_metrics
-from .record_key import looks_like_bucket
 
 _DELETE_PARTITION = "DELETE_PARTITION"
 _FILE_ID = "phantombase.file_id"
@@ -161,6 +160,8 @@ def decode_cluster_plan(data: bytes, where: str) -> ClusterPlan | None:
 
 def _derived_id(data: bytes, position: int) -> str:
     """The id of the first file group that phantombase makes of a group in a plan of Hudi: always the same."""
+    from .record_key import looks_like_bucket  # late: it takes numpy and pyarrow, which `status` starts without
+
     for number in count():
         name = f"{sha256(data).hexdigest()} {position} {number}"
         if not looks_like_bucket(found := f"{uuid.uuid5(uuid.NAMESPACE_OID, name)}-0"):
