@@ -153,7 +153,7 @@ def stage(
         elif not todo:
             return [done[t.position] for t in tasks], schema
     raise BarrierError(
-        "the inputs of a file group kept changing under the compaction",
+        f"the inputs of a file group kept changing under the {attempt.job.name}",
         path=storage.base_path,
         instant=attempt.instant,
         found=f"{options.redo_max} rounds",

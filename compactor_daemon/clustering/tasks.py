@@ -17,7 +17,7 @@ from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, TableSchema, from_one_snapshot
-from phantombase.timeline.view.view import FileSlice, input_names
+from phantombase.timeline.view.view import FileSlice, TableView, input_names
 
 from ..attempt.compaction import merge_rules
 from ..attempt.outcome import OK, ReplacedGroup
@@ -149,8 +149,9 @@ def tasks_of(
     pending: PendingClustering, copy: Copy, table: Table, attempt: int, output: OutputOptions
 ) -> tuple[Sequence[ClusterTask], TableSchema]:
     """The tasks of an attempt; see `Job.tasks`. ConflictError: an input is not as it was planned."""
-    timeline = table.load_timeline()
-    inputs = inputs_now(table, pending, timeline)
+    view = _view(table, pending)
+    timeline = view.timeline  # with its archive, if only that shows the writes of these files
+    inputs = _inputs(table, view, pending, timeline)
     if not all(inputs):
         raise ConflictError(
             "the files of a clustering are not as they were planned",
@@ -179,8 +180,17 @@ def tasks_of(
 
 def inputs_now(table: Table, pending: PendingClustering, timeline: Timeline) -> tuple[tuple[FileSlice, ...], ...]:
     """The planned slices as they are now, see `slices_of`."""
+    return _inputs(table, _view(table, pending), pending, timeline)
+
+
+def _view(table: Table, pending: PendingClustering) -> TableView:
     there = table.views.existing(group.partition for group in pending.plan.groups)
+    return from_one_snapshot(lambda: table.load_view(exactly=there))
+
+
+def _inputs(
+    table: Table, view: TableView, pending: PendingClustering, timeline: Timeline
+) -> tuple[tuple[FileSlice, ...], ...]:
     others = tuple(i for i in timeline.instants if i.identity != pending.requested.identity)
     busy = busy_file_groups(table, replace(timeline, instants=others)).groups.keys()
-    view = from_one_snapshot(lambda: table.load_view(exactly=there))
     return slices_of(view, pending.plan.groups, busy)

@@ -40,7 +40,7 @@ from phantombase.timeline.errors import (
     UsageError,
 )
 from phantombase.timeline.format.file_name import parse_data_file
-from phantombase.timeline.format.instant import State
+from phantombase.timeline.format.instant import State, later
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.options import PLAN_NOW
@@ -69,6 +69,7 @@ from tests.support.archived_tables import (
     of_attempt,
     one_row,
     overwrite,
+    rename,
     request,
     small_files,
     upsert,
@@ -787,6 +788,24 @@ def test_what_an_archived_clustering_sorted(version: int, tmp_path: Path) -> Non
     assert done.instant not in {i.requested_time for i in open_table(path).load_timeline().instants}
     last = cluster(path, options=replace(options, where="day = 'a'"))
     assert (last.done is None) is (version != 6)
+    assert read_rows(path) == rows
+
+
+@one_of("version", 9, 6)
+def test_slices_of_archived_writes_behind_the_start(version: int, tmp_path: Path) -> None:
+    """A write of a slow clock is the start of the timeline: only the archive shows that the others completed."""
+    path = tmp_path / "trips"
+    small_files(path, version)
+    for number in range(10, 16):
+        upsert(path, one_row("k1", number))
+    assert archive_table(open_table(path), SMALL, LOCK).archived
+    archived = open_table(path).load_timeline(archived=True).archived
+    upsert(path, pa.table([["slow"], ["b"], [1], [1.0]], schema=one_row("", 0).schema))
+    rename(path, -1, later(min(i.requested_time for i in archived), 1))
+    rows = read_rows(path)
+    done = cluster(path, options=replace(SIZED, sort_by=("fare",))).done
+    assert done is not None
+    assert done.files >= 4
     assert read_rows(path) == rows
 
 
