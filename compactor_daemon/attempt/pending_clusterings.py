@@ -2,7 +2,7 @@
 
 A clustering of phantombase has a plan that phantombase made (see `format.replace_request`). Its inflight file, which is
 put right before its files get their final names, names its process; that of Hudi's executor, which may execute such a
-plan too, has no content.
+plan too, has no content. So it is for a plan of Hudi, which phantombase executes as long as Hudi has not begun.
 
 Passed: a clean of Hudi retained only what is later than the plan. Hudi's cleaner checks only what was requested since
 the cutoff of the last clean, and its archiver counts every replace commit below that cutoff as cleaned. By commits, the
@@ -12,7 +12,7 @@ completed then could be archived while its replaced files still exist: their row
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import ConflictError, MalformedError
@@ -44,23 +44,28 @@ class PendingClustering:
 
 def pending_clusterings(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
     """The pending clusterings of phantombase, earliest first. MalformedError: a plan of a clustering cannot be read."""
-    found = []
+    return tuple(pending for pending in _pending(table, timeline) if pending.plan.is_own)
+
+
+def planned_by_hudi(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
+    """The pending plans of Hudi that Hudi has not begun to execute, earliest first. MalformedError: as above."""
+    return tuple(one for one in _pending(table, timeline) if not one.plan.is_own and not is_of_hudi(table, one))
+
+
+def _pending(table: Table, timeline: Timeline) -> Iterator[PendingClustering]:
     for instant in timeline.instants:
         if instant.family != "replacecommit" or instant.completed:
             continue
         if (pending := planned_clustering(table, instant)) is not None:
-            found.append(pending)
-    return tuple(found)
+            yield pending
 
 
 def planned_clustering(table: Table, instant: Instant) -> PendingClustering | None:
-    """The plan of a replace commit, pending or completed; None: not a clustering of phantombase, or its plan was
+    """The plan of a replace commit, pending or completed, also of Hudi; None: not a clustering, or its plan was
     removed. MalformedError: it cannot be read."""
     named = replace(instant, action=table.layout.pending_clustering) if instant.completed else instant
     plan = table.files.plan_there(named, decode_cluster_plan)
-    return (
-        None if plan is None or not plan.is_own else PendingClustering(requested=named.at(State.REQUESTED), plan=plan)
-    )
+    return None if plan is None else PendingClustering(requested=named.at(State.REQUESTED), plan=plan)
 
 
 def has_begun(table: Table, requested: Instant) -> bool:

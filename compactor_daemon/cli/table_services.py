@@ -171,7 +171,7 @@ def _render_clustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     for instant in data["cancelled"]:
         taken = "would be cancelled" if data["dry_run"] else "cancelled"
         yield f"{taken}: {instant}, of an earlier run, since its files had changed"
-    earlier = "of an earlier run" if data["dry_run"] else "finished an earlier run"
+    earlier = "planned before" if data["dry_run"] else "finished what was planned before"
     rows = [*({**one, "what": earlier} for one in data["finished"])]
     if data["done"] is not None:
         rows.append({**data["done"], "what": ""})
@@ -190,6 +190,8 @@ def _render_clustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
             ),
             rows,
         )
+    for instant, why in sorted(data["left_to_hudi"].items()):
+        yield f"left to Hudi: its plan {instant}: {why}"
     for why, number in sorted(sum((Counter(r["encoded"]) for r in rows), Counter[str]()).items()):
         yield f"{plural(number, 'new file')} not copied as bytes: {why}"
     if repeated := sum(r["repeated_keys"] for r in rows):

@@ -33,7 +33,7 @@ from phantombase.timeline.storage.contract import Storage, list_of_table
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.torn import remove_torn
-from phantombase.timeline.table.traces import traces_of, undo, unpublish
+from phantombase.timeline.table.traces import delete_markers, traces_of, undo, unpublish
 from phantombase.timeline.view.witness import lost_completion
 
 from ..attempt.completed import is_ours
@@ -80,11 +80,16 @@ def cancel_clustering(
         if (later := table.facts.uncompleted(held.timeline).get(pending.time)) is not None:
             raise lost_completion(pending.time, later, table.storage.base_path)
         decision = None if decided_too else find_decision(table.storage, pending.time)
-        if decision is not None and validity_of(table, decision).validity in (Validity.VALID, Validity.BLOCKED):
+        if decision is not None and _may_count(table, decision):
             return False
         remove(table, pending)
     _log.info("clustering_cancelled", table=table.storage.base_path, instant=pending.time, why=why)
     return True
+
+
+def _may_count(table: Table, decision: CommitDecision) -> bool:
+    """Whether a decision may still be published."""
+    return validity_of(table, decision).validity in (Validity.VALID, Validity.BLOCKED)
 
 
 def remove(table: Table, pending: PendingClustering) -> None:
@@ -101,6 +106,28 @@ def remove(table: Table, pending: PendingClustering) -> None:
     undo(table, pending.requested, find, partial(forget, table, pending.time))
     _end_attempts(table.storage, pending.time)  # those that were opened since then: they find the tombstone
     remove_staged(table.storage, pending.time)
+
+
+def give_up(table: Table, pending: PendingClustering, lock: TableLock, why: str) -> None:
+    """Ends the execution of a plan of Hudi, which stays requested: Hudi, or the next run, executes it. Does nothing if
+    it is completed, or decided and valid: the next run publishes that. ConflictError: Hudi executes it."""
+    with exclusive(table, lock, "give up a clustering of Hudi", _PENDING) as held:
+        table = held.table
+        found = held.timeline.find(pending.time, "replacecommit")
+        if found is None or found.completed:
+            return
+        decision = find_decision(table.storage, pending.time)
+        if decision is not None and _may_count(table, decision):
+            return
+        begun = has_begun(table, pending.requested)
+        _end_attempts(table.storage, pending.time)
+        for one in decisions(table.storage, pending.time):
+            revert_files(table, one, why)
+        remove_staged(table.storage, pending.time)
+        if begun:  # last: until then Hudi would remove the files by their markers
+            delete_markers(table.storage, pending.time)
+            table.storage.delete(table.instant_path(pending.requested.at(State.INFLIGHT)))
+    _log.warning("clustering_of_hudi_given_up", table=table.storage.base_path, instant=pending.time, why=why)
 
 
 def _end_attempts(storage: Storage, time: str) -> None:

@@ -30,6 +30,7 @@ from phantombase.timeline.errors import (
     ConflictError,
     PhantombaseError,
     UnsupportedError,
+    UsageError,
 )
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER
@@ -56,7 +57,14 @@ from ..attempt.compact_or_resume import decide
 from ..attempt.completed import finished_slices, is_ours
 from ..attempt.needed_records import tidy
 from ..attempt.outcome import CommitDecision, find_decision
-from ..attempt.pending_clusterings import PendingClustering, is_at_work, is_of_hudi, pending_clusterings, why_passed
+from ..attempt.pending_clusterings import (
+    PendingClustering,
+    is_at_work,
+    is_of_hudi,
+    pending_clusterings,
+    planned_by_hudi,
+    why_passed,
+)
 from ..attempt.publish import publish
 from ..attempt.retire import retire
 from ..attempt.slice_task import SliceDone, SliceProgress, Tasks
@@ -64,7 +72,7 @@ from ..attempt.validity import Validity, validity_of
 from ..leftovers import forget_heartbeats, remove_left_behind
 from ..options import AttemptOptions
 from ..service_run import ServiceAnswer, ServiceMeans
-from .cancel import cancel_clustering, retract_stale
+from .cancel import cancel_clustering, give_up, retract_stale
 from .choice import ClusterChoice, Standing, choose_windows, living_groups, planned
 from .options import ClusterOptions, Copy
 from .order import check_sortable
@@ -101,8 +109,9 @@ class Clustered:
 class ClusterResult:
     """`done`: completed now, or what would be done, with instant "". `finished`: clusterings that an earlier run left.
     `cancelled`: instants of cancelled plans of earlier runs, whose files had changed. In a dry run `finished` and
-    `cancelled` are what a run would do. `left`: new files that the bounds left to the next run. `why`: why there was
-    nothing to do. `small`, `kept`: see `ClusterChoice`."""
+    `cancelled` are what a run would do; `finished` has plans of Hudi, too. `left`: new files that the bounds left to
+    the next run. `why`: why there was nothing to do. `small`, `kept`: see `ClusterChoice`. `left_to_hudi`: pending
+    plans of Hudi that are not executed here, with the reason."""
 
     done: Clustered | None
     finished: tuple[Clustered, ...] = ()
@@ -111,6 +120,7 @@ class ClusterResult:
     why: str = ""
     small: int = 0
     kept: Mapping[str, int] = field(default_factory=dict)
+    left_to_hudi: Mapping[str, str] = field(default_factory=dict)
 
 
 def cluster_table(
@@ -123,12 +133,12 @@ def cluster_table(
     dry_run: bool = False,
     progress: ClusterProgress = lambda *_: None,
 ) -> ClusterResult:
-    """Finishes pending clusterings, then plans one and executes it. `threads`: files that are made at a time.
-    `dry_run`: changes nothing, and takes no lock. `lock`: all writers must share it. UnsupportedError: a bucket-indexed
-    table, a table with an index of rows, or files that must be copied and cannot be; nothing is changed. BarrierError:
-    a write that began before the plan did not end in time. ConflictError: the planned files changed. UsageError: the
-    rows of a file do not fit into the memory for sorting. After an error the plan is cancelled; where that fails too,
-    the next write or run cancels it."""
+    """Finishes pending clusterings, executes the plans of Hudi that Hudi has not begun, then plans one and executes it.
+    `threads`: files that are made at a time. `dry_run`: changes nothing, and takes no lock. `lock`: all writers must
+    share it. UnsupportedError: a bucket-indexed table, a table with an index of rows, or files that must be copied and
+    cannot be; nothing is changed. BarrierError: a write that began before the plan did not end in time. ConflictError:
+    the planned files changed. After an error the plan is cancelled; where that fails too, the next write or run cancels
+    it."""
     seen = table.reload()
     timeline = seen.load_timeline()
     if not dry_run:
@@ -137,28 +147,28 @@ def cluster_table(
     copying = Copying(storage=table.storage, copy=options.copy)
     timeline, choice = _choose(seen, options, copying)
     if dry_run:
-        return _result(choice, _would(seen, timeline, choice, options, copying), *_would_finish(seen, timeline))
+        return _result(choice, _would(seen, timeline, choice, options, copying), _would_finish(seen, timeline))
     # Heartbeats of processes that were killed right after the completion.
     forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
     remove_left_behind(seen)
     tidy(seen, lock)
-    if not choice.windows and not pending_clusterings(seen, timeline):
-        return _result(choice, None, (), ())
+    if not choice.windows and not pending_clusterings(seen, timeline) and not planned_by_hudi(seen, timeline):
+        return _result(choice, None, _Earlier())
     table.storage.verify()
     work = _Work(table=table, options=options, lock=lock, output=output, threads=threads, progress=progress)
-    finished, cancelled = work.finish_pending()
+    earlier = work.finish_pending()
     with ExitStack() as stack:
         with exclusive(table, lock, "plan a clustering", READ_INSIDE) as held:
             seen = held.table
             timeline, choice = _choose(seen, options, copying)
             if not choice.windows:
-                return _result(choice, None, finished, cancelled)
+                return _result(choice, None, earlier)
             pending = _plan(seen, timeline, choice, options)
             # Before the plan is visible: without a heartbeat the plan is dead.
             beats = stack.enter_context(heartbeat(regardless(seen).storage, pending.time, BEAT_S))
             put_requested(seen, pending.requested, encode_cluster_plan(pending.plan, seen.storage.base_path))
         done = work.execute(pending, options.copy, beats)
-    return _result(choice, done, finished, cancelled)
+    return _result(choice, done, earlier)
 
 
 def commit_stays(table: Table, error: ConflictError) -> bool:
@@ -236,6 +246,15 @@ def _plan(table: Table, timeline: Timeline, choice: ClusterChoice, options: Clus
     return PendingClustering(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), plan=plan)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Earlier:
+    """What became of plans that were pending; see `ClusterResult`."""
+
+    finished: tuple[Clustered, ...] = ()
+    cancelled: tuple[str, ...] = ()
+    left_to_hudi: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Work:
     """A run on a table; see `cluster_table`."""
@@ -247,9 +266,14 @@ class _Work:
     threads: int
     progress: ClusterProgress
 
-    def finish_pending(self) -> tuple[tuple[Clustered, ...], tuple[str, ...]]:
-        """Finishes clusterings of dead processes. One on which another process works, or Hudi, is left alone. The
-        windows were not chosen to be copied: those that cannot be copied are encoded."""
+    @property
+    def _copy(self) -> Copy:
+        """For files that were not chosen to be copied: those that cannot be are encoded."""
+        return Copy.TRY if self.options.copy is Copy.FORCE else self.options.copy
+
+    def finish_pending(self) -> _Earlier:
+        """Finishes clusterings of dead processes, and executes plans of Hudi. One on which another process works, or
+        Hudi, is left alone. The windows were not chosen to be copied: those that cannot be copied are encoded."""
         finished, gone = list[Clustered](), list[str]()
         now = self.table.reload()
         for pending in pending_clusterings(now, now.load_timeline()):
@@ -257,8 +281,7 @@ class _Work:
                 continue
             try:
                 with heartbeat(self.table.storage, pending.time, BEAT_S) as beats:
-                    copy = Copy.TRY if self.options.copy is Copy.FORCE else self.options.copy
-                    done = self.execute(pending, copy, beats)
+                    done = self.execute(pending, self._copy, beats)
             except ConflictError as error:  # it was cancelled: its files are free for a new plan
                 if commit_stays(self.table, error):
                     raise
@@ -267,7 +290,25 @@ class _Work:
                 continue
             if done is not None:
                 finished.append(done)
-        return tuple(finished), tuple(gone)
+        left = dict[str, str]()
+        for pending in planned_by_hudi(now, now.load_timeline()):
+            try:
+                if (done := self._execute_for_hudi(now, pending)) is not None:
+                    finished.append(done)
+            except (UnsupportedError, UsageError, ConflictError, BarrierError) as error:
+                if isinstance(error, ConflictError) and commit_stays(self.table, error):
+                    raise
+                left[pending.time] = str(error)
+                _log.warning("clustering_left_to_hudi", table=self.table.storage.base_path, error=str(error))
+        return _Earlier(finished=tuple(finished), cancelled=tuple(gone), left_to_hudi=left)
+
+    def _execute_for_hudi(self, now: Table, pending: PendingClustering) -> Clustered | None:
+        """Executes a plan that Hudi made. None: another process does, or has done. Errors: it is left to Hudi."""
+        if is_at_work(now, pending):
+            return None
+        check_executable(now, pending)
+        with heartbeat(self.table.storage, pending.time, BEAT_S) as beats:
+            return self.execute(pending, self._copy, beats)
 
     def execute(self, pending: PendingClustering, copy: Copy, beats: Heartbeats) -> Clustered | None:
         """Makes the files and completes the clustering. None: another process has done so concurrently. `beats`: of its
@@ -285,7 +326,8 @@ class _Work:
                 return None
             if not isinstance(error, AttemptDeadError):  # else another process is at work on it
                 with suppress(PhantombaseError):  # the first error is the one to raise; the next write or run goes on
-                    cancel_clustering(table, pending, self.lock, str(error))
+                    end = cancel_clustering if pending.plan.is_own else give_up
+                    end(table, pending, self.lock, str(error))
             raise
         done = _clustered(decision, made)
         _log.info(
@@ -371,10 +413,24 @@ def _would(
     )
 
 
-def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Clustered, ...], tuple[str, ...]]:
-    """The pending clusterings that a run would finish, and the instants of those that it would cancel."""
-    finished, gone = list[Clustered](), list[str]()
-    for pending in pending_clusterings(table, timeline):
+def check_executable(table: Table, pending: PendingClustering) -> None:
+    """UnsupportedError, UsageError: a plan of Hudi asks for what is not done here."""
+    path = table.instant_path(pending.requested)
+    pending.plan.check_known(path)
+    if pending.plan.sort_by:
+        check_sortable(table.schema_to_cluster(table.load_timeline()).arrow, pending.plan.sort_by, path)
+
+
+def _would_finish(table: Table, timeline: Timeline) -> _Earlier:
+    """What a run would finish and cancel, and the plans that it would leave to Hudi."""
+    finished, gone, left = list[Clustered](), list[str](), dict[str, str]()
+    for pending in (*pending_clusterings(table, timeline), *planned_by_hudi(table, timeline)):
+        if not pending.plan.is_own:
+            try:
+                check_executable(table, pending)
+            except (UnsupportedError, UsageError) as error:
+                left[pending.time] = str(error)
+                continue
         if is_at_work(table, pending, clock_ms) or is_of_hudi(table, pending):
             continue
         if (decision := find_decision(table.storage, pending.time)) is not None:
@@ -386,21 +442,23 @@ def _would_finish(table: Table, timeline: Timeline) -> tuple[tuple[Clustered, ..
         inputs = inputs_now(table, pending, timeline)
         passed = why_passed(table, timeline, pending.time)
         if has_tombstone(table.storage, pending.time) or passed or not all(inputs):
-            gone.append(pending.time)
+            if pending.plan.is_own:
+                gone.append(pending.time)
+            else:
+                left[pending.time] = passed or "the files of a clustering are not as they were planned"
             continue
         sizes = [slice_.base_bytes + slice_.log_bytes for group in inputs for slice_ in group]
         outputs = sum(group.outputs for group in pending.plan.groups)
         finished.append(Clustered(instant=pending.time, files=len(sizes), bytes=sum(sizes), made=outputs))
-    return tuple(finished), tuple(gone)
+    return _Earlier(finished=tuple(finished), cancelled=tuple(gone), left_to_hudi=left)
 
 
-def _result(
-    choice: ClusterChoice, done: Clustered | None, finished: tuple[Clustered, ...], cancelled: tuple[str, ...]
-) -> ClusterResult:
+def _result(choice: ClusterChoice, done: Clustered | None, earlier: _Earlier) -> ClusterResult:
     return ClusterResult(
         done=done,
-        finished=finished,
-        cancelled=cancelled,
+        finished=earlier.finished,
+        cancelled=earlier.cancelled,
+        left_to_hudi=dict(earlier.left_to_hudi),
         left=choice.left,
         why="" if choice.windows else choice.why,
         small=choice.small,

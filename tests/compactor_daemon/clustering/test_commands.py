@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clu
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.timeline.audit.clusterings import audit_clustering
 from phantombase.timeline.errors import UnknownCommitError, UnsupportedError, UsageError
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.read.table_read import read_table
@@ -39,10 +41,12 @@ from tests.support.archived_tables import (
     rows_at,
     small_files,
     unzip,
+    upsert,
 )
 from tests.support.compaction_steps import open_table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at
+from tests.support.faults import died_or_ended
 from tests.support.golden_tables import LOCK, unzip_golden
 from tests.support.selection import deep
 from tests.support.servers.s3_server import S3Server
@@ -124,7 +128,7 @@ def test_a_dry_run_shows_what_a_killed_run_left(tmp_path: Path) -> None:
     (would,) = run("cluster", str(path), "--dry-run")["finished"]
     assert sorted(p.name for p in path.rglob("*")) == before
     assert (would["instant"], would["files"], would["made"]) == (instant, 5, 1)
-    assert "of an earlier run" in CliRunner().invoke(app, ["cluster", str(path), "--dry-run"]).stdout
+    assert "planned before" in CliRunner().invoke(app, ["cluster", str(path), "--dry-run"]).stdout
     (done,) = run("cluster", str(path), "--sole-writer")["finished"]
     assert {key for key in done if done[key] != would[key]} <= {"bytes_made", "rows", "copied_row_groups", "copied"}
     assert read_rows(path) == rows
@@ -202,12 +206,60 @@ def test_the_same_rows_and_file_groups(tmp_path: Path) -> None:
     assert len(golden_living(after)) == len(golden_living(before))
 
 
-def test_what_hudi_planned_is_left_to_hudi(tmp_path: Path) -> None:
+def test_a_plan_of_hudi_is_executed(tmp_path: Path) -> None:
+    """Log files too; a dry run shows it. A plan for a class that is not known, or with changed files, is left."""
     path = unzip("v6_0.15.0_cluster.scheduled", tmp_path)
-    rows = _rows(path)
+    rows, before = _rows(path), golden_living(path)
+    would = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
+    assert [(one.files, one.made) for one in would.finished] == [(9, 2)]
+    (plan,) = path.rglob("*.replacecommit.requested")
+    (time,) = (one.instant for one in would.finished)
+    unknown = shutil.copytree(path, tmp_path / "unknown")
+    data = plan.read_bytes().replace(b"SparkSortAndSizeExecutionStrategy", b"SparkSortAndSizeExecutionMadeBySm")
+    (unknown / plan.relative_to(path)).write_bytes(data)
+    changed = shutil.copytree(path, tmp_path / "changed")
+    hidden_by_hudi(changed, plan.relative_to(path))
     result = cluster(path)
-    assert (result.done, result.finished, result.cancelled) == (None, (), ())
+    assert ([one.instant for one in result.finished], result.left_to_hudi) == ([time], {})
     assert_same_rows(_rows(path), rows)
+    assert len(golden_living(path)) == 2
+    assert not golden_living(path).keys() & before.keys()
+    assert audit_clustering(open_table(path), time).good
+    for other, why in ((unknown, "SparkSortAndSizeExecutionMadeBySm"), (changed, "not as they were planned")):
+        would = cluster_table(open_table(other), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
+        assert why in would.left_to_hudi[time]
+        result = cluster(other)
+        assert (result.finished, result.cancelled, list(result.left_to_hudi)) == ((), (), [time])
+        assert why in result.left_to_hudi[time]
+        assert (other / plan.relative_to(path)).exists()
+        assert not [*other.rglob(f"{time}.*inflight")]
+        shown = CliRunner().invoke(app, ["cluster", str(other), "--sole-writer", "--min-file-num", "9"]).stdout
+        assert "left to Hudi" in shown
+
+
+def hidden_by_hudi(path: Path, plan: Path) -> None:
+    """A write that did not see the plan adds a log file to a file group in it."""
+    data = (path / plan).read_bytes()
+    (path / plan).unlink()
+    batch = read_table(open_table(path))
+    batch = batch.select([name for name in batch.column_names if not name.startswith("_hoodie")])
+    upsert(path, batch.slice(0, 1))
+    (path / plan).write_bytes(data)
+
+
+def test_a_death_at_any_step_of_a_plan_of_hudi(tmp_path: Path) -> None:
+    """The next run completes it. Until then the plan is there, and the rows are as before."""
+    origin = unzip("v6_0.15.0_cluster.scheduled", tmp_path)
+    rows = _rows(origin)
+    (plan,) = origin.rglob("*.replacecommit.requested")
+    for path in died_or_ended(origin, lambda s: cluster_table(Table.on(s), TWO, LOCK, output=OUTPUT, threads=1)):
+        assert_same_rows(_rows(path), rows)
+        assert (path / plan.relative_to(origin)).exists()
+        forget_heartbeats(path)
+        cluster(path)
+        assert_same_rows(_rows(path), rows)
+        assert len(golden_living(path)) == 2
+        assert not open_table(path).load_timeline().pending("replacecommit")
 
 
 # Clustering on an object store: deaths at a sample of its requests, and answers that are lost.

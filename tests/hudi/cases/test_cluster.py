@@ -1,4 +1,4 @@
-"""Real Hudi and clusterings: it goes on after ours, executes plans of ours that died, and we leave its own alone."""
+"""Real Hudi and clusterings: it goes on after ours, each executes plans of the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
+from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings, planned_by_hudi
 from phantombase.compactor_daemon.clustering.cancel import cancel_pending_clusterings
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy, Grouping, SortOrder
@@ -310,7 +310,7 @@ def test_hudi_goes_on_behind_sorted_groups_with_logs(order: SortOrder, table: Sh
     missing = Rows(seed=8)(sorted(set(range(40)) - _numbers(before)), 8)
     table.upsert(missing)
     assert table.agree().num_rows == 40
-    goes_on(table, cleans=True, metadata=True)
+    goes_on(table, cleans=True, metadata=False)
 
 
 def _numbers(rows: pa.Table) -> set[int]:
@@ -318,21 +318,52 @@ def _numbers(rows: pa.Table) -> set[int]:
 
 
 @pytest.mark.interop
+@pytest.mark.parametrize("sort", [True, deep(False)])
 @versions(6, deep=(9, 8))
-def test_we_leave_a_plan_of_hudi_alone(table: SharedTable) -> None:
-    """And cluster what it has not planned; then Hudi executes its own."""
+def test_we_execute_a_plan_of_hudi(sort: bool, table: SharedTable) -> None:
+    """Groups with logs, and of several new files; and cluster what it has not planned. Then Hudi goes on."""
+    appended(table)
+    table.upsert(Rows(seed=6)(range(0, 40, 3), 5))
+    before = table.agree()
+    plan = "hoodie.clustering.plan.strategy."
+    small = {f"{plan}target.file.max.bytes": 500_000, f"{plan}max.bytes.per.group": 1_300_000}
+    table.judge.plan_clustering(
+        table.path, {**table.options, **small, **({f"{plan}sort.columns": "number, text"} if sort else {})}
+    )
+    (planned,) = planned_by_hudi(table.open(), table.open().load_timeline())
+    assert planned.plan.sort_by == (("number", "text") if sort else ())
+    assert any(one.logs for group in planned.plan.groups for one in group.slices)
+    assert max(group.outputs for group in planned.plan.groups) > 1
+    result = cluster(table)
+    assert [(one.instant, one.rows) for one in result.finished] == [(planned.time, 40)]
+    same(without_files(table.agree()), without_files(before))
+    assert audit_clustering(table.open(), planned.time).good
+    table.judge.cluster(table.path, table.options)  # nothing of its plan is left to Hudi
+    same(without_files(table.agree()), without_files(before))
+    goes_on(table, cleans=True, metadata=False)
+
+
+@pytest.mark.interop
+@versions(deep=(9, 8, 6))
+def test_hudi_executes_a_plan_that_we_gave_up(table: SharedTable) -> None:
+    """After a death with files that have their final names, and before."""
     before = appended(table)
     table.judge.plan_clustering(table.path, table.options)
-    assert cluster(table).done is None
-    table.judge.insert(table.path, Rows(seed=3)(range(40, 50), 1), table.options)
-    table.judge.insert(table.path, Rows(seed=3)(range(50, 60), 1), table.options)
-    done = cluster(table).done
-    assert done is not None
-    assert done.files == 6
-    assert table.agree().num_rows == 60
+    for at in (".inflight", ".replacecommit"):
+
+        def die(call: Call, at: str = at) -> object:
+            if call.name == "put_if_absent" and call.path.endswith(at):
+                raise ProcessDied(call.path)
+            return call.do()
+
+        with suppress(ProcessDied):
+            cluster(table, HookedStorage(LocalStorage(str(table.path)), die))
+        forget_heartbeats(table.path)
+        same(without_files(table.agree()), without_files(before))
     table.judge.execute_clustering(table.path, table.options)
-    assert table.agree().num_rows == 60
-    check_rows(table.agree(), before.select([n for n in before.column_names if not n.startswith("_hoodie")]))
+    same(without_files(table.agree()), without_files(before))
+    assert cluster(table).finished == ()
+    goes_on(table, cleans=True, metadata=False)
 
 
 @pytest.mark.interop
