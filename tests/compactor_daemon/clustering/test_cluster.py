@@ -41,6 +41,7 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import State, later
+from phantombase.timeline.instants.reserved_times import put_tombstone
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.options import PLAN_NOW
@@ -882,6 +883,23 @@ def test_a_decided_clustering_waits_for_a_write_that_may_change_its_files(versio
     assert [one.instant for one in cluster(path).finished] == [pending.time]
     assert read_rows(path) == rows
     assert len(living(path)) == 1
+
+
+@one_of("version", 9, 6)
+def test_a_decision_behind_a_tombstone_is_not_published(version: int, tmp_path: Path) -> None:
+    """A process has begun to cancel it, and died."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    dies_at(path, decides, behind=True)
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    decision = find_decision(open_table(path).storage, pending.time)
+    assert decision is not None
+    put_tombstone(open_table(path).storage, pending.time)
+    with pytest.raises(ConflictError, match="it was cancelled"):
+        publish(open_table(path), decision, LOCK)
+    upsert(path, one_row("k1", 100))
+    assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+    check_nothing_left(path)
 
 
 @one_of("version", 9, 8, 6)

