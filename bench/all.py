@@ -37,6 +37,7 @@ BENCHES = (
     "spark_read",
     "memory",
     "clustering",
+    "sorting",
     "object_store",
     "service",
     "services",

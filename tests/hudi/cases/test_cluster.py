@@ -338,8 +338,6 @@ def test_we_execute_a_plan_of_hudi(sort: bool, table: SharedTable) -> None:
     assert [(one.instant, one.rows) for one in result.finished] == [(planned.time, 40)]
     same(without_files(table.agree()), without_files(before))
     assert audit_clustering(table.open(), planned.time).good
-    table.judge.cluster(table.path, table.options)  # nothing of its plan is left to Hudi
-    same(without_files(table.agree()), without_files(before))
     goes_on(table, cleans=True, metadata=False)
 
 
