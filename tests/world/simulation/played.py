@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 import pytest
 
@@ -107,7 +107,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
         sleep=lambda seconds: stage.on.wait(None, seconds),
     )
     threads = SimpleNamespace(Event=lambda: _Event(stage), Thread=lambda target, **more: _Thread(stage, target, **more))
-    replaced = {"time": clock, "uuid": SimpleNamespace(uuid4=lambda: _name(stage.on))}
+    replaced = {"time": clock, "uuid": _uuids(stage)}
     for module_name, module in list(sys.modules.items()):
         if module_name.startswith(_PACKAGE) or module is rows:
             for name, double in replaced.items():
@@ -172,6 +172,11 @@ def _local(world: World, milliseconds: int) -> datetime:
 
 def _process(world: World) -> Process:
     return Process(host="world", boot="", pid=world.me.host.number, started=0)
+
+
+def _uuids(stage: Stage) -> SimpleNamespace:
+    """Random names are the world's; those that follow from a text are what they are."""
+    return SimpleNamespace(uuid4=lambda: _name(stage.on), uuid5=uuid5, NAMESPACE_OID=NAMESPACE_OID, UUID=UUID)
 
 
 def _name(world: World) -> UUID:
