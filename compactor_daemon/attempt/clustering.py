@@ -34,6 +34,7 @@ from phantombase.timeline.table.table import Table, TableSchema, from_one_snapsh
 from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker
 from phantombase.timeline.view.view import FileGroup, GroupKey, TableView, input_names, is_replaced
 
+from .completed import remove_placed
 from .job import Clauses
 from .outcome import CommitDecision, Placement, ReplacedGroup
 from .pending_clusterings import has_begun, inflight_content, planned_clustering, why_passed
@@ -148,16 +149,26 @@ class Clustering:
         return replace(decision, content=encode_commit(replace(metadata, extra_metadata=extra), table.layout.encoding))
 
     def begin_placing(self, table: Table, decision: CommitDecision) -> None:
-        if not has_begun(table, self.requested):
+        if not self._has_begun(table, decision):
             path = table.instant_path(self.requested.at(State.INFLIGHT))
-            table.storage.put_if_absent(path, inflight_content(table))
+            if not table.storage.put_if_absent(path, inflight_content(table)):
+                self._has_begun(table, decision)  # again: Hudi, which takes no lock, may have been first
         for one in decision.placements:
             partition, _, name = one.final.rpartition("/")
             make_marker(table.storage, decision.instant, Marker(partition=partition, file=name, kind=MarkerKind.CREATE))
 
     def begin_completing(self, table: Table, decision: CommitDecision) -> None:
         """ConflictError: Hudi has begun to execute the plan since then."""
-        has_begun(table, self.requested)
+        self._has_begun(table, decision)
+
+    def _has_begun(self, table: Table, decision: CommitDecision) -> bool:
+        """See `has_begun`. ConflictError: Hudi executes the plan; no placed file is left then. When Hudi completes the
+        instant, every file of it is visible, and each row would be there twice."""
+        try:
+            return has_begun(table, self.requested)
+        except ConflictError:
+            remove_placed(table, decision, keep=())
+            raise
 
     def built_upon(self, table: Table, decision: CommitDecision, *, is_valid: bool) -> str:
         if any(table.storage.find(one.final) is None for one in decision.placements):
@@ -209,8 +220,11 @@ def _difference(was: ReplacedGroup, now: FileGroup | None, view: TableView, busy
         return f"{what} was replaced by {view.facts.replaced.get(was.key)}"
     if now.pending_compaction or was.key in busy:
         return f"{what} is in another pending plan"
-    if set(input_names(now.slices[-1])) != set(was.files):
+    last = now.slices[-1]
+    if set(input_names(last)) != set(was.files):
         return f"{what} has other files than were read"
+    if last.base_bytes + last.log_bytes != was.bytes:  # on version 6 Hudi appends to a log file where the storage can
+        return f"{what} has files of another size than were read"
     return ""
 
 

@@ -80,15 +80,17 @@ def cancel_clustering(
         if (later := table.facts.uncompleted(held.timeline).get(pending.time)) is not None:
             raise lost_completion(pending.time, later, table.storage.base_path)
         decision = None if decided_too else find_decision(table.storage, pending.time)
-        if decision is not None and _may_count(table, decision):
+        if decision is not None and may_be_published(table, decision):
             return False
         remove(table, pending)
     _log.info("clustering_cancelled", table=table.storage.base_path, instant=pending.time, why=why)
     return True
 
 
-def _may_count(table: Table, decision: CommitDecision) -> bool:
-    """Whether a decision may still be published."""
+def may_be_published(table: Table, decision: CommitDecision) -> bool:
+    """Whether a decision is valid, or may be later. Under another version of the table it is never published."""
+    if decision.table_version != table.config.version:
+        return False
     return validity_of(table, decision).validity in (Validity.VALID, Validity.BLOCKED)
 
 
@@ -117,7 +119,7 @@ def give_up(table: Table, pending: PendingClustering, lock: TableLock, why: str)
         if found is None or found.completed:
             return
         decision = find_decision(table.storage, pending.time)
-        if decision is not None and _may_count(table, decision):
+        if decision is not None and may_be_published(table, decision):
             return
         begun = has_begun(table, pending.requested)
         _end_attempts(table.storage, pending.time)

@@ -72,7 +72,7 @@ from ..attempt.validity import Validity, validity_of
 from ..leftovers import forget_heartbeats, remove_left_behind
 from ..options import AttemptOptions
 from ..service_run import ServiceAnswer, ServiceMeans
-from .cancel import cancel_clustering, give_up, retract_stale
+from .cancel import cancel_clustering, give_up, may_be_published, retract_stale
 from .choice import ClusterChoice, Standing, choose_windows, living_groups, planned
 from .options import ClusterOptions, Copy
 from .order import check_sortable
@@ -282,11 +282,12 @@ class _Work:
             try:
                 with heartbeat(self.table.storage, pending.time, BEAT_S) as beats:
                     done = self.execute(pending, self._copy, beats)
-            except ConflictError as error:  # it was cancelled: its files are free for a new plan
+            except ConflictError as error:
                 if commit_stays(self.table, error):
                     raise
                 _log.warning("clustering_not_finished", table=self.table.storage.base_path, error=str(error))
-                gone.append(pending.time)
+                if self.table.reload().load_timeline().find(pending.time, "replacecommit") is None:
+                    gone.append(pending.time)  # its files are free for a new plan
                 continue
             if done is not None:
                 finished.append(done)
@@ -434,9 +435,9 @@ def _would_finish(table: Table, timeline: Timeline) -> _Earlier:
         if is_at_work(table, pending, clock_ms) or is_of_hudi(table, pending):
             continue
         if (decision := find_decision(table.storage, pending.time)) is not None:
-            if validity_of(table, decision).validity is Validity.INVALID:
+            if not may_be_published(table, decision):
                 gone.append(pending.time)
-            else:
+            elif validity_of(table, decision).validity is Validity.VALID:
                 finished.append(_clustered(decision, []))
             continue
         inputs = inputs_now(table, pending, timeline)

@@ -903,6 +903,92 @@ def test_a_decision_behind_a_tombstone_is_not_published(version: int, tmp_path: 
 
 
 @one_of("version", 9, 8, 6)
+def test_a_decision_that_waits_is_not_reported_as_cancelled(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, version)
+    dies_at(path, decides, behind=True)
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    folder = path / open_table(path).config.timeline_folder
+    for state in ("requested", "inflight"):
+        (folder / f"{int(pending.time) - 1}.deltacommit.{state}").write_bytes(b"")
+    result = cluster(path)
+    assert (result.done, result.finished, result.cancelled) == (None, (), ())
+    assert pending_clusterings(open_table(path), open_table(path).load_timeline()) == (pending,)
+
+
+@pytest.mark.parametrize("by", ["the next run", "a write"])
+def test_a_decision_of_another_table_version_blocks_nothing(by: str, tmp_path: Path) -> None:
+    """It is never published: the next run, or a write, cancels it."""
+    path = tmp_path / "trips"
+    rows = small_files(path, 8)
+    dies_at(path, decides, behind=True)
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    settings = path / ".hoodie/hoodie.properties"
+    settings.write_text(settings.read_text().replace("hoodie.table.version=8", "hoodie.table.version=9"))
+    if by == "a write":
+        upsert(path, one_row("k1", 100), AT_ONCE)
+        rows["k1"] = (100, 100.0)
+        check_nothing_left(path)
+    else:
+        result = cluster(path)
+        assert result.cancelled == (pending.time,)
+        assert result.done is not None
+    assert read_rows(path) == rows
+
+
+@pytest.mark.parametrize("when", ["before the inflight file", "before the commit"])
+@one_of("version", 6, 9, 8)
+def test_hudi_that_begins_while_files_are_placed(when: str, version: int, tmp_path: Path) -> None:
+    """It takes no lock. With its commit every file of the instant counts, so none of phantombase may be left."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    begun: list[str] = []
+
+    def begins() -> None:
+        (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+        (path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))).write_bytes(b"")
+        begun.append(pending.time)
+
+    def hook(call: Call) -> object:
+        early = when == "before the inflight file"
+        if early and not begun and call.name == "put_if_absent" and call.path.endswith(".inflight"):
+            begins()
+        done = call.do()
+        if not early and not begun and call.name == "place" and of_attempt(call.path):
+            begins()
+        return done
+
+    with pytest.raises(ConflictError, match="Hudi has begun"):
+        cluster(path, HookedStorage(open_table(path).storage, hook))
+    assert [file.name for file in path.glob("*/*.parquet") if begun[0] in file.name] == []
+    assert read_rows(path) == rows
+
+
+def test_a_log_that_grew_behind_the_decision(tmp_path: Path) -> None:
+    """On version 6 Hudi appends to a log file where the storage can: its name is the one that was read."""
+    path = tmp_path / "trips"
+    rows = small_files(path, 6)
+    upsert(path, one_row("k1", 50))
+    (log,) = path.glob("*/.*.log.*")
+    dies_at(path, decides, behind=True)
+    hidden(path, lambda: upsert(path, one_row("k1", 100), AT_ONCE))
+    (new,) = {file for file in path.glob("*/.*.log.*") if file.suffix != ".crc"} - {log}
+    begins_at, size = log.stat().st_size, log.stat().st_size + new.stat().st_size
+    log.write_bytes(log.read_bytes() + new.read_bytes())
+    new.unlink()
+    commit = max((path / ".hoodie").glob("*.deltacommit"))
+    stated = {new.name: log.name, f'"fileSizeInBytes" : {size - begins_at}': f'"fileSizeInBytes" : {size}'}
+    text = commit.read_text()
+    for old, now in stated.items():
+        assert old in text
+        text = text.replace(old, now)
+    commit.write_text(text)
+    assert read_rows(path)["k1"] == (100, 100.0)
+    cluster(path)
+    assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+
+
+@one_of("version", 9, 8, 6)
 def test_a_decision_whose_staged_file_is_lost_is_taken_back(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
