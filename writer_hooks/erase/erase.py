@@ -3,16 +3,16 @@
 Each round does what the search for the keys shows to be left, by the services of the table, one after the other:
 
     search     every base and log file of the table, also those that no reader needs (`held_files`)
-    roll back  pending writes of dead writers
     delete     the rows that readers still find, by one delta commit
     compact    the newest slices of touched file groups that have logs: pending plans that name them, then a new plan. A
                delete is always a log, so the compaction of its file group writes a base file without the keys
     clean      all older slices of touched file groups, and touched file groups that were replaced
 
-A round that changes nothing is the last one. What it still finds is refused by name: a savepoint, a pin, a pending
-write or service keeps it. Then the metadata table is compacted and cleaned as far as its own rules allow, and a
-certificate is put into the audit log. A run that dies at any step is continued by the next run of the same keys: no
-step depends on what an earlier run remembers.
+Before the first search writes of dead writers are rolled back, and what dead table services left is ended: their staged
+files may hold keys. A round that changes nothing is the last one. What it still finds is refused by name: a savepoint,
+a pin, a pending write or service keeps it. Then the metadata table is compacted and cleaned as far as its own rules
+allow, and a certificate is put into the audit log. A run that dies at any step is continued by the next run of the same
+keys: no step depends on what an earlier run remembers.
 
     .hoodie/.phantombase/audit/erasures/<time>-<salt>.json       the certificate; it names no key
 """
@@ -30,8 +30,10 @@ import numpy as np
 import pyarrow as pa
 
 from phantombase.compactor_daemon.attempt.finish import remove_abandoned
+from phantombase.compactor_daemon.attempt.needed_records import tidy
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.clustering.cancel import settle_dead_clusterings
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.leftovers import remove_left_behind
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
@@ -49,7 +51,7 @@ from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.read import read_entries
-from phantombase.timeline.metadata_table.records.partitions import COLUMN_STATS, PARTITION_STATS, RECORD_INDEX
+from phantombase.timeline.metadata_table.records.partitions import COLUMN_STATS, OF_ROWS, PARTITION_STATS, RECORD_INDEX
 from phantombase.timeline.option import check_finite, option
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
@@ -172,6 +174,8 @@ def erase_keys(
         execute=execute or ExecuteOptions(),
         attempt=attempt or AttemptOptions(),
     )
+    if not dry_run:
+        _end_dead(table.reload(), means)
     done, seen = _Done(), table.reload()
     found = search(seen, _rules(seen), keys, {})
     if dry_run:
@@ -195,15 +199,24 @@ def erase_keys(
     return _certified(seen, found, means, done, metadata)
 
 
+def _delete(means: _Means) -> Write:
+    return Write(operation=Operation.DELETE, options=means.options)
+
+
+def _end_dead(table: Table, means: _Means) -> None:
+    lazy, expiry_s = _delete(means).rolls_back_lazily, means.options.heartbeat_expiry_s
+    roll_back_dead_writers(table, means.held, lazy=lazy, expiry_s=expiry_s)
+    table = table.reload()
+    settle_dead_clusterings(table, table.load_timeline(), means.held)
+    tidy(table.reload(), means.held)
+
+
 def _round(table: Table, found: Searched, means: _Means, done: _Done) -> None:
     touched = {one.group for one in found.held}
     done.touched |= touched
-    what = Write(operation=Operation.DELETE, options=means.options)
-    roll_back_dead_writers(table, means.held, lazy=what.rolls_back_lazily, expiry_s=means.options.heartbeat_expiry_s)
-    table = table.reload()
     rows = list(_living(table, _view(table), touched, means.keys))
     if rows:
-        made = write(table, LocalEngine(pa.concat_tables(rows), slots=_SLOTS), what)
+        made = write(table, LocalEngine(pa.concat_tables(rows), slots=_SLOTS), _delete(means))
         done.rows += sum(batch.num_rows for batch in rows)
         done.deleted.append(made.instant)
     table = table.reload()
@@ -294,7 +307,19 @@ def _left(table: Table, held: Collection[HeldFile]) -> tuple[Left, ...]:
     staged = sorted(
         path for path in below if (path.startswith(_WITH_ROWS) or path.endswith(STAGED_DATA)) and not _is_probe(path)
     )
-    return (*found, *(Left(path=path, keys=0, why=_STAGED) for path in staged))
+    return (
+        *found,
+        *(Left(path=path, keys=0, why=_STAGED) for path in staged),
+        *(Left(path=path, keys=0, why=_DROPPED) for path in _dropped(table)),
+    )
+
+
+def _dropped(table: Table) -> list[str]:
+    """The folders of indexes with keys that are not kept any more, or were not removed with the metadata table."""
+    kept = {join(METADATA_FOLDER, name) for name in table.config.metadata_partitions}
+    entries = listed_if_there(table.storage, METADATA_FOLDER) or ()
+    of_keys = {join(METADATA_FOLDER, e.name) for e in entries if e.is_folder and e.name.startswith(_OF_KEYS)}
+    return sorted(of_keys - kept)
 
 
 def _is_probe(path: str) -> bool:
@@ -304,15 +329,20 @@ def _is_probe(path: str) -> bool:
 
 _WITH_ROWS = tuple(f"{folder}/" for folder in (WRITES, ROWS, TEMPORARY))
 _STAGED = "an unfinished write or compaction has staged it, and it was not read"
+_DROPPED = (
+    "an index that is not kept any more; it was not read. `compactor-daemon compact TABLE --drop-metadata-table` "
+    "removes it, and so does Hudi where it builds the index again. Without a metadata table, remove the folder"
+)
 
 
-_OF_KEYS = (RECORD_INDEX, COLUMN_STATS, PARTITION_STATS)
-"""The partitions of the metadata table with keys: whole ones, and the least and greatest values of key columns."""
+_OF_KEYS = (*OF_ROWS, COLUMN_STATS, PARTITION_STATS, "expr_index_")
+"""The partitions of the metadata table with keys, or how their names begin: whole keys, and the least and greatest
+values of columns."""
 
 
 def _clean_metadata(table: Table, means: _Means) -> str:
     """Compacts and cleans the metadata table as far as its rules allow; what its files still may hold."""
-    built = [name for name in table.config.built_metadata_partitions if name in _OF_KEYS]
+    built = [name for name in table.config.built_metadata_partitions if name.startswith(_OF_KEYS)]
     if not built:
         return ""
     serve_metadata(table, MetadataOptions(max_delta_commits=1), means.held)

@@ -3,7 +3,7 @@
     .csv              columns by name: those of the record key; the partition columns too, or none of them
     .parquet          the same
     .json, .jsonl     the same, one object a line
-    any other         each line is a record key, as `_hoodie_record_key` shows it
+    any other         each line is a record key, as `_hoodie_record_key` shows it; UTF-8, lines end with LF or CR LF
 
 Without partition columns a key is erased in every partition. Other columns are left out. The encoding of keys and
 folders is that of the table's writers (`schema/key_encoding`).
@@ -81,8 +81,9 @@ def read_keys(path: Path, table: Table) -> KeyList:
     named = dict.fromkeys(_top(name, own) for name in (*config.record_key_fields, *config.partition_fields))
     try:
         if read is None:
-            lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line]
-            return KeyList.of(pa.array(lines, pa.string()))
+            # A key may have any other character that separates lines in Unicode. Editors put a byte order mark.
+            lines = [line.removesuffix("\r") for line in path.read_bytes().decode("utf-8-sig").split("\n")]
+            return KeyList.of(pa.array(filter(None, lines), pa.string()))
         return keys_of_rows(read(path, project(own, [name for name in named if name in own.names])), table)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError("the list of keys cannot be read", path=str(path), found=str(error)) from error
@@ -125,7 +126,8 @@ def _top(name: str, schema: pa.Schema) -> str:
 def _csv(path: Path, wanted: pa.Schema) -> pa.Table:
     """Columns that the table does not have are read as text, and left out."""
     options = pa.csv.ConvertOptions(column_types={f.name: f.type for f in wanted}, strings_can_be_null=False)
-    return _only(pa.csv.read_csv(path, convert_options=options), wanted)
+    parse = pa.csv.ParseOptions(newlines_in_values=True)
+    return _only(pa.csv.read_csv(path, parse_options=parse, convert_options=options), wanted)
 
 
 def _json(path: Path, wanted: pa.Schema) -> pa.Table:

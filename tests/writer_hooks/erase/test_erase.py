@@ -22,19 +22,24 @@ from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.log_encode import LogFormat
+from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
 from phantombase.timeline.merge.table_rules import slice_rules
+from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.read.held_pins import pinned
 from phantombase.timeline.read.pins import PinOptions
 from phantombase.timeline.read.table_read import ReadOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.erase.erase import CERTIFICATES, erase_keys
 from phantombase.writer_hooks.erase.held_files import Searched, search
 from phantombase.writer_hooks.erase.key_list import KeyList, read_keys
-from phantombase.writer_hooks.options import WriteOptions
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write
 from tests.support.archived_tables import forget_heartbeats
 from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.faults import Faults
 from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.places import traces
@@ -232,6 +237,39 @@ def test_the_record_index_of_the_metadata_table(name: str, tmp_path: Path) -> No
     assert len(check_index(path)) == len(before) - 1
 
 
+def test_an_index_that_was_dropped_is_named(tmp_path: Path) -> None:
+    """A write that cannot keep it switches it off, and its files stay."""
+    path = unzip_golden("more/v9_record_index", tmp_path)
+    key = sorted(check_index(path))[0]
+    table = open_table(path)
+    save_table_config(table.storage, table.config.without_metadata_partitions(["record_index"]))
+    lines = list_of(tmp_path, key[0] if isinstance(key, tuple) else key)
+    done = erased(path, lines)
+    assert [one.path for one in done.left] == [".hoodie/metadata/record_index"]
+    assert certificate(path, done)["complete"] is False
+    drop_metadata_table(open_table(path), LOCK)
+    assert erased(path, lines).left == ()
+
+
+def test_what_a_dead_write_staged_goes(tmp_path: Path) -> None:
+    """No base or log file holds the key."""
+    path = tmp_path / "t"
+    put(path, batch(1, "a"))
+
+    def dies(call: Call) -> object:
+        if call.name == "place":
+            raise ProcessDied(call.path)
+        return call.do()
+
+    what = Write(operation=Operation.UPSERT, options=WriteOptions(**WRITES))
+    table = open_table(path, HookedStorage(open_table(path).storage, dies))
+    with pytest.raises(ProcessDied):
+        write(table, LocalEngine(batch(2, SECRET), slots=1), what)
+    forget_heartbeats(path)
+    assert erased(path, keys_of(SECRET)).left == ()
+    assert holders(path) == []
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -400,6 +438,33 @@ def test_lists_of_every_kind(tmp_path: Path) -> None:
         assert read_keys(file, table).rows.to_pylist() == [{"key": "n:1,m:x"}], file
     assert read_keys(tmp_path / "d.csv", table).rows.to_pylist() == [{"key": "n:1,m:x", "partition": "mon"}]
     assert read_keys(tmp_path / "d.csv", table).of_partition("tue") is None
+
+
+@pytest.mark.parametrize(
+    "end", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", " ", "\t", ",", '"']
+)
+def test_a_key_with_a_character_that_may_separate(end: str, tmp_path: Path) -> None:
+    table, key = numbered(tmp_path / "t"), f"n:1,m:x{end}y"
+    lines = list_of(tmp_path, key, "n:2,m:x")
+    assert sorted(read_keys(lines, table).rows["key"].to_pylist()) == sorted([key, "n:2,m:x"])
+    columns = pa.table({"n": [1], "m": [f"x{end}y"]})
+    pa.csv.write_csv(columns, tmp_path / "k.csv")
+    assert read_keys(tmp_path / "k.csv", table).rows.to_pylist() == [{"key": key}]
+
+
+def test_a_list_as_other_systems_write_it(tmp_path: Path) -> None:
+    """A byte order mark and CR LF are no part of a key."""
+    table, path = numbered(tmp_path / "t"), tmp_path / "k"
+    path.write_bytes(b"\xef\xbb\xbfn:1,m:x\r\nn:2,m:x\r\n\r\n")
+    assert sorted(read_keys(path, table).rows["key"].to_pylist()) == ["n:1,m:x", "n:2,m:x"]
+
+
+def test_a_csv_of_keys_with_line_breaks(tmp_path: Path) -> None:
+    """Longer than the blocks in which it is read."""
+    table = numbered(tmp_path / "t")
+    names = [f"{'x' * 100}\n{number}" for number in range(20_000)]
+    pa.csv.write_csv(pa.table({"n": [1] * len(names), "m": names}), tmp_path / "k.csv")
+    assert len(read_keys(tmp_path / "k.csv", table)) == len(names)
 
 
 NO_LISTS = (

@@ -25,7 +25,7 @@ BLOOM_FILTERS = "bloom_filters"
 RECORD_INDEX = "record_index"
 
 _KEPT = frozenset({FILES, COLUMN_STATS, PARTITION_STATS, BLOOM_FILTERS})
-_OF_ROWS = (RECORD_INDEX, "secondary_index_")
+OF_ROWS = (RECORD_INDEX, "secondary_index_")
 _OF_FILES = ("expr_index_",)
 
 
@@ -49,9 +49,9 @@ def upkeep(
     for name in sorted({*built, *building}):
         if name in _KEPT or (name == RECORD_INDEX and moves_rows and knows_keys and name not in building):
             kept.append(name)
-        elif name.startswith(_OF_ROWS) and not moves_rows:
+        elif name.startswith(OF_ROWS) and not moves_rows:
             left.append(name)
-        elif not name.startswith((*_OF_ROWS, *_OF_FILES)):
+        elif not name.startswith((*OF_ROWS, *_OF_FILES)):
             raise UnsupportedError(
                 "unknown partition of the metadata table",
                 path=where,

@@ -385,7 +385,7 @@ METADATA: tuple[Mutant, ...] = (
     ("timeline/metadata_table/commit", "    _refuse_compacted(metadata, timeline, found)\n", "", "commit"),
     ("timeline/metadata_table/commit", "with_meta_columns(without_meta_columns(text))", "text", "attempt/faults"),
     ("timeline/metadata_table/commit", "file_group_index(one[0], len(slices))", "0", "commit column_stats"),
-    ("timeline/metadata_table/records/partitions", "name.startswith(_OF_ROWS) and not moves_rows", "name.startswith(_OF_ROWS)", "commit"),
+    ("timeline/metadata_table/records/partitions", "name.startswith(OF_ROWS) and not moves_rows", "name.startswith(OF_ROWS)", "commit"),
     ("timeline/metadata_table/records/partitions", "        elif name in building:\n            raise being_built(name, where)\n", "", "commit"),
     ("timeline/metadata_table/update", "(update.upkeep, update.measure) != now", "False", "commit"),
     ("timeline/metadata_table/update", "len(records[BLOOM_FILTERS]) < base_files", "False", "commit"),
