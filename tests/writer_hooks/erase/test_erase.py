@@ -261,7 +261,7 @@ def test_what_a_dead_write_staged_goes(tmp_path: Path) -> None:
             raise ProcessDied(call.path)
         return call.do()
 
-    what = Write(operation=Operation.UPSERT, options=WriteOptions(**WRITES))
+    what = Write(operation=Operation.UPSERT, options=WriteOptions(output=PLAIN, log_format=LogFormat.AVRO, slots=1))
     table = open_table(path, HookedStorage(open_table(path).storage, dies))
     with pytest.raises(ProcessDied):
         write(table, LocalEngine(batch(2, SECRET), slots=1), what)
