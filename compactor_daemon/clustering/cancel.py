@@ -217,16 +217,19 @@ def retract_stale(table: Table, timeline: Timeline, lock: TableLock) -> None:
 
 def _stale(table: Table, done: Instant) -> CommitDecision | None:
     """The decision of a completed file that must not be there: its plan is gone, and so are its files, but none of
-    those that it replaced. A clustering whose plan an archiver has removed differs: a clean removed those before."""
+    those that it replaced, unless it was cancelled. A clustering whose plan an archiver has removed differs: a clean
+    removed those before."""
     storage, time = table.storage, done.requested_time
     planned = storage.find(table.instant_path(_requested(table, done))) is not None
-    if planned and not has_tombstone(storage, time):
+    cancelled = has_tombstone(storage, time)
+    if planned and not cancelled:
         return None
     with suppress(MalformedError):
         made: Collection[CommitDecision] = decisions(storage, time)
         for decision in made:
             is_gone = all(storage.find(one.final) is None for one in decision.placements)
             whole = all(storage.find(one.path(name)) is not None for one in decision.replaced for name in one.files)
+            whole = whole or (cancelled and not planned)  # then a later clustering, or write, may have replaced them
             if is_gone and whole and is_ours(table, done, decision):
                 return decision
     return None

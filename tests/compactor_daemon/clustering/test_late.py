@@ -24,6 +24,7 @@ from phantombase.compactor_daemon.clustering.cancel import (
     cancel_pending_clusterings,
     retract_stale,
 )
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.services.options import ServiceOptions
 from phantombase.compactor_daemon.services.serve import serve_table
 from phantombase.compactor_daemon.undo.restore import restore_table
@@ -37,6 +38,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import Operation
 from tests.support.archived_tables import (
+    OUTPUT,
     TWO,
     around_the_commit,
     begin,
@@ -190,6 +192,31 @@ def test_a_process_that_commits_late_and_dies(version: int, then: str, tmp_path:
         with pytest.raises(MissingFileError, match="a completed write names a base file"):
             upsert(path, one_row("k1", 50))
         return
+    upsert(path, one_row("k1", 50))
+    assert read_rows(path) == {**rows, "k1": (50, 50.0)}
+
+
+def test_a_late_commit_whose_inputs_were_cleaned(tmp_path: Path) -> None:
+    """Meanwhile its plan was cancelled, another clustering replaced the inputs, and a clean removed them."""
+    path = tmp_path / "trips"
+    rows = small_files(path, 9)
+    inputs = sorted(path.glob("*/*.parquet"))
+
+    def dies_late(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith(".replacecommit"):
+            taken_back(path)
+            lock = type(LOCK)("another: the lock of the sleeper was lost")
+            assert cluster_table(open_table(path), TWO, lock, output=OUTPUT, threads=1).done is not None
+            for file in inputs:
+                file.unlink()
+            call.do()
+            raise ProcessDied(call.path)
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        cluster(path, HookedStorage(open_table(path).storage, dies_late))
+    with pytest.raises(MissingFileError, match="a completed write names a base file"):
+        read_rows(path)
     upsert(path, one_row("k1", 50))
     assert read_rows(path) == {**rows, "k1": (50, 50.0)}
 
