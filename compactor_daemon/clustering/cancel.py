@@ -43,6 +43,7 @@ from ..attempt.outcome import (
     dead_record,
     decisions,
     find_decision,
+    is_revoked,
     read_outcome,
     revoke_decision,
     write_outcome,
@@ -229,7 +230,8 @@ def _stale(table: Table, done: Instant) -> CommitDecision | None:
         for decision in made:
             is_gone = all(storage.find(one.final) is None for one in decision.placements)
             whole = all(storage.find(one.path(name)) is not None for one in decision.replaced for name in one.files)
-            whole = whole or (cancelled and not planned)  # then a later clustering, or write, may have replaced them
+            revoked = cancelled and not planned and is_revoked(storage, time, decision.attempt)
+            whole = whole or revoked  # then a later clustering, or write, may have replaced them
             if is_gone and whole and is_ours(table, done, decision):
                 return decision
     return None
