@@ -45,6 +45,7 @@ from tests.support.archived_tables import cluster, living, request, small_files,
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import LOCK, unzip_golden
 from tests.support.places import SEED
+from tests.support.selection import deep
 from tests.support.written_tables import read_rows
 
 TEN = ClusterOptions(target_size=10, small_size=5, min_files=3)
@@ -331,9 +332,19 @@ def sorted_rows(
         return pa.Table.from_batches(found.next_rows(found.rows, batch_rows), rows.schema)
 
 
-@pytest.mark.parametrize("columns", [("a",), ("c", "b"), ("b", "a", "c"), ()])
-@pytest.mark.parametrize("order", list(SortOrder))
-@pytest.mark.parametrize("runs_max", [64, 3])
+@pytest.mark.parametrize(
+    ("columns", "order"),
+    [
+        (("c", "b"), SortOrder.ORDER),
+        (("b", "a", "c"), SortOrder.HILBERT),
+        ((), SortOrder.ORDER),
+        deep(("a",), SortOrder.ORDER),
+        deep(("b", "a", "c"), SortOrder.ORDER),
+        *(deep(columns, SortOrder.ZORDER) for columns in (("a",), ("c", "b"), ("b", "a", "c"))),
+        *(deep(columns, SortOrder.HILBERT) for columns in (("a",), ("c", "b"))),
+    ],
+)
+@pytest.mark.parametrize("runs_max", [3, deep(64)])
 def test_a_sort_on_disk_is_the_sort_in_memory(
     columns: Sequence[str], order: SortOrder, runs_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from phantombase.timeline.codec.conform import Defaults, check_conformable, conform, convert
 from phantombase.timeline.codec.stored_names import SAME_NAMES, StoredNames, names_in, stored
 from phantombase.timeline.errors import MalformedError, UnsupportedError
+from tests.support.selection import for_each
 
 
 def converted(values: list[Any], source: pa.DataType, target: pa.DataType, *, text: bool = True) -> list[Any]:
@@ -264,8 +265,7 @@ def test_large_integers_round(source: pa.DataType, target: pa.DataType, value: i
     assert converted([value], source, target) == [value - 1]
 
 
-@pytest.mark.parametrize(
-    ("source", "target"),
+@for_each(
     [
         (pa.int64(), pa.int32()),
         (pa.float64(), pa.float32()),
@@ -287,8 +287,7 @@ def test_large_integers_round(source: pa.DataType, target: pa.DataType, value: i
         (pa.struct([("x", pa.int32())]), pa.int32()),
         (pa.list_(pa.int32()), pa.struct([("x", pa.int32())])),
         (pa.int32(), pa.bool_()),
-    ],
-    ids=str,
+    ]
 )
 def test_refused(source: pa.DataType, target: pa.DataType) -> None:
     """Narrowing and everything else that is no promotion, at any depth."""

@@ -41,6 +41,7 @@ from tests.support.archived_tables import one_row, upsert
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import LOCK, one_of, unzip_golden
+from tests.support.selection import for_each
 from tests.support.written_tables import read_rows, written_table
 
 NOTHING = WriteSet(
@@ -61,8 +62,7 @@ def commit(file_id: str, name: str, inserts: int = 0, replaced: tuple[str, ...] 
 CLUSTERED = replace(commit("new", "x.parquet", replaced=("old",)), operation_type="CLUSTER")
 
 
-@pytest.mark.parametrize(
-    ("mine", "theirs", "found"),
+@for_each(
     [
         (replace(NOTHING, appended=frozenset({GROUP})), commit(GROUP[1], "x.log.1"), "file group"),
         (replace(NOTHING, rewritten=frozenset({GROUP})), commit(GROUP[1], "x.log.1"), "file group"),
@@ -85,7 +85,7 @@ CLUSTERED = replace(commit("new", "x.parquet", replaced=("old",)), operation_typ
         (replace(NOTHING, partitions=frozenset({"p"})), commit("new", "x.parquet"), None),
         (replace(NOTHING, partitions=frozenset({"p"})), CLUSTERED, None),
         (replace(NOTHING, overwritten=frozenset({"p"})), CLUSTERED, "overwritten"),
-    ],
+    ]
 )
 def test_conflicts_with_a_commit(mine: WriteSet, theirs: CommitMetadata, found: str | None) -> None:
     said = conflict_with_commit(mine, theirs)
