@@ -43,7 +43,8 @@ def main() -> int:
         print(json.dumps(_sorted(folder, order, int(limit))))
         return 0
     part = 4 if arguments.quick else 1
-    report, limit = Report(bench="sorting"), _LIMIT // part
+    report = Report(bench="sorting")
+    limit = _LIMIT // part
     report.facts |= {"limit_mib": limit >> 20, "rows_x1": _ROWS // part}
     with tempfile.TemporaryDirectory(prefix="phantombase-bench-") as folder:
         peaks: dict[tuple[str, int], int] = {}

@@ -118,9 +118,7 @@ _OF_COMMANDS: Mapping[type, Known] = {
 """Hudi's names for the options of commands, by option dataclass."""
 KINDS = frozenset(_OF_COMMANDS)
 """The option dataclasses with fields that have names of Hudi."""
-_DONE_BY_COMMANDS = frozenset(
-    ("hoodie.clean.automatic", "hoodie.archive.automatic", "hoodie.clustering.inline.max.commits")
-).union(INLINE_CLUSTERING)
+_DONE_BY_COMMANDS = frozenset(("hoodie.clean.automatic", "hoodie.archive.automatic"))
 """They set what runs after a write; a command runs, whatever their values."""
 _LAZY = frozenset(("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes"))
 """Commands roll back only what has no heartbeat, as Hudi does with the value LAZY."""

@@ -300,7 +300,7 @@ def _left(table: Table, held: Collection[HeldFile]) -> tuple[Left, ...]:
     def why(one: HeldFile) -> str:
         if one.why or one.path in saved or one.instant in pending:
             return one.why or saved.get(one.path) or pending[one.instant]
-        return usual if one.path in known else "no record names it: `compactor-daemon orphans --remove` may remove it"
+        return usual if one.path in known else "no record names it: see `compactor-daemon orphans TABLE --remove`"
 
     found = [Left(path=one.path, keys=one.keys, why=why(one)) for one in held]
     below = (join(RECORDS, path) for path, _ in table.storage.list_below(RECORDS))

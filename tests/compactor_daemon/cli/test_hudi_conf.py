@@ -26,7 +26,9 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from tests.project.every_command import NO_NUMBERS, every_command, offers
 from tests.support.places import capture_logs
 
-COMMANDS = ["archive", "clean", "cluster", "compact", "metadata", "run", "schedule"]
+COMMANDS = ["archive", "clean", "cluster", "compact", "erase", "metadata", "run", "schedule"]
+_NEEDED = {"run": ["--once"], "erase": ["--keys", "keys.txt"]}
+"""Arguments without which a command does not begin."""
 PLAN = "hoodie.clustering.plan.strategy."
 
 
@@ -346,7 +348,7 @@ def test_a_command_holds_the_lock_of_a_job(command: str, tmp_path: Path) -> None
     path, file = str(tmp_path / "t"), tmp_path / "job.properties"
     writer(pa.table({"id": ["a"]})).table("t").key("id").upsert(path)
     file.write_text("\n".join((*_CONCURRENT, *_ZOOKEEPER)).replace("zk1:2181,zk2", "127.0.0.1:1"))
-    once = ["--once"] if command == "run" else []
+    once = _NEEDED.get(command, [])
     done = CliRunner().invoke(app, [command, path, *once, "--props", str(file)])
     assert isinstance(done.exception, LockError), done.output
     assert "127.0.0.1:1" in str(done.exception)
@@ -398,7 +400,7 @@ def test_a_command_refuses_what_it_cannot_do(command: str, tmp_path: Path) -> No
     path = str(tmp_path / "t")
     writer(pa.table({"id": ["a"]})).table("t").key("id").upsert(path)
     before = sorted(tmp_path.rglob("*"))
-    once = ["--once"] if command == "run" else []
+    once = _NEEDED.get(command, [])
     for pair in (
         "hoodie.clustering.inline=true",
         "hoodie.clean.policy=KEEP_ALL",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from phantombase.compactor_daemon.attempt.outcome import decisions, is_revoked
 from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import MERGES, Instant, State
-from phantombase.timeline.instants.reserved_times import COMMITTED, attempts, recorded_instants
+from phantombase.timeline.instants.reserved_times import COMMITTED, attempts, has_tombstone, recorded_instants
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
@@ -125,6 +125,7 @@ class Rules:
             mine = self._owners.get(f"{instant}/{number}") == actor.host.name
             mine |= any(is_revoked(world.disk, instant, n) for n in attempts(world.disk, instant))
             mine |= instant in self._taken  # it was done, and is being restored away
+            mine |= has_tombstone(world.disk, instant)  # no attempt of it may decide any more
             assert done or mine or not self._is_pending(world, instant), f"{path} was deleted before {instant} is done"
 
     def _is_pending(self, world: World, instant: str) -> bool:

@@ -17,7 +17,7 @@ from phantombase.compactor_daemon.attempt.attempt import Attempt
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, read_outcome
 from phantombase.compactor_daemon.attempt.validity import Assessment, Validity
 from phantombase.timeline.format.compaction_plan import CompactionOperation
-from phantombase.timeline.format.instant import next_time
+from phantombase.timeline.format.instant import Instant, next_time
 from phantombase.timeline.instants.clock_evidence import Zone, ZoneVerdict
 from phantombase.timeline.instants.reserved_times import attempt_folder, attempts, instant_folder
 from phantombase.timeline.instants.table_clock import TableClock
@@ -238,6 +238,16 @@ def time_above(clock: TableClock, used: Sequence[Any], *_: object, **__: object)
     return next_time(clock.now(), (one.time for one in used))
 
 
+def every_completed(table: Table, instant: str, *_: object) -> list[Instant]:
+    """In the place of those of the job."""
+    return table.files.completed_commits(instant)
+
+
+def commits_only(_: Table, done: Instant) -> bool:
+    """In the place of knowing log compactions by their commit."""
+    return done.action == "commit"
+
+
 def true(*_: object) -> bool:
     """In the place of a question."""
     return True
@@ -277,7 +287,7 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
         "lost|does not exist",
     ),
     ("F3: only the plan's file groups", _SAME, {"attempt.retire._groups": everything_there}, "lost"),
-    ("F3: told apart", _SAME, {"attempt.completed._merged_logs": true}, "still pending"),
+    ("F3: told apart", _SAME, {"attempt.completed.completed_commits": every_completed}, "still pending"),
     (
         "F4: a place is tried first",
         _ELSEWHERE,
@@ -292,7 +302,12 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
         "lost",
     ),
     ("F8: replaced gets no file", _CLEANED, {"attempt.publish.without_groups": every_group}, "not acknowledged"),
-    ("log compactions: known by their commit", _MINOR, {"attempt.completed._merged_logs": false}, "still pending|left"),
+    (
+        "log compactions: known by their commit",
+        _MINOR,
+        {"attempt.completed._is_service": commits_only},
+        "still pending|left",
+    ),
     ("F9: replaced is nothing to do", _REPLACED, {"attempt.inputs._closed": planned_always}, "still pending"),
 ]
 

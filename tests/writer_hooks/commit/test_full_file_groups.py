@@ -143,8 +143,8 @@ def test_a_writer_that_compacts_inline_does_so_while_it_waits(
     """Else it would wait for itself. That it may only wait, and not fail, makes no difference."""
     table = Trips(tmp_path / "trips", version, buckets)
     for number in range(9):
-        action = ("wait", "fail")[number % 2]
-        described = table.describe(stop_trigger=LIMIT, wait_s=LONG_S, action=action)
+        how = ({"action": "wait", "wait_s": LONG_S}, {"action": "fail"})[number % 2]
+        described = table.describe(stop_trigger=LIMIT, **how)
         done = table.write(described.compact_inline(max_delta_commits=99))
         assert (done.waited_s > 0) == (number in (3, 6))
         assert table.logs() == [number % LIMIT + 1]
@@ -505,12 +505,12 @@ def test_the_limit_goes_by_the_compaction_trigger() -> None:
 def test_configuration_means_the_same_as_the_api() -> None:
     said = {
         "phantombase.write.stop.trigger": "3",
-        "phantombase.write.stop.action": "FAIL",
+        "phantombase.write.stop.action": "WAIT",
         "phantombase.write.stop.wait.seconds": "1.5",
     }
-    wanted = BackPressure(stop_trigger=3, action=FullAction.FAIL, wait_s=1.5)
+    wanted = BackPressure(stop_trigger=3, action=FullAction.WAIT, wait_s=1.5)
     assert writer().conf(said).options.back_pressure == wanted
-    assert writer().back_pressure(stop_trigger=3, action="fail", wait_s=1.5).options.back_pressure == wanted
+    assert writer().back_pressure(stop_trigger=3, action="wait", wait_s=1.5).options.back_pressure == wanted
     one_by_one = writer()
     for name, value in said.items():
         one_by_one = one_by_one.conf({name: value})
