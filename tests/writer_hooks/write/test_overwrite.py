@@ -263,7 +263,8 @@ def _request_clustering(path: Path, version: int) -> None:
     data = next(d for p, d in found if p.endswith(f".{action}.requested"))
     reader: Any = fastavro.reader(io.BytesIO(data))
     record = next(reader)
-    record["clusteringPlan"]["inputGroups"][0]["slices"][0] |= {"partitionPath": "mon", "fileId": file_id}
+    (group, *_) = record["clusteringPlan"]["inputGroups"]
+    group["slices"] = [group["slices"][0] | {"partitionPath": "mon", "fileId": file_id}]
     requested = table.next_time(table.load_timeline())
     content = write_record(record, reader.writer_schema)
     table.storage.put_if_absent(f"{table.config.timeline_folder}/{requested}.{action}.requested", content)

@@ -124,7 +124,7 @@ def test_back_pressure_counts_where_a_setting_of_it_is_given(tmp_path: Path) -> 
         ("bukets = 4", "not a setting on top"),
         ("[write]\nbuckets = 'many'", "buckets"),
         ("[write]\nbuckets = 0", "buckets"),
-        ("[write]\nservices = 'cluster'", "does not run cluster"),
+        ("[write]\nservices = 'orphans'", "does not run orphans"),
         ("[write]\ncompaction = 'now'", "compaction"),
         ("[write]\nbucket-fields = ['id']", "bucket-fields has no effect without buckets"),
     ],
