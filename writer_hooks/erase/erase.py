@@ -389,7 +389,7 @@ def _certified(table: Table, found: Searched, means: _Means, done: _Done, metada
         "name": table.config.name,
         "version": table.config.version,
         "at_ms": at_ms,
-        "complete": not made.left,
+        "no_data_file_holds_keys": not made.left,  # what the metadata table may hold is in `metadata`
     }
     table.storage.put_if_absent(path, json.dumps(facts, sort_keys=True).encode())
     _log.info("keys_erased", table=table.storage.base_path, keys=made.keys, rows=made.rows, left=len(made.left))

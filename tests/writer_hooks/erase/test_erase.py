@@ -161,7 +161,7 @@ def check_erased(path: Path, case: Callable[[Path, int], None], version: int) ->
     assert done.left == ()
     assert holders(path) == []
     assert rows_of(path) == rows
-    assert certificate(path, done)["complete"] is True
+    assert certificate(path, done)["no_data_file_holds_keys"] is True
     put(path, batch(9, "a", "new"))
     assert rows_of(path) == rows | {("mon", "a"): 9, ("mon", "new"): 9}
     assert all(audit(open_table(path), instant).good for instant in audited_instants(open_table(path)))
@@ -193,7 +193,7 @@ def test_a_key_that_no_file_holds(tmp_path: Path) -> None:
     assert (done.rows, done.deleted, done.compacted, done.cleaned, done.left) == (0, (), (), (), ())
     assert len(done.checked) == 3
     assert (rows_of(path), sorted(path.glob("*/*"))) == (rows, data)
-    assert certificate(path, done)["complete"] is True
+    assert certificate(path, done)["no_data_file_holds_keys"] is True
 
 
 @one_of("version", 9, 6)
@@ -246,7 +246,7 @@ def test_an_index_that_was_dropped_is_named(tmp_path: Path) -> None:
     lines = list_of(tmp_path, key[0] if isinstance(key, tuple) else key)
     done = erased(path, lines)
     assert [one.path for one in done.left] == [".hoodie/metadata/record_index"]
-    assert certificate(path, done)["complete"] is False
+    assert certificate(path, done)["no_data_file_holds_keys"] is False
     drop_metadata_table(open_table(path), LOCK)
     assert erased(path, lines).left == ()
 
@@ -297,7 +297,7 @@ def test_a_pin_is_named_and_the_next_run_ends_it(tmp_path: Path) -> None:
         done = erased(path, keys_of(SECRET))
         assert {one.path for one in done.left} == set(holders(path))
         assert all("pin nightly holds" in one.why for one in done.left)
-        assert certificate(path, done)["complete"] is False
+        assert certificate(path, done)["no_data_file_holds_keys"] is False
     assert erased(path, keys_of(SECRET)).left == ()
     assert holders(path) == []
 
