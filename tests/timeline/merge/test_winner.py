@@ -101,8 +101,7 @@ def test_event_time(log: str, expected: str) -> None:
     assert winner(MergeMode.EVENT_TIME, entries) == expected
 
 
-@pytest.mark.parametrize(
-    ("log", "expected"),
+@for_each(
     [
         ("upd5 upd6", "upd6"),
         ("upd6 upd5", "upd6"),
@@ -124,7 +123,7 @@ def test_event_time(log: str, expected: str) -> None:
         ("upd4 del5 upd3 del2 upd2", "upd3"),
         ("upd4 del4 upd3 del3 upd2 del2 upd1", "upd1"),
         ("upd9 del5 del9 upd1", "upd1"),
-    ],
+    ]
 )
 def test_hudi_0x(log: str, expected: str) -> None:
     """Hudi 0.15, either payload class: what its log scanner does between log entries."""
