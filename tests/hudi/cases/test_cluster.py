@@ -361,7 +361,8 @@ def test_hudi_executes_a_plan_that_we_gave_up(table: SharedTable) -> None:
     table.judge.execute_clustering(table.path, table.options)
     same(without_files(table.agree()), without_files(before))
     assert cluster(table).finished == ()
-    goes_on(table, cleans=True, metadata=False)
+    if table.version > 6:  # 0.15.0 fails to compact the decimals of its own clusterings (docs/guides/hudi.md)
+        goes_on(table, cleans=True, metadata=False)
 
 
 @pytest.mark.interop
