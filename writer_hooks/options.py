@@ -11,6 +11,7 @@ from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
+from phantombase.compactor_daemon.hudi_names import contradiction
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.service_run import ServiceMeans
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions
@@ -164,11 +165,16 @@ class WriteOptions:
         "the key, or stays there (`Writer.global_keys`); by default they are unique in each partition",
     )
     combine: bool | None = option(
-        None, "keep one row per key of the batch, whatever the operation is; by default as the next two say"
+        None,
+        "keep one row per key of the batch, whatever the operation is; by default as the next two say, which may not "
+        "contradict it",
     )
-    combine_upserts: bool = option(True, "an upsert keeps one row per key of the batch (hoodie.combine.before.upsert)")
-    combine_inserts: bool = option(
-        False, "an insert, of any kind, keeps one row per key of the batch (hoodie.combine.before.insert)"
+    combine_upserts: bool | None = option(
+        None, "an upsert keeps one row per key of the batch (hoodie.combine.before.upsert); by default it does"
+    )
+    combine_inserts: bool | None = option(
+        None,
+        "an insert, of any kind, keeps one row per key of the batch (hoodie.combine.before.insert); by default all",
     )
     null_for_missing: bool = option(
         True,
@@ -223,6 +229,10 @@ class WriteOptions:
         check_below(self, "heartbeat_s", "heartbeat_expiry_s")
         if self.bucket_fields and self.buckets is None:
             raise UsageError("bucket-fields has no effect without buckets", found=", ".join(self.bucket_fields))
+        for name in COMBINES:
+            one = getattr(self, name)
+            if None not in (self.combine, one) and one is not self.combine:
+                raise contradiction("option combine", self.combine, f"option {name}", one)
         if self.moved_keys is not None and not self.one_row_per_upserted_key:
             found = "combine=False" if self.combine is False else "combine_upserts=False"
             raise UsageError("keys that are unique over all partitions need one row per key", found=found)
@@ -235,13 +245,21 @@ class WriteOptions:
 
     @property
     def one_row_per_upserted_key(self) -> bool:
-        return self.combine_upserts if self.combine is None else self.combine
+        return _first(self.combine, self.combine_upserts, True)
 
     @property
     def services(self) -> ServiceOptions:
         counted = self.compaction.schedule.max_delta_commits
         chosen = {service.value: getattr(self, service.value) for service in AFTER_A_WRITE}
         return ServiceOptions.of(counted, ServiceMeans(output=self.output), **chosen)
+
+
+COMBINES = ("combine_upserts", "combine_inserts")
+"""The options of which `combine` is both."""
+
+
+def _first(*values: bool | None) -> bool:
+    return next(value for value in values if value is not None)
 
 
 AFTER_A_WRITE = tuple(service for service in Service if service.value in {one.name for one in fields(WriteOptions)})
@@ -281,8 +299,8 @@ class Write:
             return self.options.one_row_per_upserted_key
         if self.operation is Operation.DELETE_PARTITION:
             return bool(self.options.combine)
-        usual = self.operation is Operation.DELETE or self.options.combine_inserts
-        return usual if self.options.combine is None else self.options.combine
+        of_inserts = None if self.operation is Operation.DELETE else self.options.combine_inserts
+        return _first(self.options.combine, of_inserts, self.operation is Operation.DELETE)
 
     @property
     def rolls_back_lazily(self) -> bool:

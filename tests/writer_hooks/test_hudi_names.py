@@ -26,7 +26,7 @@ from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.transaction import Opening, transaction
-from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.options import COMBINES, Operation, Write, WriteOptions
 from tests.support.places import capture_logs
 
 STARTS = {
@@ -99,7 +99,7 @@ def test_a_default_alone_is_the_same_job_without_a_warning(as_type: Any) -> None
 
 def test_what_is_set_at_its_default_changes_nothing_of_a_write() -> None:
     """The options of a write are the same, but for the services, the requests of compactions and who is dead."""
-    free = {"archive", "clean", "metadata", "compaction", "lazy_rollback", "output", "null_for_missing"}
+    free = {"archive", "clean", "metadata", "compaction", "lazy_rollback", "output", "null_for_missing", *COMBINES}
     usual = WriteOptions()
     changed: dict[str, set[str]] = {}
     for name, value in defaults():
@@ -197,6 +197,24 @@ def test_each_operation_has_its_own_combine(conf: dict[str, Any], upsert: bool, 
         Operation.DELETE: True,
         Operation.DELETE_PARTITION: False,
     }
+
+
+@pytest.mark.parametrize(("both", "one"), [(True, {"combine_upserts": False}), (False, {"combine_inserts": True})])
+def test_combine_of_all_operations_and_of_one_contradict(both: bool, one: dict[str, Any]) -> None:
+    """As options of one write."""
+    with pytest.raises(UsageError, match="contradict"):
+        WriteOptions(combine=both, **one)
+    with pytest.raises(UsageError, match="contradict"):
+        writer().option(combine=both).option(**one)
+    with pytest.raises(UsageError, match="contradict"):
+        writer().option(**one).option(combine=both)
+
+
+def test_combine_behind_the_names_of_one_operation_overrides_them() -> None:
+    made = writer().conf({"hoodie.combine.before.upsert": False}).option(combine=True)
+    assert Write(operation=Operation.UPSERT, options=made.options).combines
+    assert made.conf({"hoodie.combine.before.insert": True}).options.combine_upserts is None
+    assert WriteOptions(combine=False, combine_upserts=False, combine_inserts=False).combine is False
 
 
 def test_the_heartbeat_of_others_counts_as_they_say() -> None:

@@ -45,7 +45,7 @@ from phantombase.timeline.locks.heartbeat import BEAT_S
 from phantombase.timeline.option import decimal_number, whole_number
 
 from ..commit.stream_batches import checked_stream
-from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, WriteOptions
+from ..options import COMBINES, BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, WriteOptions
 from .ignored_conf import PARTITIONS, has_effect_elsewhere, refused, unknown
 from .table_conf import TABLE_NAMES, is_table_conf, names_of_columns, parse_table_conf, table_field
 
@@ -74,7 +74,7 @@ def check_agreement(
     for field in sorted(found.keys() & set(explicit)):
         for path, mine, now in _differing(field, getattr(options, field), found[field]):
             refuse(path, mine, now)
-    for field in ("combine_upserts", "combine_inserts"):
+    for field in COMBINES:
         if "combine" in explicit and options.combine not in (None, found.get(field, options.combine)):
             refuse("combine", options.combine, found[field])
     if "buckets" in explicit and options.buckets is not None and conf.get(_INDEX, "BUCKET").strip().upper() != "BUCKET":

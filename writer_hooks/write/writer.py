@@ -41,7 +41,17 @@ from ..engine.arrow_source import in_arrow, rows_mark, with_columns
 from ..engine.engine import Engine, LocalEngine, Pieces
 from ..engine.spark import SparkEngine, default_slots, streaming_run
 from ..merge_into import MergeInto
-from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
+from ..options import (
+    COMBINES,
+    BackPressure,
+    CompactionOptions,
+    FullAction,
+    Mode,
+    MovedKeys,
+    Operation,
+    Write,
+    WriteOptions,
+)
 from ..schema.key_generator import PARTITION_TYPES, inferred_kind
 from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place, same_as
 from ..schema.write_schema import checked_schema
@@ -149,7 +159,10 @@ class Writer:
         """Sets fields of `WriteOptions`."""
         options = with_members(WriteOptions, options)
         own = replace(self.own, **options) if self.own is not None else None
-        now, still = replace(self.options, **options), self._still_explicit(options)
+        # What `conf` has said of an operation does not contradict a method behind it.
+        undone = COMBINES if self.own is not None and options.get("combine") is not None else ()
+        now = replace(self.options, **{**{name: getattr(self.own, name) for name in undone}, **options})
+        still = self._still_explicit([*options, *undone])
         if lost := undone_names({n: v for n, v in self.hoodie.items() if n not in still}, now, options):
             _log.warning("configurations_without_meaning", names=" ".join(lost))
         return replace(self, options=now, own=own, explicit=self.explicit | options.keys(), hoodie=still)
