@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 from bench.report import Goal, Report
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
+from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
@@ -82,7 +83,7 @@ def _ours(path: Path, codec: Codec) -> float:
     started = time.perf_counter()
     output = OutputOptions(codec=codec)
     done = cluster_table(
-        Table.open(str(path)), ClusterOptions(), ProcessLock("bench"), output=output, threads=_THREADS
+        Table.open(str(path)), ClusterOptions(), ProcessLock("bench"), output=output, runner=LocalRunner(_THREADS)
     ).done
     assert done is not None
     return time.perf_counter() - started
@@ -103,9 +104,7 @@ def _copies(report: Report, folder: Path, rows: int) -> None:
                 path = Path(shutil.copytree(origin, folder / copy.value))
                 options = ClusterOptions(min_files=2, target_size=1 << 30, copy=copy)
                 began = time.process_time()
-                done = cluster_table(
-                    Table.open(str(path)), options, ProcessLock("bench"), output=output, threads=1
-                ).done
+                done = cluster_table(Table.open(str(path)), options, ProcessLock("bench"), output=output).done
                 times.append(time.process_time() - began)
                 assert done is not None
                 assert done.copied_row_groups == (_LARGE_FILES if copy is Copy.FORCE else 0)

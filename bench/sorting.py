@@ -106,7 +106,7 @@ def _sorted(folder: str, order: str, limit: int) -> dict[str, int]:
         grouping=Grouping.SIZE, max_group_bytes=1 << 40, sort_by=("a", "b"), sort_order=SortOrder(order)
     )
     output = OutputOptions(memory_limit=limit, spill_dir=str(Path(folder).parent))
-    done = cluster_table(Table.open(folder), options, ProcessLock("bench"), output=output, threads=1).done
+    done = cluster_table(Table.open(folder), options, ProcessLock("bench"), output=output).done
     assert done is not None
     return {"rows": done.rows, "files": done.files, "made": done.made}
 

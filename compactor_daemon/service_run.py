@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,10 +13,10 @@ from phantombase.timeline.table.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceMeans:
-    """How files are written, and how many at a time."""
+    """How files are written. `runner`: where, see `attempt.slice_task.Runner`; None: one at a time, in this process."""
 
     output: OutputOptions = field(default_factory=OutputOptions)
-    threads: int = 1
+    runner: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.hudi_names import contradiction
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
-from phantombase.compactor_daemon.service_run import ServiceMeans
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
@@ -251,7 +250,7 @@ class WriteOptions:
     def services(self) -> ServiceOptions:
         counted = self.compaction.schedule.max_delta_commits
         chosen = {service.value: getattr(self, service.value) for service in AFTER_A_WRITE}
-        return ServiceOptions.of(counted, ServiceMeans(output=self.output), **chosen)
+        return ServiceOptions.of(counted, **chosen)
 
 
 COMBINES = ("combine_upserts", "combine_inserts")

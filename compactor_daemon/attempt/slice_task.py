@@ -228,6 +228,8 @@ class SliceTask:
     round: StageSpec
     part: SliceChunk
 
+    job = "compaction"
+
     @property
     def instant(self) -> str:
         """The instant of the compaction."""
@@ -304,6 +306,10 @@ class StageTask(Protocol):
     """Makes files of one position of a plan, and leaves its record; picklable, also in two parts."""
 
     def __init__(self, round: Any, part: Any) -> None: ...
+
+    @property
+    def job(self) -> str:
+        """What it is a part of, for messages."""
 
     @property
     def round(self) -> Any:

@@ -95,6 +95,7 @@ def compact(
         table, lock = at.open(
             "--schedule",
             "A plan made while an unknown write is running would lose that write's rows. --dry-run needs neither.",
+            execute,
         )
         if execute.asks_for_spark and not at.dry_run:
             check_spark(execute)

@@ -18,7 +18,7 @@ from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.table_lock import STORAGE, ProcessLock, TableLock, parse_lock, table_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, check_usable
 from phantombase.timeline.storage.open_storage import full_path
-from phantombase.timeline.storage.storage_options import parse_pairs
+from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import Merged, OtherNames, SharedOptions, command
 
@@ -72,16 +72,17 @@ class TableChange(SharedOptions):
     clock: ClockOptions = CLOCK
     storage_option: StorageOption = None
 
-    def open(self, who: str, todo: str) -> tuple[Table, TableLock]:
-        """The table and its lock. UsageError: see `check_writers_known`. A dry run takes no lock, so none need be
-        known, and leaves nothing in the table, not even the lock's file."""
+    def open(self, who: str, todo: str, execute: ExecuteOptions = EXECUTE) -> tuple[Table, TableLock]:
+        """The table and its lock. `execute`: may have settings of Hadoop. UsageError: see `check_writers_known`. A dry
+        run takes no lock, so none need be known, and leaves nothing in the table, not even the lock's file."""
         if not self.dry_run or (self.lock is not None and self.sole_writer):
             check_writers_known(self.lock, self.sole_writer, who, todo)
-        opened = self.opened()
+        opened = self.opened(execute)
         return opened, self.lock_of(opened)
 
-    def opened(self) -> Table:
-        return Table.open(self.table, parse_pairs(self.storage_option)).with_clock(self.clock)
+    def opened(self, execute: ExecuteOptions = EXECUTE) -> Table:
+        given = StorageOptions.of(parse_pairs(self.storage_option)).over(execute.hadoop_conf)
+        return Table.open(self.table, given).with_clock(self.clock)
 
     def lock_of(self, opened: Table) -> TableLock:
         """The lock; that of a dry run is this process's. LockError: its servers cannot be reached."""

@@ -41,7 +41,6 @@ from ..daemon.metrics import DaemonHealth, Metrics, serve
 from ..daemon.served_table import DaemonSettings
 from ..daemon.work import Summary
 from ..options import AttemptOptions, ExecuteOptions
-from ..service_run import ServiceMeans
 from ..services.hudi_conf import conf_names
 from ..services.options import Service, ServiceOptions, parse_services
 from .fleet_flags import CatalogFlags, ZooKeeperFlags
@@ -173,8 +172,7 @@ def run_command(
             raise UsageError(f"{', '.join(idle)} without {needed.split()[0]} has no effect", todo=f"Add {needed}.")
     if once and (idle := typed_options(ctx, ("services_interval",))):
         raise UsageError(f"{', '.join(idle)} with --once has no effect: services run once", todo="Leave it out.")
-    uses_threads = frozenset(("threads",)) if chosen else frozenset[str]()  # services do, on every executor
-    execute.refuse_idle(typed_names(ctx, set(execute.idle) - uses_threads))
+    execute.refuse_idle(typed_names(ctx, execute.idle))
     if schedule or services is not None or (lock is not None and sole_writer):
         check_writers_known(
             lock,
@@ -199,7 +197,6 @@ def run_command(
         services=ServiceOptions(
             chosen={service: of_services[service.value] for service in chosen},
             counted_commits=requests.max_delta_commits if schedule else 0,
-            means=ServiceMeans(output=output, threads=execute.threads),
         ),
         clock=clock,
         storage_options=options,

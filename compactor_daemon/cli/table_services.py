@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.console import steps_of
-from phantombase.timeline.terminal.option_group import Only, names_of
+from phantombase.timeline.terminal.option_group import names_of
 from phantombase.timeline.terminal.text_table import (
     Column,
     RowsTable,
@@ -36,10 +37,11 @@ from ..cleaning.orphans import remove_orphans
 from ..clustering.cancel import cancel_pending_clusterings
 from ..clustering.cluster import cluster_table
 from ..clustering.options import ClusterOptions
+from ..execution.runners import check_memory, open_runner, this_machine
 from ..metadata_services.due import MetadataOptions
 from ..metadata_services.serve import serve_metadata
 from ..options import ExecuteOptions
-from .option_flags import TableChange, offers, typed_options
+from .option_flags import TableChange, offers, typed_names, typed_options
 
 
 @offers
@@ -95,7 +97,7 @@ def _render_served(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     yield data["why"]
 
 
-_OF_CLUSTERING = (*names_of(ClusterOptions), *names_of(OutputOptions), "threads", "conf", "props")
+_OF_CLUSTERING = (*names_of(ClusterOptions), *names_of(OutputOptions), *names_of(ExecuteOptions), "conf", "props")
 
 
 @offers
@@ -110,7 +112,7 @@ def cluster_command(
         ),
     ] = False,
     options: ClusterOptions,
-    execute: Annotated[ExecuteOptions, Only("threads")],
+    execute: ExecuteOptions,
     output: OutputOptions,
 ) -> CommandResult:
     """Cluster a table: join small files, so that readers open fewer, or sort large ones, so that filters skip more.
@@ -139,17 +141,20 @@ def cluster_command(
             found=", ".join(idle),
             todo="Leave them out, or run without --cancel: that finishes what is pending, and then clusters.",
         )
+    execute.refuse_idle(typed_names(ctx, execute.idle))
     table, lock = at.open(
         "cluster",
         "A write that knows nothing of the plan could lose its rows." + ("" if cancel else " --dry-run needs neither."),
+        execute,
     )
     if cancel:
         gone = cancel_pending_clusterings(table, lock)
         return CommandResult({"table": at.table, "cancelled": gone}, _render_cancelled)
-    with steps_of("clustering") as progress:
-        done = cluster_table(
-            table, options, lock, output=output, threads=execute.threads, dry_run=at.dry_run, progress=progress
-        )
+    if not at.dry_run:
+        check_memory(output.memory_limit, execute, this_machine())
+    with steps_of("clustering") as progress, ExitStack() as stack:
+        runner = None if at.dry_run else stack.enter_context(open_runner(execute))
+        done = cluster_table(table, options, lock, output=output, runner=runner, dry_run=at.dry_run, progress=progress)
     return CommandResult(at.row(done), _render_clustered)
 
 

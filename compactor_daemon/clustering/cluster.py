@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +43,6 @@ from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, Heartbeats, h
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.planning.schedule import busy_file_groups
-from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.in_progress import pending_replacing_writes, refuse_left_to_hudi
@@ -67,8 +65,9 @@ from ..attempt.pending_clusterings import (
 )
 from ..attempt.publish import publish
 from ..attempt.retire import retire
-from ..attempt.slice_task import SliceDone, SliceProgress, Tasks
+from ..attempt.slice_task import Runner, SliceDone
 from ..attempt.validity import Validity, validity_of
+from ..execution.runners import LocalRunner
 from ..leftovers import forget_heartbeats, remove_left_behind
 from ..options import AttemptOptions
 from ..service_run import ServiceAnswer, ServiceMeans
@@ -129,16 +128,16 @@ def cluster_table(
     lock: TableLock,
     *,
     output: OutputOptions,
-    threads: int,
+    runner: Runner | None = None,
     dry_run: bool = False,
     progress: ClusterProgress = lambda *_: None,
 ) -> ClusterResult:
     """Finishes pending clusterings, executes the plans of Hudi that Hudi has not begun, then plans one and executes it.
-    `threads`: files that are made at a time. `dry_run`: changes nothing, and takes no lock. `lock`: all writers must
-    share it. UnsupportedError: a bucket-indexed table, a table with an index of rows, or files that must be copied and
-    cannot be; nothing is changed. BarrierError: a write that began before the plan did not end in time. ConflictError:
-    the planned files changed. After an error the plan is cancelled; where that fails too, the next write or run cancels
-    it."""
+    `runner`: makes the files; None: one group at a time, in this process. `dry_run`: changes nothing, and takes no
+    lock. `lock`: all writers must share it. UnsupportedError: a bucket-indexed table, a table with an index of rows, or
+    files that must be copied and cannot be; nothing is changed. BarrierError: a write that began before the plan did
+    not end in time. ConflictError: the planned files changed. After an error the plan is cancelled; where that fails
+    too, the next write or run cancels it."""
     seen = table.reload()
     timeline = seen.load_timeline()
     if not dry_run:
@@ -155,7 +154,9 @@ def cluster_table(
     if not choice.windows and not pending_clusterings(seen, timeline) and not planned_by_hudi(seen, timeline):
         return _result(choice, None, _Earlier())
     table.storage.verify()
-    work = _Work(table=table, options=options, lock=lock, output=output, threads=threads, progress=progress)
+    work = _Work(
+        table=table, options=options, lock=lock, output=output, runner=runner or LocalRunner(1), progress=progress
+    )
     earlier = work.finish_pending()
     with ExitStack() as stack:
         with exclusive(table, lock, "plan a clustering", READ_INSIDE) as held:
@@ -263,7 +264,7 @@ class _Work:
     options: ClusterOptions
     lock: TableLock
     output: OutputOptions
-    threads: int
+    runner: Runner
     progress: ClusterProgress
 
     @property
@@ -357,23 +358,11 @@ class _Work:
             table,
             open_attempt(table, pending.time, options, job),
             self.lock,
-            runner=self._run,
+            runner=self.runner,
             progress=partial(self.progress, pending.time),
             output=self.output,
             options=options,
         )
-
-    def _run(self, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
-        with ThreadPoolExecutor(self.threads) as pool:
-            futures = [pool.submit(task.run, storage) for task in tasks]
-            done = []
-            try:
-                for number, future in enumerate(futures, 1):
-                    done.append(future.result())
-                    progress(number, len(futures))
-            finally:
-                pool.shutdown(cancel_futures=True)
-        return done
 
 
 def _clustered(decision: CommitDecision, made: list[SliceDone]) -> Clustered:
@@ -469,7 +458,7 @@ def _result(choice: ClusterChoice, done: Clustered | None, earlier: _Earlier) ->
 
 def run_service(table: Table, options: ClusterOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
     try:
-        done = cluster_table(table, options, lock, output=means.output, threads=means.threads)
+        done = cluster_table(table, options, lock, output=means.output, runner=means.runner)
     except UnsupportedError as error:  # such as a bucket-indexed table of a fleet: no failure
         return ServiceAnswer(what=f"not clustered: {error.what}")
     except ConflictError as error:  # others changed the files, or may: the next interval tries again

@@ -46,6 +46,8 @@ class ClusterTask:
     round: OutputFileSpec
     part: ClusterPart
 
+    job = "clustering"
+
     @property
     def instant(self) -> str:
         return self.part.instant

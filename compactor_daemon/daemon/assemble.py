@@ -140,8 +140,8 @@ def open_daemon(
     already. `events`: see `Daemon`."""
     given = all_storage_options(paths, settings.storage_options, execute, runner)
     settings = replace(settings, storage_options=given)
-    if runner is None and not execute.on_cluster:
-        check_memory(settings.output.memory_limit, this_machine())
+    if runner is None:
+        check_memory(settings.output.memory_limit, execute, this_machine())
     storages = [open_storage(path, given) for path in paths]
     if len({storage.location for storage in storages}) < len(storages):
         raise UsageError("a table is named twice", found=" ".join(paths))

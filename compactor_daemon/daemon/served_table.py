@@ -45,6 +45,7 @@ from ..attempt.finish import finish, forget_archived, littered_instants
 from ..attempt.slice_task import Runner
 from ..fleet.claims import Claim, Claims, HeldClaim
 from ..options import AttemptOptions
+from ..service_run import ServiceMeans
 from ..services.options import ServiceOptions
 from ..services.serve import ServiceDone, last_runs, note_runs, serve_table
 from ..services.serve import due as due_services
@@ -205,7 +206,8 @@ class TableOnStorage:
         due = due_services(options.services, last_runs(table.storage), every_s, clock_ms())
         if not due:
             return ()
-        done = serve_table(table, options, self._lock, due, stopping)
+        means = ServiceMeans(output=self._settings.output, runner=self._runner)
+        done = serve_table(table, options, self._lock, due, stopping, means)
         try:
             note_runs(table.storage, self._settings.who, done)
         except PhantombaseError as error:  # what the services did, and why they failed, must be returned all the same

@@ -84,8 +84,8 @@ def run_compactions(
     called several times a second with the progress of an instant. `storage_options`: see `all_storage_options`.
     """
     limit = limit or Limit()
-    if runner is None and not execute.on_cluster:
-        check_memory(output.memory_limit, this_machine())
+    if runner is None:
+        check_memory(output.memory_limit, execute, this_machine())
     if isinstance(path, Table):
         table = path.reload()
     else:

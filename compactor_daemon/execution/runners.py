@@ -99,9 +99,9 @@ def _threads(asked: int, work: ExecutorWork, machine: Machine) -> tuple[int, str
     return fits, f"{fits} at a time, not {wanted}: {free} of memory are free, and --memory-limit is {limit}"
 
 
-def check_memory(slice_memory: int, machine: Machine) -> None:
-    """UsageError: the memory limit of one slice is more than this machine has."""
-    if machine.total_memory is not None and slice_memory > machine.total_memory:
+def check_memory(slice_memory: int, options: ExecuteOptions, machine: Machine) -> None:
+    """UsageError: the memory limit of one slice is more than this machine has, which is to merge it."""
+    if not options.on_cluster and machine.total_memory is not None and slice_memory > machine.total_memory:
         raise UsageError(
             "the memory limit of one file slice is more than this machine, or container, has",
             expected=f"--memory-limit of {human_bytes(machine.total_memory)} or less",
@@ -233,7 +233,7 @@ class SparkRunner:
 
         def job() -> None:
             try:
-                context.setJobGroup(group, f"compaction {tasks[0].instant}")
+                context.setJobGroup(group, f"{tasks[0].job} {tasks[0].instant}")
                 if self._pool is not None:
                     context.setLocalProperty("spark.scheduler.pool", self._pool)
                 parts, function = spark_work(storage, tasks)
@@ -249,25 +249,25 @@ class SparkRunner:
                 try:
                     done = _completed(context, group)
                 except Exception as error:  # an error of a socket if the JVM has ended
-                    raise self._job_failed(tasks[0].instant, error) from error
+                    raise self._job_failed(tasks[0], error) from error
                 progress(done, len(tasks))
         except BaseException:
             _cancel(context, group, thread)
             raise
         if failure:
-            raise self._job_failed(tasks[0].instant, failure[0]) from failure[0]
+            raise self._job_failed(tasks[0], failure[0]) from failure[0]
         for outcome in outcomes:
             if isinstance(outcome, PhantombaseError):
                 raise outcome
         progress(len(tasks), len(tasks))
         return [o for o in outcomes if isinstance(o, SliceDone)]
 
-    def _job_failed(self, instant: str, error: BaseException) -> SparkError:
-        what = "a Spark job of the compaction failed"
+    def _job_failed(self, task: StageTask, error: BaseException) -> SparkError:
+        what = f"a Spark job of the {task.job} failed"
         if self.is_gone:
             what = "Spark has ended: its JVM was killed, or its master has ended or cannot be reached"
         todo = "Nothing was published. Run again: the next attempt adopts finished file slices."
-        return SparkError(what, instant=instant, found=spark_words(error), todo=todo)
+        return SparkError(what, instant=task.instant, found=spark_words(error), todo=todo)
 
 
 Numbered: TypeAlias = tuple[int, Any]
@@ -358,7 +358,7 @@ class ChosenRunner:
     def __call__(self, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
         """See `Runner`. SparkError: Spark does not start."""
         memory = max((task.round.output.memory_limit for task in tasks), default=1)
-        read_bytes = sum(task.slice.base_bytes + task.slice.log_bytes for task in tasks)
+        read_bytes = sum(task.read_bytes for task in tasks)
         work = ExecutorWork(slices=len(tasks), read_bytes=read_bytes, slice_memory=memory)
         choice = choose(self._options, work, this_machine())
         self._chosen(choice)

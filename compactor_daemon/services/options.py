@@ -19,7 +19,7 @@ from ..cleaning.choice import CleanOptions, Policy
 from ..cleaning.orphan_choice import OrphanOptions
 from ..clustering.options import ClusterOptions
 from ..metadata_services.due import MetadataOptions
-from ..service_run import RunService, ServiceMeans
+from ..service_run import RunService
 
 _DAY_S = 86_400.0
 
@@ -56,18 +56,17 @@ _BY_NAME: Mapping[str, Service] = {str(service.value): service for service in Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """The services to run, with their options. `means`: for all of them. `counted_commits`: delta commits that the
+    """The services to run, with their options. `counted_commits`: delta commits that the
     trigger of compactions counts; the archiver keeps as many."""
 
     chosen: Mapping[Service, Any] = field(default_factory=dict)
     counted_commits: int = 0
-    means: ServiceMeans = field(default_factory=ServiceMeans)
 
     @staticmethod
-    def of(counted_commits: int = 0, means: ServiceMeans | None = None, **options: Any) -> ServiceOptions:
+    def of(counted_commits: int = 0, **options: Any) -> ServiceOptions:
         """`options`: by the name of the service; None: not this one."""
         chosen = {_BY_NAME[name]: given for name, given in options.items() if given is not None}
-        return ServiceOptions(chosen=chosen, counted_commits=counted_commits, means=means or ServiceMeans())
+        return ServiceOptions(chosen=chosen, counted_commits=counted_commits)
 
     @property
     def services(self) -> tuple[Service, ...]:

@@ -23,7 +23,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
 
-from ..service_run import ServiceAnswer
+from ..service_run import ServiceAnswer, ServiceMeans
 from .options import Service, ServiceOptions
 
 
@@ -94,18 +94,19 @@ def serve_table(
     lock: TableLock,
     only: Sequence[Service] = tuple(Service),
     stopping: Callable[[], bool] = lambda: False,
+    means: ServiceMeans | None = None,
 ) -> tuple[ServiceDone, ...]:
     """Runs the services that `options` and `only` name; none is started once `stopping` is set. Each service decides
     what is due, and finishes what a dead process left. The error of a service is in its result, and the next one runs:
     each service leaves a valid table."""
     chosen = [service for service in options.services if service in only]
-    return tuple(_run(service, table, options, lock) for service in chosen if not stopping())
+    return tuple(_run(service, table, options, lock, means or ServiceMeans()) for service in chosen if not stopping())
 
 
-def _run(service: Service, table: Table, options: ServiceOptions, lock: TableLock) -> ServiceDone:
+def _run(service: Service, table: Table, options: ServiceOptions, lock: TableLock, means: ServiceMeans) -> ServiceDone:
     started = time.monotonic()
     try:
-        ran = service.run(table.reload(), options.options_of(service), lock, options.means)
+        ran = service.run(table.reload(), options.options_of(service), lock, means)
         done = ServiceDone(service=service, **asdict(ran))
     except Exception as error:  # a bug of one service stops no other one, and fails no write
         if not isinstance(error, PhantombaseError):

@@ -145,6 +145,8 @@ NO_EFFECT: tuple[tuple[tuple[str, ...], str], ...] = (
     (("compact", "--executor", "local", "--master", "local[2]", "--dry-run"), "--master means nothing here"),
     (("compact", "--executor", "local", "--spark-conf", "spark.a=b"), "--spark-conf means nothing here"),
     (("compact", "--executor", "spark", "--threads", "99"), "--threads means nothing here"),
+    (("cluster", "--executor", "spark", "--threads", "99"), "--threads means nothing here"),
+    (("cluster", "--memory-limit", "9000g", "--sole-writer"), "the memory limit of one file slice is more than"),
     (("compact", "--sole-writer", "--lock", "storage"), "one of --lock and --sole-writer"),
     (("run", "--once", "--executor", "local", "--driver-memory", "2g"), "--driver-memory means nothing here"),
     (("run", "--once", "--services", "clean", "--sole-writer", "--services-interval", "9"), "--services-interval"),

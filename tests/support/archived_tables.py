@@ -309,7 +309,7 @@ def small_files(path: Path, version: int, files: int = 4) -> Rows:
 
 
 def cluster(path: Path, storage: Storage | None = None, options: ClusterOptions = TWO) -> ClusterResult:
-    return cluster_table(open_table(path, storage), options, LOCK, output=OUTPUT, threads=1)
+    return cluster_table(open_table(path, storage), options, LOCK, output=OUTPUT)
 
 
 def golden_small_files(name: str, tmp_path: Path) -> Path:

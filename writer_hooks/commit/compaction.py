@@ -34,6 +34,7 @@ from phantombase.compactor_daemon.execution.run_compactions import run_compactio
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ring
 from phantombase.compactor_daemon.leftovers import remove_left_behind
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.compactor_daemon.service_run import ServiceMeans
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import serve_table
 from phantombase.timeline.clocks import clock_ms
@@ -262,9 +263,12 @@ def remove_leftovers(table: Table) -> None:
         _log.warning("clean_up_failed", error=str(error))
 
 
-def services_after(table: Table, lock: TableLock, options: WriteOptions, after: AfterCommit) -> AfterCommit:
+def services_after(
+    table: Table, lock: TableLock, runner: Callable[[], Runner], options: WriteOptions, after: AfterCommit
+) -> AfterCommit:
     """`after` with the results of the services that the options of the write name."""
-    done = {one.service: one for one in serve_table(table, options.services, lock)}
+    means = ServiceMeans(output=options.output, runner=runner())
+    done = {one.service: one for one in serve_table(table, options.services, lock, means=means)}
     errors = [after.error, *(one.what for one in done.values() if one.failed)]
     clustered, cleaned, archived = (done.get(one) for one in (Service.CLUSTER, Service.CLEAN, Service.ARCHIVE))
     return replace(

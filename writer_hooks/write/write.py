@@ -232,7 +232,7 @@ def _after(table: Table, job: _Job, compaction: CompactionOptions) -> AfterCommi
 
 def _finish(table: Table, job: _Job) -> AfterCommit:
     after = _after(table, job, job.options.compaction)
-    return services_after(table, job.lock, job.options, after)
+    return services_after(table, job.lock, job.engine.runner, job.options, after)
 
 
 def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) -> Written:

@@ -435,5 +435,5 @@ def test_what_cannot_be_sorted(tmp_path: Path) -> None:
     count = 300_000
     upsert(path, trips([f"x{n}" for n in range(count)], [1] * count, [0.5] * count))
     cluster_table(open_table(path), ClusterOptions(min_files=2, sort_by=("ts",)), LOCK,
-                 output=OutputOptions(memory_limit=32 << 20), threads=1)  # fmt: skip
+                 output=OutputOptions(memory_limit=32 << 20))  # fmt: skip
     assert len(read_rows(path)) == len(rows) + count

@@ -158,7 +158,7 @@ def test_a_dead_process_at_every_call(version: int, options: ClusterOptions, tmp
     origin, died = tmp_path / "origin", 0
     rows = small_files(origin, version, 3)
     for died, path in enumerate(  # noqa: B007
-        died_or_ended(origin, lambda s: cluster_table(Table.on(s), options, LOCK, output=OUTPUT, threads=1))
+        died_or_ended(origin, lambda s: cluster_table(Table.on(s), options, LOCK, output=OUTPUT))
     ):
         assert read_rows(path) == rows
         forget_heartbeats(path)
@@ -213,7 +213,7 @@ def test_two_at_once(version: int, tmp_path: Path) -> None:
             stands = threading.Event()  # it waits for the lock of the one that is paused, or has ended
 
             def run() -> None:
-                _quiet(lambda: cluster_table(open_table(path), TWO, Noticed(stands), output=OUTPUT, threads=1))
+                _quiet(lambda: cluster_table(open_table(path), TWO, Noticed(stands), output=OUTPUT))
                 stands.set()
 
             threads.append(threading.Thread(target=run))
@@ -447,7 +447,7 @@ def test_a_changed_input_takes_the_plan_back(version: int, tmp_path: Path) -> No
     for p, data in aside.items():
         p.write_bytes(data)
     rows["k1"] = (100, 100.0)
-    dry = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
+    dry = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, dry_run=True)
     assert (dry.finished, dry.cancelled) == ((), (instant,))
     result = cluster(path)
     assert result.cancelled == (instant,)
@@ -546,7 +546,7 @@ def test_placed_files_of_a_dead_process(version: int, by: str, tmp_path: Path) -
         assert len(living(path)) == 1
     else:
         other = OutputOptions(memory_limit=32 << 20, codec=Codec.NONE)
-        result = cluster_table(open_table(path), TWO, LOCK, output=other, threads=1)
+        result = cluster_table(open_table(path), TWO, LOCK, output=other)
         assert len(result.finished) == 1
         assert read_rows(path) == rows
         (file_id,) = living(path)
@@ -719,7 +719,7 @@ def test_slices_with_logs_are_merged(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = with_logs(path, version)
     options = replace(SIZED, sort_by=("fare",))
-    would = cluster_table(open_table(path), options, LOCK, output=OUTPUT, threads=1, dry_run=True).done
+    would = cluster_table(open_table(path), options, LOCK, output=OUTPUT, dry_run=True).done
     done = cluster(path, options=options).done
     assert done is not None
     assert would is not None
@@ -786,7 +786,7 @@ def test_what_an_archived_clustering_sorted(version: int, tmp_path: Path) -> Non
     assert done is not None
     for other in OTHER_ORDERS:
         how = replace(options, **other)
-        would = cluster_table(open_table(path), how, LOCK, output=OUTPUT, threads=1, dry_run=True)
+        would = cluster_table(open_table(path), how, LOCK, output=OUTPUT, dry_run=True)
         assert would.done is not None
     for number in range(6):
         upsert(path, pa.table([["b"], ["b"], [number], [1.0]], schema=one_row("", 0).schema))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
+from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, Tasks
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.audit.clusterings import audit_clustering
 from phantombase.timeline.errors import UnknownCommitError, UnsupportedError, UsageError
 from phantombase.timeline.locks.heartbeat import heartbeat_path
@@ -161,6 +164,28 @@ def test_the_daemon_clusters(copy: str, tmp_path: Path) -> None:
     assert pq.read_metadata(made).num_row_groups == (5 if copy == "force" else 1)
 
 
+def test_the_runner_of_compactions_makes_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the command and of the daemon, as their options say, and after a write, as the write runs."""
+    ran: list[tuple[str, int]] = []
+    run_them = LocalRunner.__call__
+
+    def noted(self: LocalRunner, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
+        ran.append((tasks[0].job, self._threads))
+        return run_them(self, storage, tasks, progress)
+
+    monkeypatch.setattr(LocalRunner, "__call__", noted)
+    path, how = tmp_path / "trips", ("--sole-writer", "--executor", "local", "--threads", "9")
+    rows = small_files(path, 9)
+    run("cluster", str(path), "--min-file-num", "2", *how)
+    upsert(path, one_row("k8", 8))
+    run("run", "--once", "--services", "cluster", "--cluster-min-file-num", "2", str(path), *how)
+    what = Write(operation=Operation.UPSERT, options=replace(WRITES, cluster=TWO))
+    write(open_table(path), LocalEngine(one_row("k9", 9), slots=3), what)
+    assert ran == [("clustering", 1), ("clustering", 1), ("clustering", 3)]
+    assert len(living(path)) == 1
+    assert read_rows(path) == {**rows, "k8": (8, 8.0), "k9": (9, 9.0)}
+
+
 def test_a_reason_is_said_once(tmp_path: Path) -> None:
     """Nothing is archived of a young table, and a table without metadata table has one reason for all its services."""
     path = tmp_path / "trips"
@@ -210,7 +235,7 @@ def test_a_plan_of_hudi_is_executed(tmp_path: Path) -> None:
     """Log files too; a dry run shows it. A plan for a class that is not known, or with changed files, is left."""
     path = unzip("v6_0.15.0_cluster.scheduled", tmp_path)
     rows, before = _rows(path), golden_living(path)
-    would = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
+    would = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, dry_run=True)
     assert [(one.files, one.made) for one in would.finished] == [(9, 2)]
     (plan,) = path.rglob("*.replacecommit.requested")
     (time,) = (one.instant for one in would.finished)
@@ -226,7 +251,7 @@ def test_a_plan_of_hudi_is_executed(tmp_path: Path) -> None:
     assert not golden_living(path).keys() & before.keys()
     assert audit_clustering(open_table(path), time).good
     for other, why in ((unknown, "SparkSortAndSizeExecutionMadeBySm"), (changed, "not as they were planned")):
-        would = cluster_table(open_table(other), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
+        would = cluster_table(open_table(other), TWO, LOCK, output=OUTPUT, dry_run=True)
         assert why in would.left_to_hudi[time]
         result = cluster(other)
         assert (result.finished, result.cancelled, list(result.left_to_hudi)) == ((), (), [time])
@@ -252,7 +277,7 @@ def test_a_death_at_any_step_of_a_plan_of_hudi(tmp_path: Path) -> None:
     origin = unzip("v6_0.15.0_cluster.scheduled", tmp_path)
     rows = _rows(origin)
     (plan,) = origin.rglob("*.replacecommit.requested")
-    for path in died_or_ended(origin, lambda s: cluster_table(Table.on(s), TWO, LOCK, output=OUTPUT, threads=1)):
+    for path in died_or_ended(origin, lambda s: cluster_table(Table.on(s), TWO, LOCK, output=OUTPUT)):
         assert_same_rows(_rows(path), rows)
         assert (path / plan.relative_to(origin)).exists()
         forget_heartbeats(path)
@@ -275,7 +300,7 @@ def on_s3_small_files(s3: S3Server, version: int) -> tuple[str, Rows]:
 
 
 def on_s3_cluster(url: str, storage: Storage | None = None, options: ClusterOptions = TWO) -> ClusterResult:
-    return cluster_table(Table.on(storage) if storage else Table.open(url), options, LOCK, output=OUTPUT, threads=1)
+    return cluster_table(Table.on(storage) if storage else Table.open(url), options, LOCK, output=OUTPUT)
 
 
 def on_s3_living(url: str) -> int:

@@ -115,7 +115,7 @@ def test_what_must_be_copied_and_cannot_be_is_refused(tmp_path: Path) -> None:
         with pytest.raises(
             UnsupportedError, match=r"columns not as in the table.* without or with others: tip"
         ) as error:
-            cluster_table(open_table(path), COPIED, LOCK, output=OUTPUT, threads=1, dry_run=dry_run)
+            cluster_table(open_table(path), COPIED, LOCK, output=OUTPUT, dry_run=dry_run)
         assert error.value.path is not None
         assert Path(error.value.path).exists()
     assert sorted(p.name for p in path.rglob("*")) == before
@@ -144,11 +144,11 @@ def test_large_row_groups_are_copied_where_it_is_tried(tmp_path: Path, monkeypat
         sum(pq.read_metadata(p).row_group(0).column(n).total_compressed_size for n in range(9)) for p in files(path)
     )
     monkeypatch.setattr(outputs, "LEAST_GROUP_BYTES", size + 1)
-    would = cluster_table(open_table(path), TRY, LOCK, output=OUTPUT, threads=1, dry_run=True).done
+    would = cluster_table(open_table(path), TRY, LOCK, output=OUTPUT, dry_run=True).done
     assert would is not None
     assert (would.copied, dict(would.encoded)) == (0, {"small row groups": 1})
     monkeypatch.setattr(outputs, "LEAST_GROUP_BYTES", size)
-    would = cluster_table(open_table(path), TRY, LOCK, output=OUTPUT, threads=1, dry_run=True).done
+    would = cluster_table(open_table(path), TRY, LOCK, output=OUTPUT, dry_run=True).done
     assert would is not None
     assert (would.copied, dict(would.encoded)) == (1, {})
     done = cluster(path, options=TRY).done

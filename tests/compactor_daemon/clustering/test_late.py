@@ -206,7 +206,7 @@ def test_a_late_commit_whose_inputs_were_cleaned(tmp_path: Path) -> None:
         if call.name == "put_if_absent" and call.path.endswith(".replacecommit"):
             taken_back(path)
             lock = type(LOCK)("another: the lock of the sleeper was lost")
-            assert cluster_table(open_table(path), TWO, lock, output=OUTPUT, threads=1).done is not None
+            assert cluster_table(open_table(path), TWO, lock, output=OUTPUT).done is not None
             for file in inputs:
                 file.unlink()
             call.do()

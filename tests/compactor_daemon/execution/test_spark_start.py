@@ -260,10 +260,10 @@ def test_threads_that_memory_has_room_for(free: int | None, slices: int, threads
 
 def test_a_memory_limit_beyond_the_machine_is_refused() -> None:
     """One line with what there is; unknown memory is no reason."""
-    check_memory(GIB, replace(HERE, total_memory=GIB))
-    check_memory(GIB, replace(HERE, total_memory=None))
+    check_memory(GIB, ExecuteOptions(), replace(HERE, total_memory=GIB))
+    check_memory(GIB, ExecuteOptions(), replace(HERE, total_memory=None))
     with pytest.raises(UsageError, match=r"--memory-limit of 512\.0 MiB or less"):
-        check_memory(GIB, replace(HERE, total_memory=GIB // 2))
+        check_memory(GIB, ExecuteOptions(), replace(HERE, total_memory=GIB // 2))
 
 
 def test_this_machine() -> None:

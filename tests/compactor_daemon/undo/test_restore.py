@@ -175,7 +175,7 @@ def half_rolled_back(path: Path, version: int) -> PendingRollback:
 
 def cluster(path: Path) -> None:
     options = ClusterOptions(min_files=2, wait_s=0)
-    cluster_table(open_table(path), options, LOCK, output=OutputOptions(memory_limit=32 << 20), threads=1)
+    cluster_table(open_table(path), options, LOCK, output=OutputOptions(memory_limit=32 << 20))
 
 
 @one_of("version", 9, 8, 6)

@@ -318,7 +318,7 @@ def test_the_command_for_a_torn_replacement_ends_it(version: int, by: str, size:
         overwrite(path, one_row("new", 90))
     else:
         options = ClusterOptions(min_files=2)
-        assert cluster_table(open_table(path), options, LOCK, output=OutputOptions(), threads=1).done is not None
+        assert cluster_table(open_table(path), options, LOCK, output=OutputOptions()).done is not None
     table = open_table(path)
     (done,) = (i for i in table.load_timeline().completed if i.family == "replacecommit")
     file = path / table.instant_path(done)

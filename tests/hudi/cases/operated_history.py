@@ -282,9 +282,9 @@ class OperatedHistory(History):
         opened = table or self.table.open()
         if self.random.random() < 0.5:
             with suppress(UnsupportedError):  # files of two writers, say
-                cluster_table(opened, replace(options, copy=Copy.FORCE), LOCK, output=output, threads=1)
+                cluster_table(opened, replace(options, copy=Copy.FORCE), LOCK, output=output)
                 return
-        cluster_table(opened, options, LOCK, output=output, threads=1)
+        cluster_table(opened, options, LOCK, output=output)
 
     def we_do(self, do: Callable[[], object]) -> bool:
         """Whether it was done; why not is in the history."""

@@ -77,7 +77,7 @@ def test_what_is_refused(judge: Judge, version: int, tmp_path: Path) -> None:
     before = sorted(file for file in table.path.rglob("*") if file.is_file())
     steps: tuple[Callable[[], object], ...] = (
         lambda: table.writer(rows).merge_into(path, update=["name", "ts"]),
-        lambda: cluster_table(table.open(), ClusterOptions(), LOCK, output=OutputOptions(), threads=1),
+        lambda: cluster_table(table.open(), ClusterOptions(), LOCK, output=OutputOptions()),
         lambda: restore_table(table.open(), LOCK, "20200101000000000"),
         lambda: roll_back_newest(table.open(), LOCK, table.open().load_timeline().latest_completed),
     )

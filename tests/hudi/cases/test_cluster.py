@@ -17,6 +17,7 @@ from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clu
 from phantombase.compactor_daemon.clustering.cancel import cancel_pending_clusterings
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy, Grouping, SortOrder
+from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.audit.clusterings import audit_clustering
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
@@ -67,7 +68,8 @@ COPIED = replace(FEW, copy=Copy.FORCE)
 def cluster(table: SharedTable, storage: Storage | None = None, options: ClusterOptions = FEW) -> ClusterResult:
     codec = Codec.GZIP if table.version == 6 else Codec.ZSTD
     opened = table.open() if storage is None else Table.on(storage)
-    return cluster_table(opened, options, ProcessLock("cluster"), output=OutputOptions(codec=codec), threads=2)
+    output = OutputOptions(codec=codec)
+    return cluster_table(opened, options, ProcessLock("cluster"), output=output, runner=LocalRunner(2))
 
 
 def appended(table: SharedTable, writes: int = 4) -> pa.Table:
@@ -422,7 +424,7 @@ def test_a_plan_of_a_dead_process(version: int, passes: bool, tmp_path: Path) ->
     cleaned(path, passes=passes)
     forget_heartbeats(path)
     rows = read_rows(path)
-    seen = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, threads=1, dry_run=True)
+    seen = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, dry_run=True)
     assert (seen.cancelled, len(seen.finished)) == (((planned,), 0) if passes else ((), 1))
     made: list[str] = []
 

@@ -131,7 +131,7 @@ def test_what_is_refused(judge: Judge, version: int, tmp_path: Path) -> None:
     steps: tuple[Callable[[], object], ...] = (
         lambda: table.writer(rows).upsert(str(table.path)),
         lambda: table.writer(rows).delete(str(table.path)),
-        lambda: cluster_table(table.open(), ClusterOptions(), LOCK, output=OutputOptions(), threads=1),
+        lambda: cluster_table(table.open(), ClusterOptions(), LOCK, output=OutputOptions()),
         lambda: restore_table(table.open(), LOCK, "20200101000000000"),
     )
     for refused in steps:

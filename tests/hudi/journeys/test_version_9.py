@@ -207,7 +207,7 @@ def hudi_goes_on_behind_copied_row_groups(journey: Journey) -> None:
     table.judge.insert(table.path, rows(range(20, 40), 1), {**table.options, **NEW_GROUPS})
     before = table.we_read()
     options = ClusterOptions(min_files=2, wait_s=0, copy=Copy.FORCE)
-    done = cluster_table(table.open(), options, LOCK, output=OutputOptions(), threads=2).done
+    done = cluster_table(table.open(), options, LOCK, output=OutputOptions()).done
     assert done is not None
     assert (done.files, done.made, done.copied, done.copied_row_groups) == (6, 3, 3, 6)
     same(without_files(look(table)), without_files(before))

@@ -176,7 +176,7 @@ class History:
             roll_back_newest(self.table, LOCK, max(done))
 
     def cluster(self) -> None:
-        cluster_table(self.table, ClusterOptions(), LOCK, output=OutputOptions(), threads=1)
+        cluster_table(self.table, ClusterOptions(), LOCK, output=OutputOptions())
 
     def step(self) -> None:
         steps: dict[Callable[[], None], int] = {

@@ -634,7 +634,7 @@ def test_nothing_is_removed_by_half_of_a_timeline(what: str, tmp_path: Path) -> 
     [
         lambda table: archive_table(table, ArchiveOptions(), LOCK, dry_run=True),
         lambda table: clean_table(table, CleanOptions(), LOCK, dry_run=True),
-        lambda table: cluster_table(table, ClusterOptions(), LOCK, output=OutputOptions(), threads=1, dry_run=True),
+        lambda table: cluster_table(table, ClusterOptions(), LOCK, output=OutputOptions(), dry_run=True),
         lambda table: restore_table(table, LOCK, min(table.load_timeline().completed_writes), dry_run=True),
     ],
     ids=["archive", "clean", "cluster", "restore"],

@@ -31,7 +31,7 @@ Operation = Callable[[Path, pa.Table], object]
 
 
 def cluster(path: Path, rows: pa.Table) -> None:
-    cluster_table(open_table(path), ClusterOptions(min_files=2), ProcessLock("test"), output=OutputOptions(), threads=1)
+    cluster_table(open_table(path), ClusterOptions(min_files=2), ProcessLock("test"), output=OutputOptions())
 
 
 def restore(path: Path, rows: pa.Table) -> None:

@@ -277,7 +277,7 @@ def test_a_clustering_whose_completed_file_alone_is_gone(version: int, tmp_path:
     path = tmp_path / "t"
     for keys in (range(10), range(10, 20)):
         rows_of(keys, 1, version=version).option(small_file_bytes=0).upsert(str(path))
-    cluster_table(open_table(path), ClusterOptions(min_files=2), ProcessLock("test"), output=OutputOptions(), threads=1)
+    cluster_table(open_table(path), ClusterOptions(min_files=2), ProcessLock("test"), output=OutputOptions())
     rows_of(range(3), 2, version=version).upsert(str(path))
     whole, files = values(path), set(path.rglob("*.parquet"))
     (lost,) = (i for i in open_table(path).load_timeline().completed if i.action == "replacecommit")

@@ -120,7 +120,7 @@ class Staff:
         return clean_table(self._cast.table(), options, self._cast.lock).files
 
     def _we_cluster(self) -> bool:
-        done = cluster_table(self._cast.table(), _CLUSTER, self._cast.lock, output=OutputOptions(), threads=1)
+        done = cluster_table(self._cast.table(), _CLUSTER, self._cast.lock, output=OutputOptions())
         self._cast.outcomes["clusterings finished"] += len(done.finished)
         return done.done is not None
 

@@ -13,11 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase import writer
+from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, Tasks
+from phantombase.compactor_daemon.execution.runners import SparkRunner
 from phantombase.timeline.errors import PhantombaseError, SparkError, UnsupportedError, UsageError
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from phantombase.timeline.read.table_read import read_table
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.engine import spark as spark_engine
 from phantombase.writer_hooks.engine.row_blobs import ROWS, Piece, Spool, pack, remove_old
 from phantombase.writer_hooks.engine.spark import SparkEngine, SparkPieces, default_slots
@@ -96,6 +100,27 @@ def test_what_is_wrong_with_rows_is_told_as_it_is(spark: Any, tmp_path: Path) ->
         trips(spark.createDataFrame(bad), 9).upsert(str(path))
     assert "\n" not in str(caught.value)
     assert contents(path) == before
+
+
+@pytest.mark.spark
+def test_tasks_cluster_after_a_write(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the session of the job."""
+    path, jobs = tmp_path / "trips", list[str]()
+    run = SparkRunner.__call__
+
+    def noted(self: SparkRunner, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
+        jobs.extend(task.job for task in tasks)
+        return run(self, storage, tasks, progress)
+
+    monkeypatch.setattr(SparkRunner, "__call__", noted)
+    for start in (0, 10):
+        batch = rows(*((n, 1, float(n)) for n in range(start, start + 10)))
+        written = trips(spark.createDataFrame(batch), 9).option(small_file_bytes=0).cluster(min_files=2)
+        assert written.insert(str(path)).after.error is None
+    assert jobs == ["clustering"] * 3  # one for each day
+    assert read(path) == {f"k{n:04d}": float(n) for n in range(20)}
+    view = Table.open(str(path)).load_view()
+    assert sum(not is_replaced(group, view.facts) for group in view.groups) == 3
 
 
 @pytest.mark.spark
