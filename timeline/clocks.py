@@ -23,7 +23,6 @@ def clock_ms() -> int:
 
 
 def utc_now() -> datetime:
-    """The current time, aware."""
     return datetime.fromtimestamp(time.time(), UTC)
 
 
@@ -91,8 +90,6 @@ _SET_S = 2.0
 
 
 class Stopwatch:
-    """Measures the time since its creation."""
-
     def __init__(self) -> None:
         self._wall, self._steady = time.time(), time.monotonic()
 

@@ -68,15 +68,12 @@ class PhantombaseError(Exception):
         return self._again(self.what, f"{base}/{self.path}")
 
     def at(self, path: str | None) -> Self:
-        """The same error at another path."""
         return self._again(self.what, path)
 
     def reworded(self, what: str) -> Self:
-        """The same error with another `what`."""
         return self._again(what, self.path)
 
     def advising(self, todo: str) -> Self:
-        """The same error with another `todo`."""
         return self._again(self.what, self.path, todo=todo)
 
     def _again(self, what: str, path: str | None, **others: str) -> Self:

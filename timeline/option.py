@@ -112,7 +112,6 @@ def least_of(options: type) -> dict[str, float]:
 
 
 def help_of(options: type, name: str) -> str:
-    """The help of one option."""
     return str(next(f for f in fields(options) if f.name == name).metadata["help"])
 
 

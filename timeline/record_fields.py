@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from .errors import MalformedError
+
+Record = TypeVar("Record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,6 @@ class Fields:
         return empty.inner(values)
 
     def malformed(self, expected: str, found: str) -> MalformedError:
-        """The error for this record."""
         return MalformedError(self.what, path=self.where, expected=expected, found=found, todo=self.todo)
 
     def inner(self, values: Any) -> Fields:
@@ -44,26 +45,25 @@ class Fields:
             raise self.malformed("a JSON object", type(values).__name__)
         return Fields(values=values, where=self.where, what=self.what, todo=self.todo)
 
+    def of(self, kind: type[Record], **given: Any) -> Record:
+        """The record as a dataclass: each field is read by its type, but for those `given`. MalformedError."""
+        return kind(**given, **{name: read(self, name) for name, read in _readers(kind).items() if name not in given})
+
     def text(self, name: str) -> str:
-        """A field of text."""
         found: str = self._typed(name, (str,), "text")
         return found
 
     def text_or_none(self, name: str) -> str | None:
-        """A field of text, or null."""
         return None if self._get(name) is None else self.text(name)
 
     def whole(self, name: str) -> int:
-        """A field with an integer."""
         found: int = self._typed(name, (int,), "an integer")
         return found
 
     def whole_or_none(self, name: str) -> int | None:
-        """A field with an integer, or null."""
         return None if self._get(name) is None else self.whole(name)
 
     def number(self, name: str) -> float:
-        """A field with a number."""
         return float(self._typed(name, (int, float), "a number"))
 
     def data(self, name: str) -> bytes:
@@ -75,18 +75,15 @@ class Fields:
             raise self.malformed(f"{name}: base64", str(error)) from error
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A field with a list of texts."""
         found = self._typed(name, (list,), "a list of texts")
         if not all(isinstance(one, str) for one in found):
             raise self.malformed(f"{name}: a list of texts", repr(found))
         return tuple(found)
 
     def records(self, name: str) -> tuple[Fields, ...]:
-        """A field with a list of records."""
         return tuple(self.inner(one) for one in self._typed(name, (list,), "a list of JSON objects"))
 
     def counts(self, name: str) -> dict[str, int]:
-        """A field with integers by name."""
         inner = self.inner(self._get(name))
         return {key: inner.whole(key) for key in inner.values}
 
@@ -100,3 +97,31 @@ class Fields:
         if not isinstance(found, types) or isinstance(found, bool):
             raise self.malformed(f"{name}: {expected}", repr(found))
         return found
+
+
+_Reader = Callable[[Fields, str], Any]
+_READERS: Mapping[Any, _Reader] = {
+    str: Fields.text,
+    str | None: Fields.text_or_none,
+    int: Fields.whole,
+    int | None: Fields.whole_or_none,
+    float: Fields.number,
+    bytes: Fields.data,
+    tuple[str, ...]: Fields.texts,
+    Mapping[str, int]: Fields.counts,
+}
+
+
+_known: dict[type, Mapping[str, _Reader]] = {}
+
+
+def _readers(kind: type) -> Mapping[str, _Reader]:
+    if kind not in _known:
+        hints = get_type_hints(kind)
+        _known[kind] = {name: _READERS.get(hint) or _of_records(hint) for name, hint in hints.items()}
+    return _known[kind]
+
+
+def _of_records(hint: Any) -> _Reader:
+    """Reads a tuple of dataclasses."""
+    return lambda fields, name: tuple(one.of(get_args(hint)[0]) for one in fields.records(name))

@@ -206,12 +206,6 @@ def _numbers(storage: Storage, instant: str) -> list[int]:
 def _failure(storage: Storage, path: str) -> Failure:
     try:
         fields = Fields.parse(storage.read(path), path, "unreadable record of a failure", _TODO)
-        return Failure(
-            at_ms=fields.whole("at_ms"),
-            error=fields.text("error"),
-            what=fields.text("what"),
-            who=fields.text("who"),
-            park=bool(fields.values.get("park")),
-        )
+        return fields.of(Failure, park=bool(fields.values.get("park")))
     except MalformedError as error:
         return Failure(at_ms=0, error="MalformedError", what=str(error), who="", park=True)

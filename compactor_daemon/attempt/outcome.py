@@ -72,12 +72,7 @@ class Placement:
     @staticmethod
     def of(fields: Fields) -> Placement:
         """The placement in a record; MalformedError."""
-        return Placement(
-            staged=fields.text("staged"),
-            final=fields.text("final"),
-            size=fields.whole("size"),
-            output=output_from_json(fields.values.get("output")),
-        )
+        return fields.of(Placement, output=output_from_json(fields.values.get("output")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,16 +92,6 @@ class ReplacedGroup:
     def path(self, name: str) -> str:
         """The path of one of its files."""
         return join(self.partition, name)
-
-    @staticmethod
-    def of(fields: Fields) -> ReplacedGroup:
-        """The file group in a record; MalformedError."""
-        return ReplacedGroup(
-            partition=fields.text("partition"),
-            file_id=fields.text("file_id"),
-            files=fields.texts("files"),
-            bytes=fields.whole("bytes"),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,21 +127,7 @@ class CommitDecision:
     @staticmethod
     def of(fields: Fields) -> CommitDecision:
         """Inverse of `to_json`; unknown fields are ignored. MalformedError names the file."""
-        return CommitDecision(
-            instant=fields.text("instant"),
-            attempt=fields.whole("attempt"),
-            nonce=fields.text("nonce"),
-            table_version=fields.whole("table_version"),
-            completion_time=fields.text_or_none("completion_time"),
-            completed_path=fields.text("completed_path"),
-            content=fields.data("content"),
-            placements=tuple(Placement.of(one) for one in fields.records("placements")),
-            merged=fields.texts("merged"),
-            oldest=fields.text("oldest"),
-            passed=fields.texts("passed"),
-            replaced=tuple(ReplacedGroup.of(one) for one in fields.records("replaced")),
-            skipped=fields.texts("skipped"),
-        )
+        return fields.of(CommitDecision, placements=tuple(map(Placement.of, fields.records("placements"))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

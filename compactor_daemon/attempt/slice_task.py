@@ -65,14 +65,7 @@ class OutputFile:
     @staticmethod
     def of(fields: Fields) -> OutputFile:
         """MalformedError, and errors of `ranges_from_json`."""
-        return OutputFile(
-            file_id=fields.text("file_id"),
-            staged=fields.text("staged"),
-            final=fields.text("final"),
-            size=fields.whole("size"),
-            rows=fields.whole("rows"),
-            ranges=ranges_from_json(fields.values.get("ranges")),
-        )
+        return fields.of(OutputFile, ranges=ranges_from_json(fields.values.get("ranges")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,34 +140,14 @@ class SliceDone:
             more = tuple(OutputFile.of(one) for one in fields.records("more"))
         except (KeyError, TypeError, ValueError, AttributeError, MalformedError) as error:
             raise fields.malformed("a ledger and column ranges", f"{type(error).__name__}: {error}") from error
-        return SliceDone(
-            position=fields.whole("position"),
-            partition=fields.text("partition"),
-            file_id=fields.text("file_id"),
-            base_instant=fields.text_or_none("base_instant"),
-            base_file=fields.text_or_none("base_file"),
-            inputs=fields.texts("inputs"),
-            fingerprint=fields.text("fingerprint"),
-            staged=fields.text_or_none("staged"),
-            final=fields.text_or_none("final"),
-            size=fields.whole("size"),
+        return fields.of(
+            SliceDone,
             ledger=ledger,
-            log_bytes=fields.whole("log_bytes"),
-            log_files=fields.whole("log_files"),
-            log_blocks=fields.whole("log_blocks"),
-            corrupt_blocks=fields.whole("corrupt_blocks"),
-            rolled_back_blocks=fields.whole("rolled_back_blocks"),
-            skipped=fields.counts("skipped"),
-            seconds=fields.number("seconds"),
             ranges=ranges,
             uncommitted=fields.texts("uncommitted") if known.get("uncommitted") is not None else None,
             merged=fields.texts("merged") if known.get("merged") is not None else None,
             output=output_from_json(known.get("output")),
-            replaced=tuple(ReplacedGroup.of(one) for one in fields.records("replaced")),
             more=more,
-            copied_row_groups=fields.whole("copied_row_groups"),
-            encoded=fields.text("encoded"),
-            repeated_keys=fields.whole("repeated_keys"),
         )
 
 

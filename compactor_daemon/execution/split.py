@@ -162,17 +162,8 @@ class CompactionTask:
             raise fields.malformed("output: options of base files that this release knows", repr(values.get("output")))
         if not isinstance(given, list | tuple) or not all(map(_is_pair, given)):
             raise fields.malformed("storage_options: a list of names and values", repr(given))
-        task = CompactionTask(
-            table=fields.text("table"),
-            instant=fields.text("instant"),
-            attempt=fields.whole("attempt"),
-            position=fields.whole("position"),
-            partition=fields.text("partition"),
-            file_id=fields.text("file_id"),
-            bytes=fields.whole("bytes"),
-            output=output,
-            storage_options=tuple((name, value) for name, value in given),
-        )
+        pairs = tuple((name, value) for name, value in given)
+        task = fields.of(CompactionTask, output=output, storage_options=pairs)
         check_instant(fields)
         for name, least in (("attempt", 1), ("position", 0), ("bytes", 0)):
             if fields.whole(name) < least:

@@ -73,18 +73,7 @@ class Claim:
         """Inverse of `to_json`; unknown fields are ignored. An unreadable claim has an unknown holder."""
         with suppress(MalformedError):
             fields = Fields.parse(data, instant, "unreadable claim")
-            return Claim(
-                instant=instant,
-                holder=fields.text("holder"),
-                host=fields.text("host"),
-                pid=fields.whole("pid"),
-                since_ms=fields.whole("since_ms"),
-                attempt=fields.whole_or_none("attempt"),
-                done=fields.whole("done"),
-                total=fields.whole("total"),
-                input_bytes=fields.whole("input_bytes"),
-                nonce=fields.text("nonce"),
-            )
+            return fields.of(Claim, instant=instant)
         return Claim(instant=instant, holder="unknown", host="unknown", pid=0, since_ms=0)
 
 

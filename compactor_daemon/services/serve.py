@@ -62,9 +62,7 @@ def last_runs(storage: Storage) -> dict[Service, LastRun]:
     for service in (one for one in Service if one.value in fields.values):
         with suppress(MalformedError):
             entry = fields.inner(fields.values[service.value])
-            at_ms, who, what = entry.whole("at_ms"), entry.text("who"), entry.text("what")
-            failed = entry.values.get("failed") is True  # earlier releases have no `failed`
-            found[service] = LastRun(at_ms=at_ms, who=who, what=what, failed=failed)
+            found[service] = entry.of(LastRun, failed=entry.values.get("failed") is True)  # not in earlier releases
     return found
 
 

@@ -337,7 +337,6 @@ def _inputs(now: _Now, recorded: GroupLedger, instant: str) -> FileSlice:
 
 
 def _merges_logs(recorded: GroupLedger) -> bool:
-    """Whether this is of a log compaction."""
     return recorded.output is not None and isinstance(parse_data_file(recorded.output), LogFileName)
 
 

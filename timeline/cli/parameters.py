@@ -25,7 +25,6 @@ class ListedBy(Enum):
     METADATA = "metadata"
 
     def open(self, path: str, timezone: str = CLOCK.timezone, storage_options: Given = None) -> Table:
-        """The table, listed that way, with its instants in that zone."""
         table = Table.open(path, storage_options, reading=True).with_clock(ClockOptions(timezone=timezone))
         if self is ListedBy.STORAGE:
             return table

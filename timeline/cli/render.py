@@ -160,7 +160,6 @@ _SLICE = ("partition", Column("file id", plain("file_id"), shorten=True), "base 
 
 
 def slices(data: Row) -> Iterator[RenderableType]:
-    """One line for each file slice, then totals."""
     totals = data["totals"]
     base, logs = Column("base", _base, right=True), Column("logs", plain("log_files"), right=True)
     columns = (*_SLICE, base, logs, sizes("log size", "log_bytes"), Column("outcome", _outcome))
@@ -186,7 +185,6 @@ def _outcome(row: Mapping[str, Any]) -> Text | None:
 
 
 def plan(data: Row) -> Iterator[RenderableType]:
-    """One line for each operation, then totals and the recommendation."""
     totals, executors = data["totals"], data["recommended_executors"]
     title = f"compaction {data['instant']}, {data['state']}: {plural(totals['operations'], 'operation')}"
     logs = Column("logs", lambda row: str(len(row["logs"])), right=True)
@@ -200,7 +198,6 @@ def plan(data: Row) -> Iterator[RenderableType]:
 
 
 def read(data: Row) -> Iterator[RenderableType]:
-    """What was written, in one line."""
     yield (
         f"{plural(data['rows'], 'row')} of {plural(data['slices'], 'file slice')} in {data['seconds']:.2f} s "
         f"-> {data['output']} ({human_bytes(data['bytes'])})"
@@ -219,7 +216,6 @@ def _window(window: Row | None) -> Iterator[RenderableType]:
 
 
 def audit(data: Row) -> Iterator[RenderableType]:
-    """One line for each instant, then every problem in full."""
     if not data["instants"]:
         yield "No compaction by phantombase has left a ledger here."
         return
@@ -238,7 +234,6 @@ def _verdict(row: Mapping[str, Any]) -> Text:
 
 
 def pins(data: Row) -> Iterator[RenderableType]:
-    """One line for each pin."""
     if data["released"] is not None:
         verb = "would be released" if data["dry_run"] else "released"
         yield f"{plural(data['released'], 'pin')} {verb}."
@@ -251,7 +246,6 @@ def pins(data: Row) -> Iterator[RenderableType]:
 
 
 def validate(data: Row) -> Iterator[RenderableType]:
-    """Every difference, then what was compared."""
     rows = data["differences"]
     if rows:
         bytes_of = (sizes("on storage", "storage_bytes"), sizes("in the metadata table", "metadata_bytes"))

@@ -35,7 +35,6 @@ _SYNC_MARKER = b"phantombase-sync"
 
 
 def array_of(items: Schema | list[Any]) -> Schema:
-    """The schema of an array."""
     return {"type": "array", "items": items}
 
 
@@ -145,5 +144,4 @@ def encode_value(value: Any, schema: Schema) -> bytes:
 
 
 def decode_value(data: bytes, schema: Schema) -> Any:
-    """The inverse of `encode_value`."""
     return fastavro.schemaless_reader(io.BytesIO(data), schema, None)

@@ -134,7 +134,6 @@ class BloomBuilder:
                 self._bits[position] = True
 
     def finish(self) -> BloomFilter:
-        """The filter of all keys added."""
         if self._keys > self._saturated_keys:
             return ALWAYS_TRUE
         rows = min(self._max_rows, max(1, math.ceil(self._keys / self._entries)))

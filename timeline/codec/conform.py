@@ -1,6 +1,6 @@
 """Converts Arrow data written under an older schema to the table's schema (pure, vectorised).
 
-Columns, and fields of records, are matched by name (`stored_names`): first exactly, then without regard to case.
+Columns, and fields of records, are matched by name (`columns.names_in`): first exactly, then without regard to case.
 Missing ones get the default that the schema gives them (`Defaults`), or null; unknown ones are dropped, widened ones
 are cast. The changes are those that Hudi reads:
 
@@ -35,8 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import MalformedError, UnsupportedError
-from .columns import list_parts
-from .stored_names import SAME_NAMES, Names, names_in
+from .columns import SAME_NAMES, Names, list_parts, names_in
 
 _PARTS = r"^(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?(?:e(?P<power>[-+]?[0-9]+))?$"
 _LEAST = {pa.float64(): 5e-324, pa.float32(): 2.0**-149}

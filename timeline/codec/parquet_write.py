@@ -63,11 +63,9 @@ class GzipWriter:
             self.close()
 
     def write(self, table: pa.Table, row_group_size: int | None = None) -> None:
-        """Writes rows as row groups."""
         self._writer.write(table, row_group_size=row_group_size)
 
     def add_key_value_metadata(self, pairs: dict[str, str]) -> None:
-        """Key/values for the footer."""
         self._writer.add_key_value_metadata(pairs)
 
     def close(self) -> None:
@@ -111,7 +109,6 @@ class GzipPages:
         self._is_footer = True
 
     def finish(self) -> None:
-        """Writes the footer."""
         size, magic = pf.TAIL.unpack(self._held[-pf.TAIL.size :])
         if magic != pf.MAGIC or size + pf.TAIL.size != len(self._held):
             raise ValueError("no footer right after the pages: a page index, or key filters")
@@ -186,7 +183,6 @@ class GzipPages:
 
 
 def _set(struct: Struct, number: int, value: int) -> None:
-    """Changes a field, if it is there."""
     found = field_of(struct, number)
     if found is not None:
         found.value = value

@@ -41,7 +41,6 @@ class SpillFile:
             )
 
     def append(self, table: pa.Table) -> None:
-        """Appends rows."""
         if table.num_rows and self._writer is not None:
             self._rows += table.num_rows
             with spilling(self._path):
@@ -76,7 +75,6 @@ class SpillFile:
             os.remove(self._path)
 
     def read_all(self) -> pa.Table:
-        """All rows at once."""
         return pa.concat_tables([self._schema.empty_table(), *self.read()])
 
 

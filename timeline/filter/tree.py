@@ -76,15 +76,11 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class And:
-    """All parts are true."""
-
     parts: tuple[Filter, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    """Any part is true."""
-
     parts: tuple[Filter, ...]
 
 
@@ -99,7 +95,6 @@ Filter: TypeAlias = Compare | In | Like | IsNull | And | Or | Not
 
 
 def columns_of(node: Filter) -> frozenset[str]:
-    """The columns that a filter reads."""
     return frozenset(_columns(node))
 
 
@@ -162,7 +157,6 @@ class _Reader:
         self._ops = {e.EQ: Op.EQ, e.NEQ: Op.NE, e.LT: Op.LT, e.LTE: Op.LE, e.GT: Op.GT, e.GTE: Op.GE}
 
     def condition(self, node: Any, depth: int) -> Filter:
-        """One condition."""
         e = self._e
         if depth > _DEPTH_MAX:
             raise UsageError("the filter is nested too deep", expected=f"at most {_DEPTH_MAX} levels")

@@ -113,7 +113,6 @@ class CleanPlan:
 
     @property
     def count(self) -> int:
-        """The number of files."""
         return sum(map(len, self.files.values()))
 
 

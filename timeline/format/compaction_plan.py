@@ -116,7 +116,6 @@ class CompactionPlan:
         return self.action == "logcompaction"
 
     def only(self, position: int) -> CompactionPlan:
-        """This plan with only the operation at `position`."""
         return replace(self, operations=(self.operations[position],))
 
     @property
@@ -177,7 +176,6 @@ def encode_operation(operation: CompactionOperation) -> bytes:
 
 
 def decode_operation(data: bytes) -> CompactionOperation:
-    """The inverse of `encode_operation`."""
     return _operation(decode_value(data, _OPERATION_SCHEMA), PLAN_VERSION, "an operation")
 
 

@@ -70,7 +70,6 @@ class Instant:
 
     @property
     def family(self) -> str:
-        """The action's name after completion."""
         return _FAMILY.get(self.action, self.action)
 
     @property
@@ -80,7 +79,6 @@ class Instant:
 
     @property
     def completed(self) -> bool:
-        """Whether the action is completed and its effects are visible."""
         return self.state is State.COMPLETED
 
     @property
@@ -182,7 +180,6 @@ def _after(time: str) -> str:
 
 
 def later(time: str, milliseconds: int) -> str:
-    """The instant time `milliseconds` later."""
     return format_time(parse_time(time) + timedelta(milliseconds=milliseconds)) if milliseconds else time
 
 

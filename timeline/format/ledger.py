@@ -59,7 +59,6 @@ class Identity:
 
     @staticmethod
     def total(parts: Iterable[Identity]) -> Identity:
-        """The sums of several file groups."""
         all_ = list(parts)
         return Identity(**{f.name: sum(getattr(i, f.name) for i in all_) & MASK for f in fields(Identity)})
 
@@ -173,12 +172,10 @@ class GroupLedger:
 
     @property
     def outputs(self) -> tuple[tuple[str, int], ...]:
-        """Name and size of each written file."""
         return () if self.output is None else ((self.output, self.size), *self.more)
 
     @property
     def key(self) -> tuple[str, str]:
-        """Partition and file id."""
         return (self.partition, self.file_id)
 
     @property

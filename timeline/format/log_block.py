@@ -87,7 +87,6 @@ class LogBlock:
 
     @property
     def instant(self) -> str:
-        """The instant that wrote the block."""
         return self.header(HeaderKey.INSTANT_TIME)
 
     @property

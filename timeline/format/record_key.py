@@ -229,7 +229,6 @@ class KeySource:
 
     @staticmethod
     def of(populate_meta_fields: bool, record_key_fields: tuple[str, ...]) -> KeySource:
-        """The key source of a table."""
         return KeySource(fields=(RECORD_KEY,) if populate_meta_fields else record_key_fields)
 
     def keys(self, rows: pa.Table, where: str) -> pa.Array:

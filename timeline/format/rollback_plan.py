@@ -47,7 +47,6 @@ class RevokedSlice:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The identity of the slice."""
         return self.partition, self.file_id, self.base_instant
 
 
@@ -63,7 +62,6 @@ class RollbackPlan:
 
     @property
     def instant(self) -> Instant:
-        """The pending instant to undo."""
         return Instant(requested_time=self.target, action=self.action, state=State.INFLIGHT)
 
     def with_all_of(self, other: RollbackPlan) -> RollbackPlan:
@@ -241,7 +239,6 @@ class RestorePlan:
 
     @property
     def times(self) -> frozenset[str]:
-        """The times of the instants to undo."""
         return frozenset(time for time, _ in self.undone)
 
 

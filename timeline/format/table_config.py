@@ -158,7 +158,6 @@ class TableConfig:
 
     @property
     def version(self) -> int:
-        """Table version."""
         text = self.properties[_VERSION]
         return int(text) if text.isdecimal() else self._malformed(_VERSION, "a number")
 
@@ -169,7 +168,6 @@ class TableConfig:
 
     @property
     def name(self) -> str:
-        """Table name."""
         return self.properties[_NAME]
 
     @property

@@ -179,7 +179,6 @@ class Torn:
 
     @property
     def time(self) -> str:
-        """Its instant time."""
         return self.instant.requested_time
 
     @property
@@ -189,7 +188,6 @@ class Torn:
 
     @property
     def name(self) -> str:
-        """What the plan is of, for messages."""
         return {"logcompaction": "log compaction", "replacecommit": "clustering"}.get(
             self.instant.action, self.instant.action
         )
@@ -201,7 +199,6 @@ class Torn:
 
     @property
     def todo(self) -> str:
-        """The way out."""
         return self._todo(begun=self.has_begun)
 
     def _todo(self, *, begun: bool) -> str:

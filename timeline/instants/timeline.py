@@ -155,7 +155,6 @@ class Timeline:
         return write.requested_time if self.is_compaction(write) else self.moment_of(write)
 
     def is_compaction(self, completed: Instant) -> bool:
-        """Whether a completed instant is a compaction."""
         return completed.action == "commit" and not self.commits_are_writes
 
     def needs_archive(self, time: str) -> bool:

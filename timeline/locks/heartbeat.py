@@ -104,7 +104,6 @@ class Heartbeat:
 
 
 def heartbeat_path(instant: str) -> str:
-    """The heartbeat file of an instant."""
     return f"{HEARTBEATS}/{instant}"
 
 
@@ -129,10 +128,7 @@ def _content(data: bytes) -> tuple[Process | None, Mapping[str, Any] | None]:
     """Owner and note; None if missing or malformed. Unknown fields are ignored."""
     with suppress(MalformedError):
         fields = Fields.parse(data.removeprefix(_OURS), "heartbeat", "unreadable heartbeat")
-        owner = Process(
-            host=fields.text("host"), boot=fields.text("boot"), pid=fields.whole("pid"), started=fields.whole("started")
-        )
-        note = fields.values.get("note")
+        owner, note = fields.of(Process), fields.values.get("note")
         if owner.pid > 0:
             return owner, note if isinstance(note, dict) else None
     return None, None

@@ -36,7 +36,6 @@ class Entries:
 
     @property
     def nbytes(self) -> int:
-        """Memory in use."""
         arrays = self.keys.nbytes + sum(a.nbytes for a in self.ordering)
         return int(arrays + self.kinds.nbytes + self.natural.nbytes + self.rows.nbytes)
 
@@ -89,7 +88,6 @@ class LogFold:
         self.nbytes = 0
 
     def add_rows(self, batch: Keyed) -> None:
-        """Adds rows of a data block."""
         self._add(entries_of_rows(self._rule, batch))
 
     def add_deletes(self, deletes: Deletes) -> None:

@@ -49,7 +49,6 @@ class IdentityTally:
         self._added += hash_sum(changes.hashes)
 
     def inserted(self, hashes: Hashes) -> None:
-        """Adds new rows."""
         self._added += hash_sum(hashes)
 
     def finish(self, out: int) -> Identity:

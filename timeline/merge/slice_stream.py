@@ -22,11 +22,10 @@ import pyarrow.parquet as pq
 from ..codec.arrow_schema import project
 from ..codec.avro_schema import OPERATION, changelog
 from ..codec.calendar import old_calendar
-from ..codec.columns import Hashes, counted
+from ..codec.columns import SAME_NAMES, Hashes, Names, counted, names_in, stored
 from ..codec.conform import NO_DEFAULTS, Defaults, check_conformable, conform
 from ..codec.parquet_read import Share, fetched_at_once, open_parquet, parquet_batches, readable
 from ..codec.spill_file import spill_folder
-from ..codec.stored_names import SAME_NAMES, Names, names_in, stored
 from ..format.ledger import Identity, Ledger
 from ..format.log_block import BlockKind, LogBlock
 from ..format.log_decode import count_entries, decode_rows
@@ -82,7 +81,6 @@ class SliceStream:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of every batch."""
         return self._schema
 
     def batches(self) -> Iterator[pa.RecordBatch]:

@@ -61,7 +61,6 @@ class LogSpill:
         return len(self._partitions)
 
     def add(self, parts: Sequence[Entries]) -> None:
-        """Adds the next entries."""
         for part in parts:
             self._add(part)
 

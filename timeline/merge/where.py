@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..codec.avro_schema import RECORD_KEY
-from ..codec.stored_names import Names
+from ..codec.columns import Names
 from ..filter.possible import group_bounds, matching, may_match
 from ..filter.tree import Filter, In, columns_of
 from ..format.log_deletes import Deletes
@@ -37,11 +37,9 @@ class Where:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that the filter reads."""
         return columns_of(self.filter)
 
     def rows(self, rows: pa.Table) -> pa.Table:
-        """The matching rows."""
         return matching(self.filter, rows)
 
     def row_groups(self, file: pq.ParquetFile, names: Names) -> list[int]:

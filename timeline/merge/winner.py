@@ -29,8 +29,6 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 
 class EntryKind(IntEnum):
-    """Kind of a log entry."""
-
     ROW = 0
     DELETED_ROW = 1
     DELETE = 2

@@ -36,8 +36,16 @@ from ..table.table import Table
 from .column_range import ColumnRange, merged_ranges
 from .indexed_columns import IndexVersion, Kind, ValueType
 from .measure import Measure, Measured
-from .records.keys import MetadataRecord, Sizes, bloom_filter_key, column_stats_key, partition_stats_key
-from .records.partitions import BLOOM_FILTERS, COLUMN_STATS, PARTITION_STATS
+from .records.keys import (
+    BLOOM_FILTERS,
+    COLUMN_STATS,
+    PARTITION_STATS,
+    MetadataRecord,
+    Sizes,
+    bloom_filter_key,
+    column_stats_key,
+    partition_stats_key,
+)
 
 KeyedRecord = tuple[str, MetadataRecord]
 """A record and its key."""

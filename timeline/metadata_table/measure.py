@@ -31,7 +31,7 @@ from ..table.table import Table, TableSchema
 from .column_range import ColumnRange, merged_ranges, no_values, range_between, ranges_of_rows
 from .indexed_columns import IndexedColumn, IndexVersion, Kind, Value, ValueType, columns_to_index, index_version
 from .record_index import stored_definitions
-from .records.partitions import COLUMN_STATS, PARTITION_STATS
+from .records.keys import COLUMN_STATS, PARTITION_STATS
 
 _BATCH_ROWS = 65_536
 _PART_BYTES = 32 << 20

@@ -18,7 +18,7 @@ from ..format.file_name import parse_data_file
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import METADATA_FOLDER, RECORDS
 from ..table.table import Table
-from .records.partitions import RECORD_INDEX
+from .records.keys import RECORD_INDEX
 
 INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"
 

@@ -39,7 +39,6 @@ class Difference:
 
     @property
     def what(self) -> str:
-        """The difference in words."""
         if self.metadata_bytes is None:
             return "missing in the metadata table"
         return "only in the metadata table" if self.storage_bytes is None else "other size"

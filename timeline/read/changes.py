@@ -206,11 +206,9 @@ class ChangeScan:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of every batch."""
         return change_schema(self.rows)
 
     def slice_batches(self, part: ChangePart) -> Iterator[pa.RecordBatch]:
-        """The changes of one part."""
         whole = (*self.rows.names, *MARKS)
         compared = self._compared(part)
         origins = Origins(origins=part.origins, read=lambda one: self._read(one.slices, part.new_rules, MARKS))
@@ -246,7 +244,6 @@ class ChangeScan:
         return limited((batch for part in self.parts() for batch in part), self.options.limit)
 
     def to_table(self) -> pa.Table:
-        """All changes."""
         return pa.Table.from_batches(list(self.batches()), schema=self.schema)
 
     def _read(self, slices: Iterable[FileSlice], rules: SliceRules, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

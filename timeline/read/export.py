@@ -89,7 +89,6 @@ class Rows:
             return self._checked(read_any(self.table, self.options))
 
     def to_polars(self) -> polars.DataFrame:
-        """All rows as a Polars data frame."""
         import polars
 
         frame = polars.from_arrow(self.to_arrow())
@@ -97,7 +96,6 @@ class Rows:
         return frame
 
     def to_pandas(self) -> pandas.DataFrame:
-        """All rows as a pandas data frame."""
         frame: pandas.DataFrame = self.to_arrow().to_pandas()
         return frame
 

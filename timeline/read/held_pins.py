@@ -35,8 +35,6 @@ _RENEWALS = 4
 
 
 class HeldPin:
-    """One pin of this process."""
-
     def __init__(self, storage: Storage, options: PinOptions, holds: str) -> None:
         """Puts the pin. StorageError: it could not be put."""
         self._storage, self._options, self._holds, self._path = storage, options, holds, ""
@@ -56,7 +54,6 @@ class HeldPin:
         self._storage.delete(old)
 
     def remove(self) -> None:
-        """Removes the pin."""
         if self._path:
             self._storage.delete(self._path)
         self._path = ""

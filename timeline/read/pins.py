@@ -18,7 +18,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from ..errors import ConflictError, MalformedError, MissingFileError, UsageError
+from ..errors import ConflictError, MissingFileError, UsageError
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..option import duration_s
@@ -90,8 +90,6 @@ _TODO = "Nothing may be cleaned before it can be read. If its reader has ended: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinOptions:
-    """A requested pin. `for_s`: how long it holds if it is not renewed."""
-
     name: str
     for_s: int
 
@@ -140,7 +138,6 @@ def checked_name(name: str) -> str:
 
 
 def encode(holds: str, holder: str, for_s: int) -> bytes:
-    """A pin as stored."""
     return json.dumps({"for_s": for_s, "holder": holder, "holds": holds, "version": _VERSION}, sort_keys=True).encode()
 
 
@@ -203,7 +200,7 @@ def _read(storage: Storage, name: str, entry: Entry) -> Pin | None:
         return None
     if fields.whole("version") != _VERSION:
         raise fields.malformed(f"version {_VERSION}", f"version {fields.whole('version')}")
-    holds, for_s = fields.text("holds"), fields.whole("for_s")
-    if _TIME.fullmatch(holds) is None or for_s <= 0:
-        raise MalformedError("unreadable pin", path=path, expected="a time", found=f"{holds!r}, {for_s} s", todo=_TODO)
-    return Pin(name=name, path=path, holds=holds, holder=fields.text("holder"), for_s=for_s, taken_ms=entry.modified_ms)
+    pin = fields.of(Pin, name=name, path=path, taken_ms=entry.modified_ms)
+    if _TIME.fullmatch(pin.holds) is None or pin.for_s <= 0:
+        raise fields.malformed("a time", f"{pin.holds!r}, {pin.for_s} s")
+    return pin

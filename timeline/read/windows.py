@@ -33,7 +33,6 @@ class Window:
     begin_requested: bool = False
 
     def holds(self, moment: str) -> bool:
-        """Whether a moment is in the window."""
         return self.begin < moment <= self.end
 
 

@@ -33,7 +33,6 @@ class Printer:
     modified: Mapping[str, Mapping[str, int]]
 
     def base_file(self, file: BaseFile) -> Json:
-        """A `BaseFileDTO`."""
         return {
             "fileStatus": self._status(file),
             "fullPath": self._full(file.path),

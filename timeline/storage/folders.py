@@ -30,7 +30,6 @@ WRITES = f"{RECORDS}/writes"
 
 
 def staged_folder(instant: str) -> str:
-    """The folder where one write stages its files."""
     return f"{WRITES}/{instant}"
 
 

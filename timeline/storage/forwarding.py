@@ -21,7 +21,6 @@ class ForwardingStorage:
     storage: Storage
 
     def _full(self, path: str) -> str:
-        """The path in the storage below."""
         return path
 
     def _changing(self, *paths: str, adds: bool = False) -> None:

@@ -40,7 +40,6 @@ class ContentCache:
         return ContentCache, ()
 
     def find(self, path: str, tag: str) -> bytes | None:
-        """The content, if it is cached."""
         with self._lock:
             return self._contents.get((path, tag))
 

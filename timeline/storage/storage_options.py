@@ -99,7 +99,6 @@ class Settings:
     withheld: tuple[str, ...] = ()
 
     def of(self, name: str) -> str | None:
-        """The value of an option."""
         return dict(self.values).get(name)
 
 
@@ -124,7 +123,6 @@ class StorageOptions:
 
     @property
     def without_secrets(self) -> tuple[tuple[str, str], ...]:
-        """The options given, without secrets."""
         return tuple((name, value) for name, value in self.given if not _secret_variable(name))
 
     @property
@@ -202,7 +200,6 @@ def environment_of(cloud: Cloud, environment: Mapping[str, str]) -> dict[str, st
 
 
 def from_environment(cloud: Cloud, name: str, environment: Mapping[str, str]) -> str | None:
-    """An option's value in the environment."""
     variables = next(setting.variables for setting in SETTINGS[cloud.name] if setting.name == name)
     return next((environment[variable] for variable in variables if variable in environment), None)
 

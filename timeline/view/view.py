@@ -99,7 +99,6 @@ class FileGroup:
 
     @property
     def key(self) -> GroupKey:
-        """(partition path, file id)."""
         return self.partition, self.file_id
 
     @property

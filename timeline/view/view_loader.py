@@ -66,8 +66,6 @@ def _is_whole(storage: Storage, flaw: Flaw) -> bool:
 
 
 class ViewAsked(TypedDict, total=False):
-    """The arguments of `ViewLoader.load`."""
-
     exactly: Collection[str] | None
     pending: Instant | None
     prevails: str | None

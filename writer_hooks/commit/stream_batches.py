@@ -100,13 +100,10 @@ class Begun:
         if "parts" not in fields.values:
             part = BatchPart(operation=_ANY, instant=fields.text("instant"))
             return Begun(number=fields.whole("batch"), query=None, parts=(part,))
-        parts = [
-            BatchPart(operation=p.text("operation"), instant=p.text("instant"), run=p.text("run"), rows=p.text("rows"))
-            for p in fields.records("parts")
-        ]
-        if not parts:
+        begun = fields.of(Begun, number=fields.whole("batch"))
+        if not begun.parts:
             raise fields.malformed("parts", "none")
-        return Begun(number=fields.whole("batch"), query=fields.text_or_none("query"), parts=tuple(parts))
+        return begun
 
 
 Record: TypeAlias = tuple[Begun, ...]

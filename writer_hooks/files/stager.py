@@ -56,8 +56,6 @@ class LogPart:
 
 
 class FileKind(Enum):
-    """What a staged file becomes."""
-
     LOG = "log"
     BASE = "base"
 

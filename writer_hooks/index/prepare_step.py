@@ -67,8 +67,6 @@ class KeyRoute(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToBucket:
-    """Targets by Hudi's bucket index."""
-
     targets: int
     index_fields: tuple[str, ...]
     split: KeySplit

@@ -46,8 +46,17 @@ from phantombase.timeline.option import decimal_number, whole_number
 
 from ..commit.stream_batches import checked_stream
 from ..options import COMBINES, BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, WriteOptions
-from .ignored_conf import PARTITIONS, has_effect_elsewhere, refused, unknown
-from .table_conf import TABLE_NAMES, is_table_conf, names_of_columns, parse_table_conf, table_field
+from .table_conf import (
+    PARTITIONS,
+    TABLE_NAMES,
+    has_effect_elsewhere,
+    is_table_conf,
+    names_of_columns,
+    parse_table_conf,
+    refused,
+    table_field,
+    unknown,
+)
 
 SERVICES = "hoodie.table.services.enabled"
 """Turns every service after a write off, whatever the services' own names are set to."""
@@ -186,8 +195,8 @@ def parse_write_conf(
     """The fields of `NewTable` that `conf` sets, and `options` with the fields of the write that it sets.
 
     Complete dictionaries of Hudi's jobs may be given, with values of text, numbers and bools. Names that have no effect
-    here and are not at Hudi's default are listed in one warning (`ignored_conf`). `explicit`: fields of `options` that
-    the job has set itself. UsageError: unknown names, wrong values, contradictions. UnsupportedError: something that
+    here and are not at Hudi's default are listed in one warning (`idle`). `explicit`: fields of `options` that the
+    job has set itself. UsageError: unknown names, wrong values, contradictions. UnsupportedError: something that
     phantombase does not do. One error names all that cannot be followed.
     """
     conf = without_doubles(texts(given_conf))

@@ -56,9 +56,8 @@ from ..schema.key_generator import PARTITION_TYPES, inferred_kind
 from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place, same_as
 from ..schema.write_schema import checked_schema
 from .conf import OPERATION, STREAM, option_of, parse_operation_conf, parse_write_conf, undone_names
-from .ignored_conf import PARTITIONS, idle
 from .rows import first_rows
-from .table_conf import check_times, not_followed, table_field, table_names
+from .table_conf import PARTITIONS, check_times, idle, not_followed, table_field, table_names
 from .write import Written, shown, write, write_batch
 
 _GENERATOR_TYPES = ("hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type")
