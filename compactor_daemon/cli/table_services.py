@@ -122,6 +122,10 @@ def cluster_command(
     files are merged on the way. It is a clustering of Hudi: other processes see its plan. While it is pending, updates
     of these files are refused; other writes go on. No row changes, and no read of the past.
 
+    `--rewrite` is for files that are neither small nor to be sorted, but not as they should be: with another codec,
+    columns that the table does not have any more, and so on. What was rewritten has no reason any more, so a run may be
+    repeated until nothing is left.
+
     `--copy try` copies large row groups as bytes, which takes less CPU time. It keeps their size and their codec.
 
     Bucket-indexed tables are refused, and tables with a record index or secondary index: their rows must stay where
@@ -131,7 +135,8 @@ def cluster_command(
 
     Examples: `compactor-daemon cluster /data/events --dry-run`,
     `compactor-daemon cluster /data/events --min-file-num 10 --target-size 256m --lock LOCK`,
-    `compactor-daemon cluster /data/events --grouping size --sort-by fare --lock LOCK`
+    `compactor-daemon cluster /data/events --grouping size --sort-by fare --lock LOCK`,
+    `compactor-daemon cluster /data/events --rewrite codec,dropped-columns --codec zstd --dry-run`
     """
     if at.dry_run and cancel:
         raise UsageError("--dry-run and --cancel cannot be combined")
@@ -195,6 +200,9 @@ def _render_clustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
             ),
             rows,
         )
+    if data["reasons"]:
+        reasons = [{"reason": reason, **of} for reason, of in data["reasons"].items()]
+        yield RowsTable("files with a reason to be rewritten", ("reason", numbers("files"), sizes("bytes")), reasons)
     for instant, why in sorted(data["left_to_hudi"].items()):
         yield f"left to Hudi: its plan {instant}: {why}"
     for why, number in sorted(sum((Counter(r["encoded"]) for r in rows), Counter[str]()).items()):

@@ -15,6 +15,8 @@ them.
 **Size.** Sorted clusterings take files of every size, unless there is a limit, but no file that a clustering has sorted
 in this order already, if its size is good. A file alone is clustered only if it is sorted thereby, split, or has logs.
 
+**Rewriting.** Instead of both, each file that has a reason becomes a new one, or several by the target size.
+
 The bytes of a file slice are those of its base file, and of its logs as far as Hudi estimates that they become bytes of
 a base file. Bucket-indexed tables are refused: the number in the name of a file group decides which rows are in it.
 """
@@ -32,7 +34,8 @@ from phantombase.timeline.format.record_key import looks_like_bucket, plain_file
 from phantombase.timeline.format.replace_request import ClusterGroup, PlannedSlice
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView, input_names, is_replaced
 
-from .options import ClusterOptions, Grouping
+from .options import ClusterOptions, Grouping, Rewrite
+from .standing import Standing, living_groups
 
 _FULL_MIN_FILES = 3
 
@@ -60,10 +63,19 @@ class ClusteringWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilesFor:
+    """The number of files for which a reason holds, and their bytes with those of their logs."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterChoice:
     """`windows`: what is clustered now; `left`: windows that the bounds leave to the next run. `small`: the number of
     small files; `kept`: the number of file groups that cannot be clustered now, by the reason. `sorted`: the number of
-    files that are sorted already. `partitions`: the number of those chosen. `waits`: for what, if it is too early."""
+    files that are sorted already. `partitions`: the number of those chosen. `waits`: for what, if it is too early.
+    `reasons`: of a rewriting, what each reason holds for, now or later; a file may have several."""
 
     windows: tuple[ClusteringWindow, ...]
     left: int
@@ -72,6 +84,7 @@ class ClusterChoice:
     sorted: int = 0
     partitions: int = 0
     waits: str = ""
+    reasons: Mapping[str, FilesFor] | None = None
 
     @property
     def why(self) -> str:
@@ -79,24 +92,13 @@ class ClusterChoice:
             return self.waits
         if not self.partitions:
             return "no partition is chosen"
+        if self.reasons is not None:
+            return "no file has a reason to be rewritten"
         if self.sorted:
             return "what is chosen is sorted already"
         if not self.small:
             return "no file is small"
         return "too few small files in a row"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """What is known about file groups besides the view. `busy`: why some are held; `sorted`: those whose base file a
-    clustering wrote in the wanted order. `takes`: whether a partition is chosen."""
-
-    busy: Mapping[GroupKey, str] = field(default_factory=dict)
-    sorted: Collection[GroupKey] = frozenset()
-    partitions: Collection[str] | None = None
-
-    def takes(self, partition: str) -> bool:
-        return self.partitions is None or partition in self.partitions
 
 
 def choose_windows(view: TableView, standing: Standing, options: ClusterOptions, where: str) -> ClusterChoice:
@@ -113,20 +115,47 @@ def choose_windows(view: TableView, standing: Standing, options: ClusterOptions,
         files = [(g, _why_kept(g, standing.busy, options)) for g in groups]
         kept.update(why for _, why in files if why is not None)
         small += sum(why is None and _is_small(g, options) for g, why in files)
-        if options.grouping is Grouping.RUNS:
+        movable = [g for g, why in files if why is None]
+        if options.rewrite:
+            windows += _rewritten(partition, movable, standing, options)
+        elif options.grouping is Grouping.RUNS:
             for row in _rows(files, options):
                 windows += [ClusteringWindow(partition=partition, slices=tuple(some)) for some in _cut(row, options)]
-            continue
-        done += sum(why is None and _is_done(g, standing, options) for g, why in files)
-        chosen = [g for g, why in files if why is None and _is_small(g, options) and not _is_done(g, standing, options)]
-        windows += _packed(partition, chosen, standing, options)
+        else:
+            done += sum(_is_done(g, standing, options) for g in movable)
+            chosen = [g for g in movable if _is_small(g, options) and not _is_done(g, standing, options)]
+            windows += _packed(partition, chosen, standing, options)
     now, left = _bounded(windows, options)
-    return ClusterChoice(windows=now, left=left, small=small, kept=kept, sorted=done, partitions=len(partitions))
+    return ClusterChoice(
+        windows=now,
+        left=left,
+        small=small,
+        kept=kept,
+        sorted=done,
+        partitions=len(partitions),
+        reasons=_counted(windows, standing) if options.rewrite else None,
+    )
 
 
-def living_groups(view: TableView) -> list[FileGroup]:
-    """The file groups that a reader reads."""
-    return [g for g in view.groups if g.slices and not is_replaced(g, view.facts)]
+def _rewritten(
+    partition: str, groups: Sequence[FileGroup], standing: Standing, options: ClusterOptions
+) -> Iterator[ClusteringWindow]:
+    for last in (group.slices[-1] for group in groups if standing.reasons.get(group.key)):
+        yield ClusteringWindow(partition=partition, slices=(last,), outputs=_outputs([last], options))
+
+
+def _outputs(slices: Sequence[FileSlice], options: ClusterOptions) -> int:
+    return max(1, -(-sum(map(merged_bytes, slices)) // options.target_size))
+
+
+def _counted(windows: Sequence[ClusteringWindow], standing: Standing) -> dict[str, FilesFor]:
+    """The files and bytes of each reason, in the order in which reasons are defined."""
+    files, size = Counter[Rewrite](), Counter[Rewrite]()
+    for slice_ in (slice_ for window in windows for slice_ in window.slices):
+        for reason in standing.reasons[slice_.partition, slice_.file_id]:
+            files[reason] += 1
+            size[reason] += slice_.base_bytes + slice_.log_bytes
+    return {one.value: FilesFor(files=files[one], bytes=size[one]) for one in Rewrite if files[one]}
 
 
 def _is_done(group: FileGroup, standing: Standing, options: ClusterOptions) -> bool:
@@ -151,7 +180,7 @@ def _packed(
         size += more
     for some in packed:
         slices = tuple(group.slices[-1] for group in some)
-        outputs = max(1, -(-sum(map(merged_bytes, slices)) // options.target_size))
+        outputs = _outputs(slices, options)
         if _is_worth(some, outputs, standing, options):
             yield ClusteringWindow(partition=partition, slices=slices, outputs=outputs)
 

@@ -42,12 +42,12 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import upkeep_of
-from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.in_progress import pending_replacing_writes, refuse_left_to_hudi
 from phantombase.timeline.table.table import Table, from_one_snapshot, put_requested
 from phantombase.timeline.terminal.text_table import plural
+from phantombase.timeline.view.view import TableView
 
 from ..attempt.attempt import open_attempt
 from ..attempt.clustering import Clustering
@@ -72,12 +72,11 @@ from ..leftovers import forget_heartbeats, remove_left_behind
 from ..options import AttemptOptions
 from ..service_run import ServiceAnswer, ServiceMeans
 from .cancel import cancel_clustering, give_up, may_be_published, retract_stale
-from .choice import ClusterChoice, Standing, choose_windows, living_groups, planned
+from .choice import ClusterChoice, FilesFor, choose_windows, planned
 from .options import ClusterOptions, Copy
 from .order import check_sortable
 from .outputs import Copying
-from .partitions import chosen_partitions
-from .sorted_files import sorted_already
+from .standing import Footers, Standing, standing_of
 from .tasks import inputs_now, tasks_of
 
 _log = get_logger()
@@ -110,7 +109,7 @@ class ClusterResult:
     `cancelled`: instants of cancelled plans of earlier runs, whose files had changed. In a dry run `finished` and
     `cancelled` are what a run would do; `finished` has plans of Hudi, too. `left`: new files that the bounds left to
     the next run. `why`: why there was nothing to do. `small`, `kept`: see `ClusterChoice`. `left_to_hudi`: pending
-    plans of Hudi that are not executed here, with the reason."""
+    plans of Hudi that are not executed here, with the reason. `reasons`: of a rewriting, see `ClusterChoice`."""
 
     done: Clustered | None
     finished: tuple[Clustered, ...] = ()
@@ -120,6 +119,7 @@ class ClusterResult:
     small: int = 0
     kept: Mapping[str, int] = field(default_factory=dict)
     left_to_hudi: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, FilesFor] = field(default_factory=dict)
 
 
 def cluster_table(
@@ -143,8 +143,8 @@ def cluster_table(
     if not dry_run:
         retract_stale(seen, timeline, lock)
     refuse_in_progress(seen, timeline)
-    copying = Copying(storage=table.storage, copy=options.copy)
-    timeline, choice = _choose(seen, options, copying)
+    copying, footers = Copying(storage=table.storage, copy=options.copy), Footers(storage=table.storage, output=output)
+    timeline, choice = _choose(seen, options, copying, footers)
     if dry_run:
         return _result(choice, _would(seen, timeline, choice, options, copying), _would_finish(seen, timeline))
     # Heartbeats of processes that were killed right after the completion.
@@ -161,7 +161,7 @@ def cluster_table(
     with ExitStack() as stack:
         with exclusive(table, lock, "plan a clustering", READ_INSIDE) as held:
             seen = held.table
-            timeline, choice = _choose(seen, options, copying)
+            timeline, choice = _choose(seen, options, copying, footers)
             if not choice.windows:
                 return _result(choice, None, earlier)
             pending = _plan(seen, timeline, choice, options)
@@ -181,7 +181,9 @@ def commit_stays(table: Table, error: ConflictError) -> bool:
     return found is not None and found.completed
 
 
-def _choose(table: Table, options: ClusterOptions, copying: Copying) -> tuple[Timeline, ClusterChoice]:
+def _choose(
+    table: Table, options: ClusterOptions, copying: Copying, footers: Footers
+) -> tuple[Timeline, ClusterChoice]:
     """The timeline, and the choice made with it. `table`: reloaded."""
     refuse_left_to_hudi(table, "clustering")
     _refuse_indexes(table)
@@ -190,7 +192,7 @@ def _choose(table: Table, options: ClusterOptions, copying: Copying) -> tuple[Ti
         if (since := _commits_since(table, timeline)) < options.after_commits:
             waits = f"{since} of {options.after_commits} commits have completed since the last clustering"
             return timeline, ClusterChoice(windows=(), left=0, small=0, waits=waits)
-    view = from_one_snapshot(lambda: table.load_view())
+    view, standing = from_one_snapshot(lambda: _facts(table, options, footers))
     timeline = view.timeline
     if options.sort_by:
         check_sortable(table.schema_to_cluster(timeline).arrow, options.sort_by, table.storage.base_path)
@@ -201,17 +203,17 @@ def _choose(table: Table, options: ClusterOptions, copying: Copying) -> tuple[Ti
             instant=replacing[0].requested_time,
             todo="Let the writer finish. If it is dead, the next writer rolls it back. Then run again.",
         )
-    standing = Standing(
-        busy=busy_file_groups(table, timeline).groups,
-        sorted=sorted_already(table, view, options),
-        partitions=chosen_partitions(table, [group.partition for group in living_groups(view)], options, timeline),
-    )
     choice = choose_windows(view, standing, options, table.storage.base_path)
     if choice.windows:
         schema = table.schema_to_cluster(timeline)  # refused before anything is requested
         if options.copy is Copy.FORCE:
             copying.obstacles(choice.windows, schema.arrow)
     return timeline, choice
+
+
+def _facts(table: Table, options: ClusterOptions, footers: Footers) -> tuple[TableView, Standing]:
+    view = table.load_view()
+    return view, standing_of(table, view, options, footers)
 
 
 def _commits_since(table: Table, timeline: Timeline) -> int:
@@ -453,6 +455,7 @@ def _result(choice: ClusterChoice, done: Clustered | None, earlier: _Earlier) ->
         why="" if choice.windows else choice.why,
         small=choice.small,
         kept=dict(choice.kept),
+        reasons=dict(choice.reasons or {}),
     )
 
 

@@ -44,6 +44,35 @@ class Copy(Enum):
     FORCE = "force"
 
 
+class Rewrite(Enum):
+    """Why a file is rewritten, whatever its size, see `standing`."""
+
+    CODEC = "codec"
+    ROW_GROUPS = "row-groups"
+    DROPPED_COLUMNS = "dropped-columns"
+    WIDENED_TYPES = "widened-types"
+    BLOOM_FILTERS = "bloom-filters"
+    SORT_ORDER = "sort-order"
+
+
+_ALL = "all"
+
+
+def _reasons(given: tuple[str, ...] | str, sort_by: tuple[str, ...]) -> frozenset[Rewrite]:
+    """The reasons of a rewriting. UsageError: unknown, or the order without columns."""
+    texts = (given,) if isinstance(given, str) else given
+    words = [word.strip() for text in texts for word in text.split(",")]
+    known = {one.value: one for one in Rewrite}
+    if odd := [word for word in words if word not in known and word != _ALL]:
+        expected = ", ".join((*known, _ALL))
+        raise UsageError("rewrite has a word that is no reason to rewrite files", expected=expected, found=repr(odd[0]))
+    if Rewrite.SORT_ORDER.value in words and not sort_by:
+        raise UsageError("rewrite by sort-order needs columns", expected="sort-by", found="no sort-by")
+    if _ALL in words:
+        return frozenset(one for one in Rewrite if sort_by or one is not Rewrite.SORT_ORDER)
+    return frozenset(known[word] for word in words)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
     """Which files are clustered, and how large the new ones become. Sizes in bytes, `wait_s` in seconds. `small_size`:
@@ -55,7 +84,13 @@ class ClusterOptions:
         "runs: consecutive small files become one each; size: files of a partition, up to --max-group-bytes, become "
         "files of --target-size, as Hudi's size-based plans",
     )
-
+    rewrite: tuple[str, ...] = option(
+        (),
+        "instead, rewrite each file for one of these reasons: codec (not --codec), row-groups (not near "
+        "--row-group-rows), dropped-columns, widened-types, bloom-filters (not as --bloom), sort-order (not known to "
+        "be as --sort-by), all; several with commas",
+        metavar="REASON",
+    )
     target_size: int = option(
         120 << 20,
         "size of a clustered file, like 120m; of runs it is as large as its last input larger",
@@ -121,6 +156,7 @@ class ClusterOptions:
                 expected="copy reencode or try with sort-by",
                 found=f"copy force, sort-by {', '.join(self.sort_by)}",
             )
+        self._check_rewrite()
         self._check_grouping()
         self._check_partitions()
         if self.small is not None and self.small > self.target_size and not (self.sort_by and self._by_size):
@@ -133,6 +169,19 @@ class ClusterOptions:
     @property
     def _by_size(self) -> bool:
         return self.grouping is Grouping.SIZE
+
+    @property
+    def reasons(self) -> frozenset[Rewrite]:
+        """Why files are rewritten; empty: they are clustered by `grouping`."""
+        return _reasons(self.rewrite, self.sort_by)
+
+    def _check_rewrite(self) -> None:
+        if self.reasons and (idle := [name for name in _OF_SIZES if getattr(self, name) != _DEFAULTS[name]]):
+            raise UsageError(
+                f"a rewriting does not use {idle[0].replace('_', '-')}",
+                expected="rewrite without options that choose files by their sizes, or copy row groups",
+                found=f"rewrite {', '.join(sorted(one.value for one in self.reasons))}",
+            )
 
     def _check_grouping(self) -> None:
         unused = ("min_files", "full") if self._by_size else ("max_group_bytes", "max_groups", "single_group")
@@ -184,4 +233,5 @@ _OF_SELECTION = {
     "end_partition": PartitionSelection.SELECTED_PARTITIONS,
 }
 """Hudi silently ignores the settings of other selections."""
+_OF_SIZES = ("grouping", "small_size", "min_files", "full", "max_group_bytes", "max_groups", "single_group", "copy")
 _DEFAULTS = {field.name: field.default for field in fields(ClusterOptions)}

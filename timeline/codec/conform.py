@@ -216,7 +216,7 @@ class _Change:
             return pa.ListArray.from_arrays(offsets, values, type=target, mask=null_mask(array))
         if pa.types.is_map(target) and _is_list(source):
             return self.map(array, target, where, path)
-        if not _is_promotion(source, target):
+        if not is_promotion(source, target):
             raise UnsupportedError(
                 "column type change is not a promotion", path=where, expected=str(target), found=str(source)
             )
@@ -321,7 +321,8 @@ def _is_list(kind: pa.DataType) -> bool:
 _UNITS = ("s", "ms", "us", "ns")
 
 
-def _is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
+def is_promotion(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether the values of a file can be read as another type, or as their own."""
     types = pa.types
     if types.is_null(source):
         return True

@@ -260,18 +260,29 @@ def write_base_file(
     schema = _written_schema(schema)
     opened = partial(open_parquet_writer, file, schema, output.codec.value)
     writer: pq.ParquetWriter | GzipWriter | None = None
-    rows = 0
+    rows, last, is_cut = 0, output.row_group_rows, False
     for table in _in_row_groups(batches, schema, name, output):
-        rows += table.num_rows
+        is_cut |= last < output.row_group_rows
+        last = table.num_rows
+        rows += last
         if key_column is not None:
             footer.add(table.column(key_column))
         writer = writer or opened(table)
         writer.write(table, row_group_size=output.row_group_rows)
         del table  # else it is there until the next one is complete
     writer = writer or opened(schema.empty_table())
-    writer.add_key_value_metadata(footer.key_values())
+    writer.add_key_value_metadata(footer.key_values() | ({CUT_AT: str(cut_bytes(output))} if is_cut else {}))
     writer.close()
     return rows
+
+
+CUT_AT = "phantombase.row_group_bytes"
+"""In the footer of a file whose row groups have fewer rows than was requested: the bytes in memory of one, at most."""
+
+
+def cut_bytes(output: OutputOptions) -> int:
+    """The bytes in memory of a row group, at most."""
+    return output.memory_limit // 4
 
 
 def _written_schema(schema: pa.Schema) -> pa.Schema:
@@ -286,7 +297,7 @@ def _in_row_groups(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str, output: OutputOptions
 ) -> Iterator[pa.Table]:
     """Collects small batches into tables of one row group each, with the name of the new file."""
-    rows, bytes_ = output.row_group_rows, output.memory_limit // 4
+    rows, bytes_ = output.row_group_rows, cut_bytes(output)
     held: list[pa.RecordBatch] = []
     count = size = 0
     for batch in batches:
@@ -338,6 +349,9 @@ def _utf16(key: str) -> bytes:
     return key.encode("utf-16-be")
 
 
+BLOOM_FILTER = "org.apache.hudi.bloomfilter"
+
+
 class HudiFooter:
     """The key/values that Hudi writes into a base file's footer: `add` all keys, then `key_values`."""
 
@@ -363,7 +377,7 @@ class HudiFooter:
         if not self._has_keys:
             return pairs  # virtual keys: Hudi writes neither filter nor key range
         filter_ = self._builder.finish() if self._builder is not None else ALWAYS_TRUE
-        pairs["org.apache.hudi.bloomfilter"] = filter_.text
+        pairs[BLOOM_FILTER] = filter_.text
         pairs["hoodie_bloom_filter_type_code"] = filter_.type_code
         if self._least is not None and self._greatest is not None:
             pairs["hoodie_min_record_key"] = self._least

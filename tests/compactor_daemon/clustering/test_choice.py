@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import io
+import json
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +23,23 @@ from hypothesis import strategies as st
 
 from phantombase.compactor_daemon.clustering import order as curves
 from phantombase.compactor_daemon.clustering import sorting
-from phantombase.compactor_daemon.clustering.choice import ClusterChoice, Standing, choose_windows
-from phantombase.compactor_daemon.clustering.cluster import cluster_table
-from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping, PartitionSelection, SortOrder
+from phantombase.compactor_daemon.clustering.choice import ClusterChoice, FilesFor, choose_windows
+from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
+from phantombase.compactor_daemon.clustering.options import (
+    ClusterOptions,
+    Copy,
+    Grouping,
+    PartitionSelection,
+    Rewrite,
+    SortOrder,
+)
 from phantombase.compactor_daemon.clustering.order import _hilbert, _interleaved
-from phantombase.compactor_daemon.clustering.partitions import selected
 from phantombase.compactor_daemon.clustering.rows_in import KeyTally
 from phantombase.compactor_daemon.clustering.sorting import Sorting, ordered
-from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.compactor_daemon.clustering.standing import Standing, _lacks_filter, rewrite_reasons, selected
+from phantombase.timeline.codec.bloom import ALWAYS_TRUE, SATURATED_KEYS
+from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
+from phantombase.timeline.codec.parquet_write import write_base_file
 from phantombase.timeline.errors import MalformedError, UnsupportedError, UsageError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.layout import LAYOUT_2
@@ -40,6 +53,7 @@ from phantombase.timeline.format.replace_request import (
     encode_replace_request,
 )
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice, GroupKey, TableView, ViewFacts
 from tests.support.archived_tables import cluster, living, request, small_files, upsert
 from tests.support.compaction_steps import open_table
@@ -72,10 +86,12 @@ def choose(
     options: ClusterOptions = TEN,
     busy: dict[GroupKey, str] | None = None,
     sorted_: Collection[GroupKey] = (),
+    reasons: Sequence[frozenset[Rewrite]] = (),
 ) -> ClusterChoice:
     facts = ViewFacts(pending_plans={}, replaced={}, compacted={})
     view = TableView(timeline=Timeline(layout=LAYOUT_2, instants=()), facts=facts, groups=tuple(groups))
-    return choose_windows(view, Standing(busy=busy or {}, sorted=sorted_), options, "table")
+    why = dict(zip((one.key for one in groups), reasons, strict=False))
+    return choose_windows(view, Standing(busy=busy or {}, sorted=sorted_, reasons=why), options, "table")
 
 
 def sizes(choice: ClusterChoice) -> list[list[int]]:
@@ -209,11 +225,29 @@ def test_the_partitions_of_a_selection() -> None:
         {"max_group_bytes": 5},
         {"grouping": Grouping.SIZE, "min_files": 3},
         {"grouping": Grouping.SIZE, "target_size": 5, "small_size": 6},
+        {"rewrite": ("",)},
+        {"rewrite": ("codec,size",)},
+        {"rewrite": ("sort-order",)},
+        {"rewrite": ("all",), "copy": Copy.TRY},
+        {"rewrite": ("all",), "grouping": Grouping.SIZE},
     ],
 )
 def test_options_that_contradict(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         ClusterOptions(**options)
+
+
+def test_files_with_a_reason_are_rewritten_each_by_itself() -> None:
+    """Into as many as its size asks for; whatever is in a plan or has logs that are left alone stays."""
+    groups = [group(n, size, logs=n == 3) for n, size in enumerate((1, 25, 4, 2, 1))]
+    codec, both = frozenset({Rewrite.CODEC}), frozenset({Rewrite.CODEC, Rewrite.ROW_GROUPS})
+    options = ClusterOptions(target_size=10, rewrite=("codec,row-groups",), logs=False, max_bytes=25)
+    found = choose(groups, options, {groups[4].key: "in a plan"}, reasons=(frozenset(), both, codec, both, both))
+    assert [(one.outputs, one.slices) for one in found.windows] == [(3, groups[1].slices)]
+    assert (found.left, found.kept) == (1, {"it has log files": 1, "in a plan": 1})
+    assert found.reasons == {"codec": FilesFor(files=2, bytes=29), "row-groups": FilesFor(files=1, bytes=25)}
+    assert ClusterOptions(rewrite=("all",)).reasons == set(Rewrite) - {Rewrite.SORT_ORDER}
+    assert ClusterOptions(rewrite=("all",), sort_by=("a",)).reasons == set(Rewrite)
 
 
 def test_buckets_are_refused() -> None:
@@ -437,3 +471,133 @@ def test_what_cannot_be_sorted(tmp_path: Path) -> None:
     cluster_table(open_table(path), ClusterOptions(min_files=2, sort_by=("ts",)), LOCK,
                  output=OutputOptions(memory_limit=32 << 20))  # fmt: skip
     assert len(read_rows(path)) == len(rows) + count
+
+
+_META = [pa.field(f"_hoodie_{name}", pa.string()) for name in ("commit_time", "record_key", "file_name")]
+_TYPES: dict[str, pa.DataType] = {
+    "bool": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
+    "text": pa.string(), "bytes": pa.binary(), "fixed": pa.binary(3), "date": pa.date32(), "price": pa.decimal128(9, 2),
+    "ms": pa.timestamp("ms", "UTC"), "us": pa.timestamp("us", "UTC"), "local": pa.timestamp("us"),
+    "time_ms": pa.time32("ms"), "time_us": pa.time64("us"), "list": pa.list_(pa.int32()),
+    "map": pa.map_(pa.string(), pa.float32()), "record": pa.struct([("a", pa.int32()), ("b", pa.list_(pa.date32()))]),
+}  # fmt: skip
+_SCHEMA = pa.schema([*_META, *_TYPES.items()])
+
+
+def reasons_of(schema: pa.Schema, rows: int, written: OutputOptions, wanted: OutputOptions, now: pa.Schema) -> set[str]:
+    """Of a file of rows of nulls, written with some options, of a table with another schema `now`."""
+    keys = pa.array([f"k{number}" for number in range(rows)])
+    columns = [keys if field in _META else pa.nulls(rows, field.type) for field in schema]
+    batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+    out = io.BytesIO()
+    key = "_hoodie_record_key"
+    batches = [batch.slice(at, 1000) for at in range(0, rows, 1000)]
+    write_base_file(out, batches, name="f", schema=schema, schema_text="", key_column=key, output=written)
+    file = pq.ParquetFile(io.BytesIO(out.getvalue()))
+    return {one.value for one in rewrite_reasons(file.metadata, file.schema_arrow, now, wanted)}
+
+
+def test_a_file_as_it_is_written_has_no_reason_to_be_rewritten() -> None:
+    """Else a rewriting would never end."""
+    for codec, bloom, (rows, size) in product(Codec, Bloom, ((0, 10), (1, 10), (10, 1), (25, 10), (10, 10))):
+        output = OutputOptions(codec=codec, bloom=bloom, row_group_rows=size)
+        assert reasons_of(_SCHEMA, rows, output, output, _SCHEMA) == set()
+
+
+_NOW = OutputOptions(row_group_rows=10)
+
+
+def test_reasons_to_rewrite_a_file() -> None:
+    cases: list[tuple[OutputOptions, pa.Schema, set[str]]] = [
+        (replace(_NOW, codec=Codec.GZIP), _SCHEMA, {"codec"}),
+        (replace(_NOW, bloom=Bloom.OFF), _SCHEMA, {"bloom-filters"}),
+        (replace(_NOW, row_group_rows=21), _SCHEMA, {"row-groups"}),
+        (replace(_NOW, row_group_rows=4), _SCHEMA, {"row-groups"}),
+        (replace(_NOW, row_group_rows=5), _SCHEMA, set()),
+        (_NOW, _SCHEMA.remove(5), {"dropped-columns"}),
+        (_NOW, _SCHEMA.set(20, pa.field("record", pa.struct([("a", pa.int32())]))), {"dropped-columns"}),
+        (_NOW, _SCHEMA.set(4, pa.field("int", pa.int64())), {"widened-types"}),
+        (_NOW, _SCHEMA.set(12, pa.field("price", pa.decimal128(18, 2))), {"widened-types"}),
+        (_NOW, _SCHEMA.set(18, pa.field("list", pa.list_(pa.int64()))), {"widened-types"}),
+        (_NOW, _SCHEMA.set(19, pa.field("map", pa.map_(pa.string(), pa.float64()))), {"widened-types"}),
+        (_NOW, _SCHEMA.append(pa.field("new", pa.string())), set()),
+    ]
+    for written, schema, expected in cases:
+        assert reasons_of(_SCHEMA, 40, written, _NOW, schema) == expected, (written, schema)
+
+
+def test_a_filter_of_too_many_keys_is_no_reason() -> None:
+    """The writer would write the same one."""
+    maybe = ALWAYS_TRUE.text.encode()
+    assert not _lacks_filter(maybe, SATURATED_KEYS + 1, Bloom.ON)
+    assert _lacks_filter(maybe, SATURATED_KEYS, Bloom.ON)
+    assert not _lacks_filter(maybe, 1, Bloom.OFF)
+    assert _lacks_filter(None, 1, Bloom.OFF)
+
+
+def test_row_groups_that_memory_cuts_are_no_reason() -> None:
+    """Until there is more memory."""
+    small, large = (OutputOptions(memory_limit=limit) for limit in (32 << 20, 1 << 30))
+    schema = pa.schema([*_META, ("text", pa.binary(2000))])
+    assert reasons_of(schema, 20_000, small, small, schema) == set()
+    assert reasons_of(schema, 20_000, small, large, schema) == {"row-groups"}
+
+
+INT = pa.int32()
+
+
+def drop_column(path: Path) -> None:
+    """In the newest commit, as Hudi lets columns be dropped."""
+    upsert(path, trips(["k9"], [9], [9.0]))
+    commit = max(path.glob(".hoodie/*commit"))
+    metadata = json.loads(commit.read_text())
+    schema = json.loads(metadata["extraMetadata"]["schema"])
+    schema["fields"] = [field for field in schema["fields"] if field["name"] != "tip"]
+    metadata["extraMetadata"]["schema"] = json.dumps(schema)
+    commit.write_text(json.dumps(metadata))
+
+
+def with_tip(path: Path, kind: pa.DataType = INT) -> None:
+    upsert(path, trips(["k8"], [8], [8.0]).append_column("tip", pa.array([8], kind)))
+
+
+GZIP = OutputOptions(codec=Codec.GZIP, row_group_rows=3)
+
+
+def rewrite(path: Path, reason: str, output: OutputOptions = GZIP, *, dry_run: bool = False) -> ClusterResult:
+    options = ClusterOptions(rewrite=(reason,), sort_by=("ts",), wait_s=0)
+    return cluster_table(open_table(path), options, LOCK, output=output, dry_run=dry_run)
+
+
+REWRITES: dict[str, tuple[list[Callable[[Path], object]], int]] = {
+    "codec": ([], 4),
+    "row-groups": ([lambda path: upsert(path, trips([f"x{n}" for n in range(9)], [1] * 9, [1.0] * 9))], 1),
+    "dropped-columns": ([with_tip, drop_column], 2),
+    "widened-types": ([with_tip, partial(with_tip, kind=pa.int64())], 1),
+    "bloom-filters": ([partial(rewrite, reason="codec", output=replace(GZIP, bloom=Bloom.OFF))], 4),
+    "sort-order": ([], 4),
+}
+"""What a table needs for a reason, and the number of files that have it then."""
+
+
+@pytest.mark.parametrize("reason", list(Rewrite))
+def test_a_rewritten_file_is_not_rewritten_again(reason: Rewrite, tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    small_files(path, 6)
+    prepare, files = REWRITES[reason.value]
+    for do in prepare:
+        do(path)
+    rows, times = read_rows(path), [i.requested_time for i in open_table(path).load_timeline().completed]
+
+    def past() -> list[pa.Table]:
+        return [read_table(open_table(path), ReadOptions(as_of=time)) for time in times]
+
+    before = past()
+    would, done = rewrite(path, reason.value, dry_run=True), rewrite(path, reason.value).done
+    assert would.reasons[reason.value].files == files
+    assert done is not None
+    assert (done.files, done.made) == (files, files)
+    assert read_rows(path) == rows
+    again = rewrite(path, reason.value)
+    assert (again.done, again.why, again.reasons) == (None, "no file has a reason to be rewritten", {})
+    assert past() == before

@@ -19,9 +19,10 @@ from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.clustering.choice import Standing, choose_windows
+from phantombase.compactor_daemon.clustering.choice import choose_windows
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.clustering.standing import Standing
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError

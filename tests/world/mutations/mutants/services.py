@@ -160,13 +160,13 @@ _JOB = "compactor_daemon/attempt/clustering"
 _PLANNED = "compactor_daemon/clustering/choice"
 _CLUSTER = "compactor_daemon/clustering/cluster"
 _MADE, _ROWS_IN = "compactor_daemon/clustering/outputs", "compactor_daemon/clustering/rows_in"
-_SORTING, _SORTED_FILES = "compactor_daemon/clustering/sorting", "compactor_daemon/clustering/sorted_files"
+_SORTING, _STANDING = "compactor_daemon/clustering/sorting", "compactor_daemon/clustering/standing"
 _AUDIT, _AUDITED = "timeline/audit/clusterings", "audit"
 _LATE = "late"
 _PURE, _TESTS = "clustering/choice", "clustering/cluster"
 CLUSTERING: tuple[Mutant, ...] = (
     (_CLUSTERING_CHOICE, "    _refuse_buckets(living, where)\n", "", _PURE),
-    (_CLUSTERING_CHOICE, "if g.slices and not is_replaced(g, view.facts)]", "if g.slices]", _TESTS),
+    (_STANDING, "if g.slices and not is_replaced(g, view.facts)]", "if g.slices]", _TESTS),
     (_CLUSTERING_CHOICE, "\"it has log files\" if group.slices[-1].logs and not options.takes_logs else None", "None", _PURE),
     (_CLUSTERING_CHOICE, "        elif row:\n            yield row\n            row = []\n", "", _PURE),
     (_CLUSTERING_CHOICE, "groups.sort(key=lambda g: (g.slices[0].base_instant, g.file_id))", "pass", _PURE),
@@ -227,12 +227,17 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_CLUSTERING_CHOICE, "return group.key in standing.sorted and not last.logs and is_good", "return group.key in standing.sorted and not last.logs", _PURE),
     (_CLUSTERING_CHOICE, "and not all(group.key in standing.sorted for group in groups)", "", _PURE),
     (_CLUSTERING_CHOICE, "        if standing.takes(group.partition):\n", "        if True:\n", _TESTS),
-    (_SORTED_FILES, "    if plan.sort_by != options.sort_by:\n        return False\n", "", _TESTS),
+    (_STANDING, "keys <= SATURATED_KEYS and ", "", _PURE),
+    (_STANDING, "    if cut_at.isdigit() and int(cut_at) >= cut_bytes(output):", "    if False:", _PURE),
+    (_STANDING, "have != want and is_promotion(have, want)", "is_promotion(have, want)", _PURE),
+    (_STANDING, "bases.keys() - standing.sorted", "bases.keys()", _PURE),
+    (_CLUSTERING_CHOICE, "        if options.rewrite:\n            windows += _rewritten(partition, movable, ", "        if options.rewrite:\n            windows += _rewritten(partition, groups, ", _PURE),
+    (_STANDING, "    if plan.sort_by != options.sort_by:\n        return False\n", "", _TESTS),
     (_CLUSTER, "    pending.plan.check_known(path)\n", "", "clustering/commands"),
     (_CLUSTER, "end = cancel_clustering if pending.plan.is_own else give_up", "end = cancel_clustering", "clustering/commands"),
     ("compactor_daemon/attempt/pending_clusterings", "for pending in _pending(table, timeline) if pending.plan.is_own)", "for pending in _pending(table, timeline))", "clustering/commands"),
-    (_SORTED_FILES, "return is_ours and plan.sort_order == options.sort_order.value", "return True", _TESTS),
-    (_SORTED_FILES, "        found |= _archived(table, view, missing, options)\n", "        pass\n", _TESTS),
+    (_STANDING, "return is_ours and plan.sort_order == options.sort_order.value", "return True", _TESTS),
+    (_STANDING, "        found |= _archived(table, view, missing, options)\n", "        pass\n", _TESTS),
     (_ROWS_IN, "        if self._limit is not None and self._bytes > self._limit:\n            self._spill()\n", "", _PURE),
 )  # fmt: skip
 # Row groups that are copied as bytes: which may be, and what proves that they were.
