@@ -69,7 +69,14 @@ def catalog_report(
                 daemons = [dict(one) for one in members_in(session, fleet_of(catalog.listing.shown))]
         except PhantombaseError as error:
             problem = str(error)
-    return {"listing": catalog.listing.shown, "tables": rows, "daemons": daemons, "daemons_problem": problem}
+    return {
+        "listing": catalog.listing.shown,
+        "tables": rows,
+        "patterns_without_table": [*taken.unmatched],
+        "pools_without_table": [*taken.empty_pools],
+        "daemons": daemons,
+        "daemons_problem": problem,
+    }
 
 
 def render_catalog(data: Row) -> Iterator[RenderableType]:
@@ -83,6 +90,9 @@ def render_catalog(data: Row) -> Iterator[RenderableType]:
         yield Text(f"and {len(rows) - SHOWN:,} more, none of them worse; --json has all", "dim")
     for row in bad[:SHOWN]:
         yield labelled(row["name"], "bold red", row["problem"])
+    for what in ("patterns", "pools"):
+        if data[f"{what}_without_table"]:
+            yield labelled(f"{what} without a table", "yellow", ", ".join(data[f"{what}_without_table"]))
     if data["daemons_problem"]:
         yield labelled("daemons unknown", "bold red", data["daemons_problem"])
     if data["daemons"] is not None:

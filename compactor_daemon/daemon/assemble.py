@@ -23,7 +23,7 @@ from phantombase.timeline.table.table import Table
 
 from ..attempt.slice_task import Runner
 from ..execution.runners import ChosenRunner, SparkRunner, all_storage_options, check_memory, open_runner, this_machine
-from ..fleet.catalog import Catalog, Members, Taken, fleet_of, serves
+from ..fleet.catalog import Catalog, Members, Taken, fleet_of, serves, warn_of_empty_pools
 from ..fleet.claims import Claims, TableClaims, table_id
 from ..fleet.pools import Pool, Pools
 from ..fleet.zookeeper_claims import ZooKeeperClaims
@@ -57,7 +57,7 @@ class Discovery:
     def round(self) -> None:
         """One round. Errors of the tree: the tables cannot be listed."""
         taken = self.catalog.taken()
-        if self.taken is None or (taken.unmatched, not taken.tables) != (self.taken.unmatched, not self.taken.tables):
+        if self.taken is None or taken.oddities != self.taken.oddities:
             taken.warn(self.catalog.listing.shown)
         self.taken, paths = taken, taken.tables
         members: frozenset[str] = frozenset()
@@ -178,6 +178,8 @@ def open_daemon(
 
         named = {storage.base_path: lazy(storage.base_path, pools.of(storage.base_path)) for storage in storages}
         _open_some(named)
+        if named and (empty := pools.empty(named)):
+            warn_of_empty_pools(" ".join(named), empty)
         daemon = Daemon(
             named,
             rules,

@@ -22,7 +22,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -47,17 +47,30 @@ DEPTH = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
     """The tables of a listing that patterns take, by name. `listed`: how many there are in all. `unmatched`: the
-    patterns that match none of these."""
+    patterns that match none of these. `empty_pools`: the pools that have none of the tables."""
 
     tables: Mapping[str, str]
     listed: int
     unmatched: tuple[str, ...]
+    empty_pools: tuple[str, ...]
+
+    @property
+    def oddities(self) -> tuple[object, ...]:
+        """What `warn` tells."""
+        return self.unmatched, self.empty_pools, not self.tables
 
     def warn(self, listing: str) -> None:
         if self.unmatched:
             _log.warning("patterns_match_no_table", listing=listing, patterns=" ".join(self.unmatched))
+        if self.empty_pools and self.tables:
+            warn_of_empty_pools(listing, self.empty_pools)
         if not self.tables:
             _log.warning("no_table_is_taken", listing=listing, listed=self.listed)
+
+
+def warn_of_empty_pools(listing: str, patterns: Sequence[str]) -> None:
+    """What such a pool says of order, hours and limits concerns no table."""
+    _log.warning("pools_have_no_table", listing=listing, patterns=" ".join(patterns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +82,12 @@ class Catalog:
         """Lists the tables. Errors: see `TableListing`."""
         listed = self.listing.tables()
         found = {name: path for name, path in listed.items() if self.pools.takes(name)}
-        return Taken(tables=found, listed=len(listed), unmatched=self.pools.unmatched(listed))
+        return Taken(
+            tables=found,
+            listed=len(listed),
+            unmatched=self.pools.unmatched(listed),
+            empty_pools=self.pools.empty(found),
+        )
 
 
 class TableListing(Protocol):

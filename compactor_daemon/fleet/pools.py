@@ -123,6 +123,11 @@ class Pools:
         found = tuple(names)
         return tuple(one for one in (*self.include, *self.exclude) if not any(matches(name, one) for name in found))
 
+    def empty(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The patterns of pools that none of these tables is in; an earlier pool may have those that match."""
+        used = {self.of(name).match for name in names}
+        return tuple(one.match for one in self.pools if one.match not in used)
+
     def of(self, name: str) -> Pool:
         return next((one for one in self.pools if matches(name, one.match)), self.others)
 

@@ -21,7 +21,7 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from tests.support.compaction_steps import AS_A_USER, as_a_user, open_table
 from tests.support.daemons import hostile_table, lake_of, pending_table
-from tests.support.places import ROOT
+from tests.support.places import ROOT, capture_logs
 from tests.support.servers.hive_metastore import HiveMetastore
 from tests.support.servers.s3_server import S3Server
 
@@ -165,6 +165,33 @@ def test_a_daemon_that_runs_once_serves_a_lake_with_a_bad_table(tmp_path: Path) 
     assert {row["name"]: row["pool"] for row in rows}["sales_eu"] == "sales_eu"
     shown = CliRunner().invoke(app, ["status", "--root", f"{tmp_path}/lake", "--include", "sales_*"])
     assert "4 tables, 1 pending, 0 late, 1 in trouble" in shown.output
+
+
+def test_a_pattern_that_matches_no_table_is_named(tmp_path: Path) -> None:
+    """Of pools: also one whose tables an earlier pool has, or that are left out. Where tables are named, too."""
+    lake_of(tmp_path / "lake", ["sales_eu", "old"], pending_table(tmp_path / "original"))
+    (tmp_path / "fleet.toml").write_text(
+        "".join(f'[[pool]]\nmatch = "{pattern}"\nweight = 2\n' for pattern in ("sales_*", "sale_*", "*_eu", "old", "*"))
+    )
+    config = ["--config", str(tmp_path / "fleet.toml")]
+    found = ["--root", f"{tmp_path}/lake", *config, "--exclude", "old", "--include", "sales_*", "--include", "hr"]
+    pools = {"event": "pools_have_no_table", "patterns": "sale_* *_eu old"}
+    patterns = {"event": "patterns_match_no_table", "patterns": "hr"}
+    run = ["run", "--once", "--executor", "local", "--sole-writer"]
+    for line, warned in (
+        (["status", *found], [patterns, pools]),
+        ([*run, *found], [patterns, pools]),
+        ([*run, f"{tmp_path}/lake/sales_eu", *config], [pools]),
+    ):
+        with capture_logs() as logs:
+            ran = CliRunner().invoke(app, line)
+        assert ran.exit_code == 0, ran.output
+        told = [log for log in logs if log["event"].endswith("no_table")]
+        assert [{name: log[name] for name in ("event", "patterns")} for log in told] == warned
+    shown = CliRunner().invoke(app, ["status", *found])
+    assert "pools without a table: sale_*, *_eu, old" in " ".join(shown.output.split())
+    data = json.loads(CliRunner().invoke(app, ["status", *found, "--json"]).stdout)
+    assert (data["patterns_without_table"], data["pools_without_table"]) == (["hr"], ["sale_*", "*_eu", "old"])
 
 
 @pytest.mark.parametrize(

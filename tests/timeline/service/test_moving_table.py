@@ -21,6 +21,7 @@ from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import cluster, small_files
 from tests.support.change_feeds import request
 from tests.support.golden_tables import one_of, unzip_golden
+from tests.support.places import capture_logs
 from tests.support.service_client import LATEST, Reply, ServiceClient, known, put, take_back_last
 
 ALL_SLICES = f"{PREFIX}slices/all"
@@ -300,6 +301,17 @@ def test_tables_come_and_go_while_the_service_runs(catalog: Path) -> None:
     assert client.ask(path, basepath=first[0], **asked).status == 404
     assert client.ask(path, basepath=f"{catalog}/it/orders", **asked).status == 200
     assert names() == [f"{catalog}/it/orders", *first[1:]]
+
+
+def test_a_pattern_that_matches_no_table_is_named_once(catalog: Path) -> None:
+    """Not one whose tables have gone since, and no path that is named."""
+    tables = ServedTables([f"{catalog}/none/*", f"{catalog}/hr/*", f"{catalog}/sales/rides"])
+    with capture_logs() as logs:
+        tables.follow(tables.snapshot())
+        shutil.rmtree(catalog / "hr")
+        tables.follow(tables.snapshot())
+    told = [log for log in logs if log["log_level"] == "warning"]
+    assert [(log["event"], log["pattern"]) for log in told] == [("pattern matches no table", f"{catalog}/none/*")]
 
 
 def test_a_table_that_is_named_stays_also_where_a_pattern_found_it(catalog: Path) -> None:
