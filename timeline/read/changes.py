@@ -263,7 +263,7 @@ def plan_changes(table: Table, options: ReadOptions) -> ChangeScan:
         raise UsageError("a change feed takes neither a filter nor an as-of point")
     if options.fallback is not Fallback.NONE:
         raise UsageError("a fallback belongs to an incremental read", found=options.query.value)
-    timeline, window = load_window(table, options.begin, options.end)
+    timeline, window = load_window(table, options.begin, options.end, whole=options.whole_window)
     earliest = earliest_whole(table, timeline)
     if window.begin < earliest:
         what = "files of the table at the begin of the window have been cleaned"

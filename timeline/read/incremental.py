@@ -130,8 +130,9 @@ class Increment:
     services: WindowWrites
 
 
-def load_window(table: Table, begin: str | None, end: str | None) -> tuple[Timeline, Window]:
-    """The timeline, with its archive where windows need it, and the window on it. UsageError: an impossible one.
+def load_window(table: Table, begin: str | None, end: str | None, *, whole: bool = False) -> tuple[Timeline, Window]:
+    """The timeline, with its archive where windows need it, and the window on it. UsageError: an impossible one; with
+    `whole` also one that does not reach its end.
     MissingFileError: the completed file of a write of the window is lost, so its rows are unknown."""
     if begin is None:
         raise UsageError("a window needs its begin", todo="Give --begin; `earliest` is before the first write.")
@@ -144,6 +145,14 @@ def load_window(table: Table, begin: str | None, end: str | None) -> tuple[Timel
     last = None if end is None else moment_of_text(table, end)
     window = fix_window(timeline, moment_of_text(table, begin), last)
     path = table.storage.base_path
+    if whole and window.end != last:
+        raise UsageError(
+            "the window does not reach to its end any more",
+            path=path,
+            expected=last,
+            found=window.end or "earliest",
+            todo="A write below it is pending, or its last write was rolled back. Read again when that is over.",
+        )
     for time, later in sorted(table.facts.uncompleted(timeline).items()):
         # It completed between its own time and that of the instant that shows this.
         if time < window.end and window.begin < later.instant:
@@ -156,12 +165,12 @@ def load_window(table: Table, begin: str | None, end: str | None) -> tuple[Timel
 
 
 def plan_increment(
-    table: Table, begin: str | None, end: str | None, partition: str | None, *, full_scan: bool
+    table: Table, begin: str | None, end: str | None, partition: str | None, *, full_scan: bool, whole: bool
 ) -> Increment:
-    """The slices of a window and the filter of their rows; reads no data files.
+    """The slices of a window and the filter of their rows; reads no data files. `whole`: see `load_window`.
     `full_scan`: if the state at the end is cleaned, reads the newest state instead, without rows overwritten since.
     UsageError: an impossible window, or a cleaned one."""
-    timeline, window = load_window(table, begin, end)
+    timeline, window = load_window(table, begin, end, whole=whole)
     earliest = earliest_whole(table, timeline)
     scanned = window.end < earliest
     if scanned and not full_scan:

@@ -111,7 +111,8 @@ class ReadOptions:
     before all. `net`: for a change feed, one change for each key, from the begin to the end of the window. `filter`:
     only rows for which it is true, a text as in `filter.parse` or a tree. `newest_columns`: a window that ends in the
     past has the columns of the newest write, as each batch of a stream, not those of its end. `whole_window`: the
-    window must reach `end`. Otherwise, on version 6, it ends before a pending write below `end`.
+    window must reach `end`. Otherwise, on version 6, it ends before a pending write below `end`. UsageError, here or
+    by the read: an option that means nothing in a read of this kind.
     """
 
     query: Query = option(Query.SNAPSHOT, "What to read, see above")
@@ -138,6 +139,8 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         check_least(self, least_of(ReadOptions))
+        if self.whole_window and self.end is None:
+            raise UsageError("whole_window needs the end that the window must reach", expected="end", found="none")
 
 
 @dataclass(frozen=True)
@@ -245,15 +248,9 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
 
 def _plan_window(table: Table, options: ReadOptions) -> Scan:
     full_scan = options.fallback is Fallback.FULL_SCAN
-    found = plan_increment(table, options.begin, options.end, options.partition, full_scan=full_scan)
-    if options.whole_window and found.window.end != options.end:
-        raise UsageError(
-            "the window does not reach to its end any more",
-            path=table.storage.base_path,
-            expected=options.end,
-            found=found.window.end or "earliest",
-            todo="A write below it is pending, or its last write was rolled back. Read again when that is over.",
-        )
+    found = plan_increment(
+        table, options.begin, options.end, options.partition, full_scan=full_scan, whole=options.whole_window
+    )
     state, visible = found.state, visible_in(options, found.window, found.timeline)
     schema = _schema(table, found.timeline, options, visible)
     merging, as_of = table.config.has_logs, state.as_of
@@ -297,6 +294,7 @@ def _scan(
 
 
 def _check_query(options: ReadOptions) -> None:
+    """UsageError: an option that means nothing in such a read."""
     incremental = options.query is Query.INCREMENTAL
     if options.query is Query.CHANGES:
         raise UsageError("a change feed is not read as rows of the table", todo="Use `phantombase.read`.")
@@ -306,6 +304,9 @@ def _check_query(options: ReadOptions) -> None:
         raise UsageError("an incremental read has an end, no as-of point", found=options.as_of)
     if not incremental and options.fallback is not Fallback.NONE:
         raise UsageError("a fallback belongs to an incremental read", found=options.query.value)
+    if not incremental and (options.whole_window or options.newest_columns):
+        name = "whole_window" if options.whole_window else "newest_columns"
+        raise UsageError(f"{name} belongs to a read with a window", expected="begin", found=options.query.value)
     if options.net:
         raise UsageError("net changes belong to a change feed", expected="query changes", found=options.query.value)
 

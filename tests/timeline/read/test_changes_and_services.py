@@ -186,11 +186,12 @@ def test_on_version_6_nothing_is_known_of_writes_before_the_timeline(tmp_path: P
     assert earliest_state(timeline, min(timeline.completed_writes)) == min(timeline.completed_writes)
 
 
-def test_rows_of_a_window_are_refused_while_a_write_is_pending_below_its_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("query", ["incremental", "changes"])
+def test_rows_of_a_window_are_refused_while_a_write_is_pending_below_its_end(query: str, tmp_path: Path) -> None:
     """A writer with a slow clock: its rows belong to the window, and may still come."""
     path = unzip_golden("v6_plain", tmp_path)
     writes = sorted(open_table(path).load_timeline().completed_writes)
-    rows = read(path, query="incremental", begin=writes[0])
+    rows = read(path, query=query, begin=writes[0])
     assert rows.to_arrow().num_rows
     for name in ("requested", "inflight"):
         (path / f".hoodie/{int(writes[0]) + 1}.deltacommit.{name}").write_bytes(b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from phantombase.timeline.filter.possible import matching
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.read.changes import plan
+from phantombase.timeline.read.export import read_any
 from phantombase.timeline.read.incremental import WindowWrites, wanted_rows
 from phantombase.timeline.read.table_read import Fallback, Query, ReadOptions, plan_read, read_table
 from phantombase.timeline.read.windows import EARLIEST, Window, earliest_state, fix_window
@@ -256,6 +258,7 @@ REFUSED = [
     ({"query": Query.CHANGES, "begin": "000", "fallback": Fallback.FULL_SCAN}, "a fallback belongs"),
     ({"query": Query.INCREMENTAL, "begin": "000", "net": True}, "net changes belong to a change feed"),
     ({"net": True}, "net changes belong to a change feed"),
+    ({"query": Query.INCREMENTAL, "begin": "000", "whole_window": True}, "needs the end"),
 ]
 
 
@@ -265,6 +268,42 @@ def test_what_is_no_window_is_refused(options: dict[str, Any], says: str, tmp_pa
     path = unzip_golden("v9_plain", tmp_path)
     with pytest.raises(UsageError, match=says):
         plan(open_table(path), ReadOptions(**options))
+
+
+_ROWS, _WINDOWS = {Query.SNAPSHOT, Query.READ_OPTIMIZED}, {Query.INCREMENTAL, Query.CHANGES}
+MEANT_IN: dict[str, tuple[dict[str, Any], set[Query]]] = {
+    "as_of": ({"as_of": "2100-01-01"}, _ROWS),
+    "begin": ({"begin": "earliest"}, _WINDOWS),
+    "end": ({"end": "2100-01-01"}, _WINDOWS),
+    "fallback": ({"fallback": Fallback.FULL_SCAN}, {Query.INCREMENTAL}),
+    "whole_window": ({"whole_window": True, "end": "000"}, _WINDOWS),
+    "newest_columns": ({"newest_columns": True}, _WINDOWS),
+    "net": ({"net": True}, {Query.CHANGES}),
+    "columns": ({"columns": ("_hoodie_record_key",)}, {*Query}),
+    "filter": ({"filter": "_hoodie_record_key is null"}, {*Query} - {Query.CHANGES}),
+    "limit": ({"limit": 1}, {*Query}),
+    "partition": ({"partition": "north"}, {*Query}),
+}
+"""Each option of a read, a value of it, and the queries in which it means something."""
+BOUNDS = {"query", "data_skipping", "threads", "batch_rows", "memory_limit", "spill_dir"}
+"""How a read does its work: they change no row, and hold in each query."""
+
+
+@pytest.mark.parametrize("query", list(Query))
+def test_an_option_of_a_read_has_an_effect_or_is_refused(query: Query, tmp_path: Path) -> None:
+    assert {one.name for one in fields(ReadOptions)} == MEANT_IN.keys() | BOUNDS
+    path = unzip_golden("v9_plain", tmp_path)
+    usual = ReadOptions(query=query, begin="000" if query in _WINDOWS else None)
+    whole = read_any(open_table(path), usual)
+    for name, (given, meant_in) in MEANT_IN.items():
+        asked = replace(usual, **given)
+        if query not in meant_in:
+            with pytest.raises(UsageError, match=rf"as.of|begin|{name.split('_')[0]}"):
+                read_any(open_table(path), asked)
+        elif name in ("net", "columns", "filter", "limit", "partition"):
+            assert read_any(open_table(path), asked) != whole, name
+        else:
+            assert read_any(open_table(path), asked).num_rows in (0, len(whole)), name
 
 
 def test_how_long_a_pin_holds_belongs_to_a_pin(tmp_path: Path) -> None:
