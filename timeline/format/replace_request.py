@@ -17,6 +17,7 @@ A plan names the class that executes it, not the one that made it:
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
@@ -91,7 +92,8 @@ class ClusterGroup:
 class ClusterPlan:
     """What a clustering writes. `sort_by`: columns by which the rows of each group are sorted; `sort_order`: how, "" by
     one after the other. `strategy`: the class that executes it in Hudi. `is_own`: phantombase made the plan.
-    `has_bootstrap`: it names files outside the table."""
+    `has_bootstrap`: it names files outside the table. `spans_partitions`: a group has slices of several partitions, as
+    a planner of a user may make it; here it is one group for each."""
 
     groups: tuple[ClusterGroup, ...]
     sort_by: tuple[str, ...] = ()
@@ -99,13 +101,21 @@ class ClusterPlan:
     strategy: str = ""
     is_own: bool = True
     has_bootstrap: bool = False
+    spans_partitions: bool = False
 
     def check_known(self, where: str) -> None:
-        """UnsupportedError: phantombase does not know what the class does that executes the plan, or the plan has
-        bootstrapped files."""
+        """UnsupportedError: phantombase does not know what the class does that executes the plan, the plan has
+        bootstrapped files, or it moves rows between partitions."""
         if self.has_bootstrap:
             raise UnsupportedError(
                 "the plan of a clustering has bootstrapped files", path=where, todo="Let Hudi execute it."
+            )
+        if self.spans_partitions:
+            raise UnsupportedError(
+                "the plan of a clustering has a group of several partitions",
+                path=where,
+                expected="the file slices of one partition in each group",
+                todo="Let Hudi execute it.",
             )
         if self.strategy.removeprefix(_PACKAGE) not in _STRATEGIES:
             raise UnsupportedError(
@@ -147,14 +157,16 @@ def decode_cluster_plan(data: bytes, where: str) -> ClusterPlan | None:
     params = strategy.get("strategyParams") or {}
     return ClusterPlan(
         groups=tuple(
-            _group(str(file_id) if is_own else _derived_id(data, position), group, where)
+            one
             for position, (file_id, group) in enumerate(zip(ids, groups, strict=True))
+            for one in _groups(str(file_id) if is_own else _derived_id(data, position), group, where)
         ),
         sort_by=tuple(filter(None, map(str.strip, params.get(_SORT_COLUMNS, "").split(",")))),
         sort_order=(plan["extraMetadata"] or {}).get(_SORT_ORDER, ""),
         strategy=strategy.get("strategyClassName") or "",
         is_own=is_own,
         has_bootstrap=any(one["bootstrapFilePath"] for group in groups for one in group["slices"] or ()),
+        spans_partitions=any(len(_by_partition(group)) > 1 for group in groups),
     )
 
 
@@ -169,21 +181,28 @@ def _derived_id(data: bytes, position: int) -> str:
     raise AssertionError("unreachable")
 
 
-def _group(file_id: str, group: dict[str, Any], where: str) -> ClusterGroup:
-    slices = group["slices"] or ()
-    partitions = {one["partitionPath"] or "" for one in slices}
-    if len(partitions) != 1 or not inside_table(partition := partitions.pop()):
-        raise MalformedError("the plan of a clustering has a group that is not of one partition", path=where)
-    planned = tuple(
-        PlannedSlice(
-            file_id=one["fileId"],
-            base=(one["dataFilePath"] or "").rpartition("/")[2],
-            logs=tuple(path.rpartition("/")[2] for path in one["deltaFilePaths"] or ()),
+def _by_partition(group: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in group["slices"] or ():
+        found.setdefault(one["partitionPath"] or "", []).append(one)
+    return found
+
+
+def _groups(file_id: str, group: dict[str, Any], where: str) -> Iterator[ClusterGroup]:
+    slices = _by_partition(group)
+    if not slices or not all(map(inside_table, slices)):
+        raise MalformedError("the plan of a clustering has a group that is of no partition", path=where)
+    for partition, of_partition in slices.items():
+        planned = tuple(
+            PlannedSlice(
+                file_id=one["fileId"],
+                base=(one["dataFilePath"] or "").rpartition("/")[2],
+                logs=tuple(path.rpartition("/")[2] for path in one["deltaFilePaths"] or ()),
+            )
+            for one in of_partition
         )
-        for one in slices
-    )
-    outputs = max(1, group["numOutputFileGroups"] or 1)
-    return ClusterGroup(partition=partition, file_id=file_id, slices=planned, outputs=outputs)
+        outputs = max(1, group["numOutputFileGroups"] or 1)
+        yield ClusterGroup(partition=partition, file_id=file_id, slices=planned, outputs=outputs)
 
 
 def _group_record(group: ClusterGroup, base: str) -> dict[str, Any]:

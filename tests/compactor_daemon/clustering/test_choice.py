@@ -337,6 +337,7 @@ def test_a_plan_of_hudi(version: int, tmp_path: Path) -> None:
             replace(plan, strategy=strategy).check_known(file.name)
     with pytest.raises(UnsupportedError, match="bootstrapped"):
         replace(plan, has_bootstrap=True).check_known(file.name)
+    assert not plan.spans_partitions
 
 
 # Sorted clusterings: the order of rows, and that they are the same rows.

@@ -21,7 +21,9 @@ from phantombase.compactor_daemon.clustering.cluster import ClusterResult, clust
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.audit.clusterings import audit_clustering
+from phantombase.timeline.codec.avro_container import read_record, write_record
 from phantombase.timeline.errors import UnknownCommitError, UnsupportedError, UsageError
+from phantombase.timeline.format.replace_request import _SCHEMA
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
@@ -244,13 +246,20 @@ def test_a_plan_of_hudi_is_executed(tmp_path: Path) -> None:
     (unknown / plan.relative_to(path)).write_bytes(data)
     changed = shutil.copytree(path, tmp_path / "changed")
     hidden_by_hudi(changed, plan.relative_to(path))
+    spanning = shutil.copytree(path, tmp_path / "spanning")
+    (spanning / plan.relative_to(path)).write_bytes(in_one_group(plan.read_bytes()))
+    assert_same_rows(_rows(spanning), rows)
     result = cluster(path)
     assert ([one.instant for one in result.finished], result.left_to_hudi) == ([time], {})
     assert_same_rows(_rows(path), rows)
     assert len(golden_living(path)) == 2
     assert not golden_living(path).keys() & before.keys()
     assert audit_clustering(open_table(path), time).good
-    for other, why in ((unknown, "SparkSortAndSizeExecutionMadeBySm"), (changed, "not as they were planned")):
+    for other, why in (
+        (unknown, "SparkSortAndSizeExecutionMadeBySm"),
+        (changed, "as they were planned"),
+        (spanning, "of several"),
+    ):
         would = cluster_table(open_table(other), TWO, LOCK, output=OUTPUT, dry_run=True)
         assert why in would.left_to_hudi[time]
         result = cluster(other)
@@ -260,6 +269,16 @@ def test_a_plan_of_hudi_is_executed(tmp_path: Path) -> None:
         assert not [*other.rglob(f"{time}.*inflight")]
         shown = CliRunner().invoke(app, ["cluster", str(other), "--sole-writer", "--min-file-num", "9"]).stdout
         assert "left to Hudi" in shown
+
+
+def in_one_group(plan: bytes) -> bytes:
+    """As a planner of a user may make it: the slices of all groups, which are of several partitions, in one group."""
+    _, record = read_record(plan, "plan", _SCHEMA)
+    groups = record["clusteringPlan"]["inputGroups"]
+    groups[0]["slices"] += [one for group in groups[1:] for one in group["slices"]]
+    del groups[1:]
+    assert len({one["partitionPath"] for one in groups[0]["slices"]}) > 1
+    return write_record(record, _SCHEMA)
 
 
 def hidden_by_hudi(path: Path, plan: Path) -> None:

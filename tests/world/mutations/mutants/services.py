@@ -234,6 +234,7 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_CLUSTERING_CHOICE, "        if options.rewrite:\n            windows += _rewritten(partition, movable, ", "        if options.rewrite:\n            windows += _rewritten(partition, groups, ", _PURE),
     (_STANDING, "    if plan.sort_by != options.sort_by:\n        return False\n", "", _TESTS),
     (_CLUSTER, "    pending.plan.check_known(path)\n", "", "clustering/commands"),
+    ("timeline/format/replace_request", "        if self.spans_partitions:\n", "        if False:\n", "clustering/commands"),
     (_CLUSTER, "end = cancel_clustering if pending.plan.is_own else give_up", "end = cancel_clustering", "clustering/commands"),
     ("compactor_daemon/attempt/pending_clusterings", "for pending in _pending(table, timeline) if pending.plan.is_own)", "for pending in _pending(table, timeline))", "clustering/commands"),
     (_STANDING, "return is_ours and plan.sort_order == options.sort_order.value", "return True", _TESTS),
