@@ -6,7 +6,7 @@ it makes the folder a table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -271,8 +271,8 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
     above = storage.base_path.rstrip("/")
     while (parent := above.rpartition("/")[0]) and not parent.endswith(":/"):
         try:
-            if opened(parent).find(HOODIE) is not None:
-                raise _no_place(storage, f"in the table {parent}")
+            if (kind := _kind_of(opened(parent))) is not None:
+                raise _no_place(storage, f"in the {kind} {parent}")
         except StorageError:
             break
         above = parent
@@ -282,9 +282,9 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
         for folder in level:
             entries = [] if (found := listed_if_there(storage, folder)) is None else list(found)
             names = {entry.name for entry in entries}
-            if "_delta_log" in names:
+            if _DELTA in names:
                 raise _no_place(storage, f"a Delta table at {folder or 'this path'}")
-            if folder.rpartition("/")[2] == "metadata" and any(name.endswith(".metadata.json") for name in names):
+            if folder.rpartition("/")[2] == _ICEBERG and _is_iceberg(names):
                 raise _no_place(storage, f"an Iceberg table at {folder.rpartition('/')[0] or 'this path'}")
             if folder and HOODIE in names:
                 raise _no_place(storage, f"the table {folder} below it")
@@ -293,6 +293,22 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
         level = below[:_FOLDERS_MAX]
 
 
+def _kind_of(folder: Storage) -> str | None:
+    """What a folder is; None: no table."""
+    if folder.find(HOODIE) is not None:
+        return "table"
+    if folder.find(_DELTA) is not None:
+        return "Delta table"
+    return "Iceberg table" if _is_iceberg(entry.name for entry in listed_if_there(folder, _ICEBERG) or ()) else None
+
+
+def _is_iceberg(names: Iterable[str]) -> bool:
+    return any(name.endswith(".metadata.json") for name in names)
+
+
+_DELTA = "_delta_log"
+_ICEBERG = "metadata"
+"""A folder of the tables of other formats; that of Iceberg may have other files."""
 _LEVELS = 3
 _FOLDERS_MAX = 1000
 

@@ -10,12 +10,13 @@ stream. Such rows are written in this process, without Spark.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -73,6 +74,9 @@ _GREATER = (
 NEW_TABLE_VERSION = 9
 """The version of new tables: the newest one; there a pending delta commit never delays scheduling."""
 _log = get_logger()
+
+Place: TypeAlias = str | os.PathLike[str]
+"""The path or URL of a table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,20 +272,20 @@ class Writer:
 
     # --- what to do ------------------------------------------------------------------------------------------------
 
-    def write(self, path: str) -> Written:
+    def write(self, path: Place) -> Written:
         """What `conf` says: upsert, insert, bulk_insert, delete, insert_overwrite, insert_overwrite_table or
         delete_partition (`hoodie.datasource.write.operation`). Without it: upsert."""
         if self.operation is Operation.DELETE_PARTITION:
             return self.delete_partition(path)
         return self._write(path, self.operation or Operation.UPSERT)
 
-    def upsert(self, path: str) -> Written:
+    def upsert(self, path: Place) -> Written:
         """Updates rows of existing keys by the table's merge rule, and adds the others."""
         return self._write(path, Operation.UPSERT)
 
     def merge_into(
         self,
-        path: str,
+        path: Place,
         on: str | Iterable[str] | None = None,
         *,
         update: Iterable[str] = (),
@@ -306,28 +310,28 @@ class Writer:
             engine = replace(self, source=with_columns(self.source, chosen))._engine()
             return write(table, engine, what)
 
-    def insert(self, path: str) -> Written:
+    def insert(self, path: Place) -> Written:
         """Adds rows without looking for existing rows of their keys."""
         return self._write(path, Operation.INSERT)
 
-    def bulk_insert(self, path: str) -> Written:
+    def bulk_insert(self, path: Place) -> Written:
         """Adds rows as `insert`, into new base files only: the fastest way to load a table."""
         return self._write(path, Operation.BULK_INSERT)
 
-    def delete(self, path: str) -> Written:
+    def delete(self, path: Place) -> Written:
         """Deletes the rows of these keys. Key and partition columns are enough."""
         return self._write(path, Operation.DELETE)
 
-    def insert_overwrite(self, path: str) -> Written:
+    def insert_overwrite(self, path: Place) -> Written:
         """Replaces all rows of the partitions that these rows name. Rows of one key are all kept, unless the option
         `combine` is set."""
         return self._write(path, Operation.INSERT_OVERWRITE)
 
-    def insert_overwrite_table(self, path: str) -> Written:
+    def insert_overwrite_table(self, path: Place) -> Written:
         """Replaces all rows of the table; without rows it is empty afterwards. Otherwise as `insert_overwrite`."""
         return self._write(path, Operation.INSERT_OVERWRITE_TABLE)
 
-    def delete_partition(self, path: str, partitions: Iterable[str] | None = None) -> Written:
+    def delete_partition(self, path: Place, partitions: Iterable[str] | None = None) -> Written:
         """Deletes all rows of these partitions (`hoodie.datasource.write.partitions.to.delete`). `partitions`: paths as
         the table's folders, in which `*` matches any text; those that the table does not have are left out. None: those
         that `conf` names, else the partitions of the rows, of which key and partition columns are enough.
@@ -339,11 +343,16 @@ class Writer:
             return self._write(path, Operation.DELETE_PARTITION)
         if isinstance(partitions, str) or not all(named) or not named:
             raise UsageError("not a list of partitions", expected="paths such as 2024/01, or 2024/*", found=repr(named))
-        rows = _columns(Table.open(path, self.storage_options)).empty_table()
+        rows = _columns(Table.open(os.fspath(path), self.storage_options)).empty_table()
         return replace(self, source=rows, partitions=named)._write(path, Operation.DELETE_PARTITION)
 
     def foreach_batch(
-        self, path: str, *, stream: str | None = None, operation: Operation | None = None, take_over: str | None = None
+        self,
+        path: Place,
+        *,
+        stream: str | None = None,
+        operation: Operation | None = None,
+        take_over: str | None = None,
     ) -> Callable[[Any, int], None]:
         """For `df.writeStream.foreachBatch(writer().key("id")...foreach_batch(path))`: writes each batch exactly once.
 
@@ -381,12 +390,12 @@ class Writer:
 
         return sink
 
-    def _write(self, path: str, operation: Operation) -> Written:
+    def _write(self, path: Place, operation: Operation) -> Written:
         engine, what = self._engine(), self._described(path, operation)
         with self._opened(path, engine, what) as (table, rows):
             return write(table, engine, what, rows)
 
-    def _described(self, path: str, operation: Operation) -> Write:
+    def _described(self, path: Place, operation: Operation) -> Write:
         """The write, with the settings of TIMESTAMP and CUSTOM keys that a table does not store; and with the lock of
         the path as it is given. Hudi hashes the text of the path, so its lock for this path is the same."""
         times, fields = self.given.get("times", self.options.times), self.given.get("partition_fields", ())
@@ -394,7 +403,7 @@ class Writer:
             times = (*times, (PARTITION_TYPES, ",".join(fields)))
         options = replace(self.options, times=times)
         if options.lock is not None and BASE_PATH_HASH in options.lock:
-            options = replace(options, lock=options.lock.replace(BASE_PATH_HASH, base_path_hash(str(path))))
+            options = replace(options, lock=options.lock.replace(BASE_PATH_HASH, base_path_hash(os.fspath(path))))
         return Write(operation=operation, options=options, partitions=self.partitions)
 
     def _engine(self) -> Engine:
@@ -406,10 +415,11 @@ class Writer:
 
     @contextmanager
     def _opened(
-        self, path: str, engine: Engine, what: Write, *, streams: bool = False
+        self, place: Place, engine: Engine, what: Write, *, streams: bool = False
     ) -> Iterator[tuple[Table, Pieces | None]]:
         """The table at the path. If there is none, it is made, unless the rows do not fit it, and returned with the
         prepared rows. `streams`: deletes make it, too: they may be the first part of the first batch."""
+        path = os.fspath(place)
         options = self.storage_options.over(engine.hadoop_conf(path))
         storage = open_storage(path, options)
         named = self.given.get("base_path")

@@ -302,6 +302,9 @@ def test_a_refused_first_write_leaves_nothing(
         ("lake/d/_delta_log/0.json", "lake", "a Delta table at d"),
         ("i/metadata/v1.metadata.json", "i", "an Iceberg table"),
         ("lake/i/metadata/v1.metadata.json", "lake", "an Iceberg table at i"),
+        ("d/_delta_log/0.json", "d/x/y", "in the Delta table"),
+        ("i/metadata/v1.metadata.json", "i/data/x", "in the Iceberg table"),
+        ("i/metadata/v1.metadata.json", "i/metadata/x", "in the Iceberg table"),
     ],
 )
 def test_no_table_is_made_in_or_above_another(there: str, path: str, found: str, tmp_path: Path) -> None:
@@ -317,8 +320,10 @@ def test_no_table_is_made_in_or_above_another(there: str, path: str, found: str,
 def test_a_folder_with_other_files_may_become_a_table(tmp_path: Path) -> None:
     (tmp_path / "t" / "notes").mkdir(parents=True)
     (tmp_path / "t" / "README").write_text("x")
-    described().upsert(str(tmp_path / "t"))
-    assert len(read(str(tmp_path / "t")).to_arrow()) == 2
+    (tmp_path / "metadata").mkdir()
+    described().upsert(tmp_path / "t")
+    described().foreach_batch(tmp_path / "t")(described().source, 1)
+    assert len(read(tmp_path / "t").to_arrow()) == 2
 
 
 @pytest.mark.parametrize("version", [6, 9])
