@@ -58,7 +58,7 @@ from tests.support.written_tables import Rows, as_rows, read_rows, written_table
 SMALL = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=20, compaction_commits=1)
 """Leaves two commits."""
 _SCHEMA = pa.schema([("id", pa.string()), ("day", pa.string()), ("ts", pa.int64()), ("fare", pa.float64())])
-_WRITES = WriteOptions(slots=1, small_file_bytes=0)
+_WRITES = WriteOptions(slots=1, small_file_bytes=0, clustering_wait_s=0)
 
 
 def one_row(key: str, number: int) -> pa.Table:
