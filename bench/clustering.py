@@ -7,6 +7,10 @@ file group of its own. Hudi clusters one copy (its defaults, but for the number 
 clusters others, in gzip, Hudi's codec, and in zstd, its own default. Three runs each, one after the other; Hudi's first
 clustering, of a small table, is not counted. The rows of all copies are compared.
 
+Then large files, sorted by two columns in one group: 20 files of 500,000 rows, 2 GB of rows (quick: 4 of 125,000).
+phantombase clusters them in a process of its own, its start counted, Hudi in its warm JVM; one run each. The peak is of
+resident memory: of that process, and of the JVM and its Python.
+
 Then a table where copying pays, without Hudi: six base files of one row group of 400,000 rows (quick: 100,000) of 20
 columns become one, encoded anew and copied as bytes in turn. CPU seconds of this process, one thread; and how long it
 takes to read the whole file, and three columns of it.
@@ -26,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bench.processes import Memory, run
 from bench.report import Goal, Report
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
@@ -42,6 +47,14 @@ _RUNS = 3
 _THREADS = 2
 _ROWS = 1000
 _LARGE_FILES = 6
+_SORT_LIMIT = 1 << 30
+"""Bytes of memory for the rows that are sorted."""
+_SORTED_BY_HUDI = {
+    "hoodie.clustering.plan.strategy.sort.columns": "a,b",
+    "hoodie.clustering.plan.strategy.small.file.limit": 1 << 40,
+    "hoodie.clustering.plan.strategy.max.bytes.per.group": 1 << 40,
+    "hoodie.clustering.plan.strategy.target.file.max.bytes": ClusterOptions().target_size,
+}
 _ALL_AT_ONCE = {"hoodie.clustering.plan.strategy.max.num.groups": 100_000}
 
 
@@ -66,6 +79,7 @@ def main() -> int:
                 times.append(_hudi(judge, path) if kind == "hudi" else _ours(path, Codec(kind)))
                 assert _sum(path) == expected, f"{kind}: other rows"
                 shutil.rmtree(path)
+        _sorted(report, judge, Path(folder), files=4 if quick else 20, rows=125_000 if quick else 500_000)
         _copies(report, Path(folder), rows=100_000 if quick else 400_000)
     hudi = report.timed("hudi", seconds["hudi"])
     for codec in ("gzip", "zstd"):
@@ -87,6 +101,28 @@ def _ours(path: Path, codec: Codec) -> float:
     ).done
     assert done is not None
     return time.perf_counter() - started
+
+
+def _sorted(report: Report, judge: Judge, folder: Path, files: int, rows: int) -> None:
+    """Large files, by two columns: phantombase, and Hudi with the same limits and codec."""
+    origin, ours, hudi = (folder / name for name in ("unsorted", "sorted", "sorted-by-hudi"))
+    bench = [sys.executable, "-m", "bench.sorting"]
+    report.facts["large_files_bytes"] = run([*bench, "--write", str(origin), str(files), str(rows)]).answer["bytes"]
+    shutil.copytree(origin, ours)
+    here = run([*bench, "--codec", "gzip", "--one", str(ours), "order", str(_SORT_LIMIT)])
+    shutil.copytree(origin, hudi)
+    memory = Memory(judge.session.pid)
+    judge.cluster(hudi, _SORTED_BY_HUDI)
+    peak, _ = memory.stop()
+    assert _sum(ours) == _sum(hudi) == _sum(origin), "other rows"
+    report.timed("sorted", [here.seconds])
+    report.timed("sorted_by_hudi", [judge.seconds])
+    report.figure("sorted_vs_hudi", judge.seconds / here.seconds, Goal(figure="sorted_vs_hudi", limit=4))
+    report.facts |= {"sorted_peak_mib": here.peak_bytes >> 20, "sorted_by_hudi_peak_mib": peak >> 20}
+    share = Goal(figure="sorted_peak_to_hudi", limit=0.5, at_least=False)
+    report.figure(share.figure, here.peak_bytes / peak, share)
+    for path in (origin, ours, hudi):
+        shutil.rmtree(path)
 
 
 def _copies(report: Report, folder: Path, rows: int) -> None:

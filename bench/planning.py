@@ -1,4 +1,4 @@
-"""What planning costs: time and peak memory of an unlimited plan, and of one of ten file slices.
+"""What planning costs: time and peak memory of an unlimited plan, of one of ten file slices, and of a clustering.
 
     python -m bench.planning [--quick]
 
@@ -6,8 +6,9 @@ Synthetic tables of 10 k, 100 k and 1 M file groups (quick: without the last): p
 in a folder, each group with a base file and two log files. Their folders are listed from memory, so that the planner is
 measured and not a disk; 10 k file groups lie in a local folder too (not quick). Every plan is made in a process of its
 own and put on the timeline (the shortest of five for limited ones). `choosing` is the planner alone: without the names
-of the partitions it did not look at, which a plan of Hudi's format lists. `cpu_s`: processor seconds; of unlimited
-plans without those that the listing from memory takes.
+of the partitions it did not look at, which a plan of Hudi's format lists. A clustering
+takes all file groups of the table of 100 k, by size; it is chosen, not put on the timeline. `cpu_s`: processor seconds;
+of unlimited plans without those that the listing from memory takes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -29,6 +31,9 @@ import pyarrow.parquet as pq
 
 from bench.processes import run
 from bench.report import Goal, Report
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
@@ -43,15 +48,20 @@ from phantombase.timeline.planning.survey import Survey
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.boundary import own_process
 from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from phantombase.writer_hooks.schema.table_schema import new_schema
 
 _GROUPS = (10_000, 100_000, 1_000_000)
+_CLUSTERED = 100_000
 _PER_PARTITION = 100
 _PER_FOLDER = 100
 _SLICES = 10
 _RUNS = 5
 _BASE_BYTES, _LOG_BYTES = 100 << 20, 5 << 20
+_ALL_GROUPS = ClusterOptions(
+    grouping=Grouping.SIZE, target_size=1 << 30, small_size=1 << 30, max_groups=1 << 40, max_bytes=1 << 60
+)
 _MARK = ".hoodie_partition_metadata"
 _SCHEMA = pa.schema([pa.field("id", pa.string(), nullable=False)])
 
@@ -61,7 +71,7 @@ class ListedFromMemory(LocalStorage):
     """A table of so many partitions, of which only `.hoodie` is on disk."""
 
     partitions: int
-    times: tuple[str, ...]
+    times: Sequence[str]
 
     def list(self, folder: str) -> list[Entry]:
         if folder.startswith(".hoodie"):
@@ -98,7 +108,7 @@ def _partition(number: int) -> str:
     return f"{number // _PER_FOLDER:04d}/{number % _PER_FOLDER:04d}"
 
 
-def _files(partition: int, times: tuple[str, ...]) -> list[Entry]:
+def _files(partition: int, times: Sequence[str]) -> list[Entry]:
     """The entries of a partition; sizes differ, so that there is something to sort by."""
     found = [Entry(name=_MARK, is_folder=False, size=96)]
     for number in range(_PER_PARTITION):
@@ -120,7 +130,8 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.one:
         folder, groups, where, plan = arguments.one
-        print(json.dumps(_plan(Path(folder), int(groups), where, limited=plan == "limited")))
+        own_process()
+        print(json.dumps(_plan(Path(folder), int(groups), where, plan)))
         return 0
     report = Report(bench="planning")
     sizes = _GROUPS[:-1] if arguments.quick else _GROUPS
@@ -135,6 +146,11 @@ def main() -> int:
             report.figure(f"{name}_cpu_s", min(answer["cpu"] for answer in answers))
             if plan == "limited":
                 report.timed(f"{name}_choosing", [min(answer["choosing"] for answer in answers)])
+    chosen = _answer(_CLUSTERED, "memory", "clustering")
+    figure = f"clustering_{_CLUSTERED // 1000}k_s"
+    report.figure(figure, chosen["seconds"], Goal(figure=figure, limit=5, at_least=False))
+    report.figure(f"clustering_{_CLUSTERED // 1000}k_cpu_s", chosen["cpu"])
+    report.figure(f"clustering_{_CLUSTERED // 1000}k_peak_mib", chosen["peak_mib"])
     smallest, biggest = (f"memory_{size // 1000}k" for size in (sizes[0], sizes[-1]))
     for plan in ("limited", "limited_choosing"):
         ratio = report.seconds[f"{biggest}_{plan}"] / report.seconds[f"{smallest}_{plan}"]
@@ -152,14 +168,15 @@ def _answer(groups: int, where: str, plan: str) -> dict[str, Any]:
         return run([sys.executable, "-m", "bench.planning", "--one", folder, str(groups), where, plan]).answer
 
 
-def _plan(folder: Path, groups: int, where: str, *, limited: bool) -> dict[str, object]:
+def _plan(folder: Path, groups: int, where: str, plan: str) -> dict[str, object]:
     """Makes the table, then the plan; how long that took, and the most memory this process had."""
+    limited = plan == "limited"
     table = create_table(LocalStorage(str(folder)), NewTable(name="planning", version=9, key_fields=("id",)))
-    times = tuple(format_time(datetime.now() - timedelta(hours=2 - n / 10)) for n in range(3))
+    *times, newest = (format_time(datetime.now() - timedelta(hours=2 - n / 10)) for n in range(4))
     commit = CommitMetadata(extra_metadata={"schema": new_schema("planning", _SCHEMA)})
-    for moment in times:
-        done = Instant(requested_time=moment, action="deltacommit", state=State.COMPLETED, completion_time=moment)
-        (folder / table.instant_path(done)).write_bytes(encode_commit(commit, table.layout.encoding))
+    # The writes of the files are archived: commits that name a million files are another bench's subject.
+    done = Instant(requested_time=newest, action="deltacommit", state=State.COMPLETED, completion_time=newest)
+    (folder / table.instant_path(done)).write_bytes(encode_commit(commit, table.layout.encoding))
     partitions = groups // _PER_PARTITION
     if where == "disk":
         for number in range(partitions):
@@ -177,6 +194,8 @@ def _plan(folder: Path, groups: int, where: str, *, limited: bool) -> dict[str, 
         storage = ListedFromMemory(str(folder), partitions, times)
     options = ScheduleOptions(strategy=TriggerStrategy.ALWAYS, max_file_slices=_SLICES if limited else None)
     table = Table.on(storage)
+    if plan == "clustering":
+        return _clustering(table, groups)
     choosing = _choosing(table, options) if limited else None
     started, worked = time.monotonic(), time.process_time()
     scheduled = schedule_compaction(table, ProcessLock(str(folder)), options=options)
@@ -189,7 +208,17 @@ def _plan(folder: Path, groups: int, where: str, *, limited: bool) -> dict[str, 
     return {"seconds": seconds, "cpu": cpu, "choosing": choosing, "peak_mib": round(_peak_mib())}
 
 
-def _listing_cpu(partitions: int, times: tuple[str, ...]) -> float:
+def _clustering(table: Table, groups: int) -> dict[str, object]:
+    """As a dry run, with the listing."""
+    started, worked = time.monotonic(), time.process_time()
+    result = cluster_table(table, _ALL_GROUPS, ProcessLock("bench"), output=OutputOptions(), dry_run=True)
+    seconds, cpu = time.monotonic() - started, time.process_time() - worked
+    if result.done is None or result.done.files != groups:
+        raise RuntimeError(f"{groups} file groups expected: {result}")
+    return {"seconds": seconds, "cpu": cpu, "peak_mib": round(_peak_mib())}
+
+
+def _listing_cpu(partitions: int, times: Sequence[str]) -> float:
     """Processor seconds in which the listing from memory makes its entries: they are the bench's, not the planner's."""
     worked = time.process_time()
     for number in range(partitions):

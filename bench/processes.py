@@ -46,7 +46,7 @@ def run(command: list[str]) -> Ran:
     with tempfile.TemporaryFile() as words:
         started = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=words, text=True, cwd=_REPOSITORY)
-        memory = _Memory(process.pid)
+        memory = Memory(process.pid)
         try:
             stdout, _ = process.communicate(timeout=_TIMEOUT_S)
         finally:
@@ -60,8 +60,8 @@ def run(command: list[str]) -> Ran:
     return Ran(seconds=seconds, peak_bytes=peak, peak_private_bytes=private, stdout=stdout)
 
 
-class _Memory:
-    """Samples the resident memory of a process tree until `stop`."""
+class Memory:
+    """Samples the resident memory of a process tree until `stop`, which gives the peak, and that of private memory."""
 
     def __init__(self, root: int) -> None:
         self._root = root

@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a quarter of the rows and of the limit")
     parser.add_argument("--write", nargs=3, metavar=("FOLDER", "FILES", "ROWS"), help=argparse.SUPPRESS)
     parser.add_argument("--one", nargs=3, metavar=("FOLDER", "ORDER", "LIMIT"), help=argparse.SUPPRESS)
+    parser.add_argument("--codec", default="zstd", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.write:
         folder, files, rows = arguments.write
@@ -40,7 +41,7 @@ def main() -> int:
         return 0
     if arguments.one:
         folder, order, limit = arguments.one
-        print(json.dumps(_sorted(folder, order, int(limit))))
+        print(json.dumps(_sorted(folder, order, int(limit), arguments.codec)))
         return 0
     part = 4 if arguments.quick else 1
     report = Report(bench="sorting")
@@ -95,17 +96,17 @@ def _write(folder: str, files: int, rows: int) -> int:
     return sum(path.stat().st_size for path in Path(folder).glob("*.parquet"))
 
 
-def _sorted(folder: str, order: str, limit: int) -> dict[str, int]:
+def _sorted(folder: str, order: str, limit: int, codec: str) -> dict[str, int]:
     from phantombase.compactor_daemon.clustering.cluster import cluster_table
     from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping, SortOrder
-    from phantombase.timeline.codec.output_options import OutputOptions
+    from phantombase.timeline.codec.output_options import Codec, OutputOptions
     from phantombase.timeline.locks.table_lock import ProcessLock
     from phantombase.timeline.table.table import Table
 
     options = ClusterOptions(
         grouping=Grouping.SIZE, max_group_bytes=1 << 40, sort_by=("a", "b"), sort_order=SortOrder(order)
     )
-    output = OutputOptions(memory_limit=limit, spill_dir=str(Path(folder).parent))
+    output = OutputOptions(codec=Codec(codec), memory_limit=limit, spill_dir=str(Path(folder).parent))
     done = cluster_table(Table.open(folder), options, ProcessLock("bench"), output=output).done
     assert done is not None
     return {"rows": done.rows, "files": done.files, "made": done.made}

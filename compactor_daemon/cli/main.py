@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phantombase.timeline.terminal.boundary import run, without_pandas
+from phantombase.timeline.terminal.boundary import own_process, run
 from phantombase.timeline.terminal.command_line import lazy_app, lazy_commands
 
 _WRITERS = "phantombase.writer_hooks.erase"
@@ -47,7 +47,7 @@ app = lazy_app(
 
 
 def main() -> None:
-    without_pandas()
+    own_process()
     run(app)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..terminal.boundary import run, without_pandas
+from ..terminal.boundary import own_process, run
 from ..terminal.command_line import lazy_app, lazy_commands
 
 COMMANDS = lazy_commands(
@@ -36,7 +36,7 @@ Until it is completed, the slice that it will make is a [b]phantom[/b]: it may h
 
 
 def main() -> None:
-    without_pandas()
+    own_process()
     run(app)
 
 

@@ -64,6 +64,11 @@ class Session:
             self.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        """The process; Hudi's JVM is a child of it."""
+        return self._server.pid
+
     def ask(self, op: str, *, options: Mapping[str, object], **fields: str | None) -> Any:
         """Send one request and wait for its result. Spark takes options as text only.
 
