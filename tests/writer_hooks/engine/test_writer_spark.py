@@ -115,7 +115,9 @@ def test_tasks_cluster_after_a_write(spark: Any, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(SparkRunner, "__call__", noted)
     for start in (0, 10):
         batch = rows(*((n, 1, float(n)) for n in range(start, start + 10)))
-        written = trips(spark.createDataFrame(batch), 9).option(small_file_bytes=0).cluster(min_files=2)
+        written = (
+            trips(spark.createDataFrame(batch), 9).option(small_file_bytes=0).cluster(after_commits=2, min_files=2)
+        )
         assert written.insert(str(path)).after.error is None
     assert jobs == ["clustering"] * 3  # one for each day
     assert read(path) == {f"k{n:04d}": float(n) for n in range(20)}
