@@ -44,15 +44,16 @@ class PendingClustering:
 
 def pending_clusterings(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
     """The pending clusterings of phantombase, earliest first. MalformedError: a plan of a clustering cannot be read."""
-    return tuple(pending for pending in _pending(table, timeline) if pending.plan.is_own)
+    return tuple(pending for pending in every_pending(table, timeline) if pending.plan.is_own)
 
 
 def planned_by_hudi(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
     """The pending plans of Hudi that Hudi has not begun to execute, earliest first. MalformedError: as above."""
-    return tuple(one for one in _pending(table, timeline) if not one.plan.is_own and not is_of_hudi(table, one))
+    return tuple(one for one in every_pending(table, timeline) if not one.plan.is_own and not is_of_hudi(table, one))
 
 
-def _pending(table: Table, timeline: Timeline) -> Iterator[PendingClustering]:
+def every_pending(table: Table, timeline: Timeline) -> Iterator[PendingClustering]:
+    """The pending clusterings, also those that Hudi has begun to execute, earliest first. MalformedError: as above."""
     for instant in timeline.instants:
         if instant.family != "replacecommit" or instant.completed:
             continue

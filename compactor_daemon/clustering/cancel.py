@@ -48,7 +48,14 @@ from ..attempt.outcome import (
     revoke_decision,
     write_outcome,
 )
-from ..attempt.pending_clusterings import PendingClustering, has_begun, is_at_work, is_of_hudi, pending_clusterings
+from ..attempt.pending_clusterings import (
+    PendingClustering,
+    every_pending,
+    has_begun,
+    is_at_work,
+    is_of_hudi,
+    pending_clusterings,
+)
 from ..attempt.publish import publish
 from ..attempt.retire import remove_staged, retire
 from ..attempt.revert import revert_files
@@ -149,17 +156,36 @@ def _end_attempts(storage: Storage, time: str) -> None:
         revoke_decision(storage, time, number, who, who)
 
 
+def end_clustering(table: Table, pending: PendingClustering, lock: TableLock, why: str) -> None:
+    """Cancels a clustering, or gives it up: a plan of Hudi stays. Errors: see `cancel_clustering`, `give_up`."""
+    (cancel_clustering if pending.plan.is_own else give_up)(table, pending, lock, why)
+
+
+def left_by_dead(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
+    """The clusterings that dead processes of phantombase left, which hold file groups until they are ended. Of Hudi's
+    plans, those with a decision, or with an inflight file of phantombase. MalformedError: see `every_pending`."""
+    found = (one for one in every_pending(table, timeline) if not is_of_hudi(table, one))
+    return tuple(one for one in found if not is_at_work(table, one) and (one.plan.is_own or _is_decided(table, one)))
+
+
+def _is_decided(table: Table, pending: PendingClustering) -> bool:
+    """Whether a process of phantombase has decided, or may have; also while that is being reverted."""
+    try:
+        return has_begun(table, pending.requested) or find_decision(table.storage, pending.time) is not None
+    except MalformedError:
+        return True
+
+
 def settle_dead_clusterings(table: Table, timeline: Timeline, lock: TableLock) -> None:
     """Ends the clusterings of dead processes before a write, which would fail on the file groups in their plans: those
-    that are decided are published, the others cancelled. Also retracts stale commits, see `retract_stale`. One whose
-    completed file is lost, or whose records cannot be read, is left alone. `timeline`: loaded shortly before. Errors:
-    see `cancel_clustering`, `pending_clusterings`."""
+    that are decided are published, the others cancelled, or given up. Also retracts stale commits, see `retract_stale`.
+    One whose completed file is lost, or whose records cannot be read, is left alone. `timeline`: loaded shortly before.
+    Errors: see `cancel_clustering`, `every_pending`."""
     retract_stale(table, timeline, lock)
-    pending_now = pending_clusterings(table, timeline)
-    lost = table.facts.uncompleted(timeline) if pending_now else {}
-    for pending in (one for one in pending_now if one.time not in lost):
-        if not is_at_work(table, pending) and not is_of_hudi(table, pending):
-            _settle(table, pending, lock)
+    left = left_by_dead(table, timeline)
+    lost = table.facts.uncompleted(timeline) if left else {}
+    for pending in (one for one in left if one.time not in lost):
+        _settle(table, pending, lock)
     for orphan in _orphans(table, timeline):
         with exclusive(table, lock, "remove what is left of a clustering", _CANCELLED) as held:
             if orphan in _orphans(held.table, held.timeline):
@@ -181,7 +207,7 @@ def _settle(table: Table, pending: PendingClustering, lock: TableLock) -> None:
             raise
         except PhantombaseError as error:
             _log.warning("clustering_not_published", instant=pending.time, error=str(error))
-    cancel_clustering(table, pending, lock, "its process is dead")
+    end_clustering(table, pending, lock, "its process is dead")
 
 
 def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:

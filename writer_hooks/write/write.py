@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
-from phantombase.compactor_daemon.attempt.pending_clusterings import is_at_work, is_of_hudi, pending_clusterings
-from phantombase.compactor_daemon.clustering.cancel import settle_dead_clusterings
+from phantombase.compactor_daemon.clustering.cancel import left_by_dead, settle_dead_clusterings
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.clocks import Stopwatch, doubling_pauses
@@ -194,8 +193,7 @@ class _ClusteringWait:
         """Those of Hudi too, whether Hudi has begun them or not."""
         now = self._table.reload()
         timeline = now.load_timeline()
-        ours = pending_clusterings(now, timeline)
-        dead = {one.time for one in ours if not is_at_work(now, one) and not is_of_hudi(now, one)}
+        dead = {one.time for one in left_by_dead(now, timeline)}
         found = (i for i in timeline.instants if i.family == "replacecommit" and not i.completed)
         return {i.requested_time for i in found if i.requested_time not in dead and is_pending_service(now, i)}
 

@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.attempt.outcome import find_decision
 from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, Tasks
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.clustering.cancel import left_by_dead, settle_dead_clusterings
 from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.execution.runners import LocalRunner
@@ -289,6 +291,41 @@ def hidden_by_hudi(path: Path, plan: Path) -> None:
     batch = batch.select([name for name in batch.column_names if not name.startswith("_hoodie")])
     upsert(path, batch.slice(0, 1))
     (path / plan).write_bytes(data)
+
+
+@pytest.mark.parametrize("ends", ["decided", "changed since", "undecided"])
+def test_a_write_ends_what_a_dead_process_left_at_a_plan_of_hudi(ends: str, tmp_path: Path) -> None:
+    """A decision is published, or reverted. The plan alone stays: Hudi, or the next run, executes it."""
+    path, dead = unzip("v6_0.15.0_cluster.scheduled", tmp_path), list[str]()
+    (plan,) = path.rglob("*.replacecommit.requested")
+    time, before = plan.name.partition(".")[0], golden_living(path).keys()
+
+    def hook(call: Call) -> object:
+        if dead:
+            raise ProcessDied(call.path)
+        if call.name == "put_if_absent" and call.path.endswith("/outcome"):
+            dead.append(call.path)
+            if ends != "undecided":
+                call.do()
+            raise ProcessDied(call.path)
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        cluster(path, HookedStorage(open_table(path).storage, hook))
+    forget_heartbeats(path)
+    assert bool(find_decision(open_table(path).storage, time)) == (ends != "undecided")
+    if ends == "changed since":
+        hidden_by_hudi(path, plan.relative_to(path))
+    rows, table = _rows(path), open_table(path)
+    left = [one.time for one in left_by_dead(table, table.load_timeline())]
+    assert left == ([] if ends == "undecided" else [time])
+    settle_dead_clusterings(table, table.load_timeline(), LOCK)
+    assert_same_rows(_rows(path), rows)
+    assert find_decision(open_table(path).storage, time) is None or ends == "decided"
+    pending = [i.requested_time for i in open_table(path).load_timeline().pending("replacecommit")]
+    assert pending == ([] if ends == "decided" else [time])
+    assert (golden_living(path).keys().isdisjoint(before)) == (ends == "decided")
+    assert left_by_dead(open_table(path), open_table(path).load_timeline()) == ()
 
 
 def test_a_death_at_any_step_of_a_plan_of_hudi(tmp_path: Path) -> None:

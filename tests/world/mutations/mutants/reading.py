@@ -235,7 +235,7 @@ VIEW: tuple[Mutant, ...] = (
     ("timeline/metadata_table/read", "if not any(map(latest_slice, view.groups)):", "if False:", "metadata_table/read"),
     ("timeline/read/incremental", "            raise lost_completion(time, later, path)\n", "            pass\n", "witness_services"),
     ("timeline/read/incremental", "and window.begin < later.instant:", "and False:", "witness_services"),
-    ("compactor_daemon/clustering/cancel", "(one for one in pending_now if one.time not in lost)", "pending_now", "witness_services"),
+    ("compactor_daemon/clustering/cancel", "(one for one in left if one.time not in lost)", "left", "witness_services"),
     ("compactor_daemon/clustering/cancel", "            raise lost_completion(pending.time, later, table.storage.base_path)\n", "            pass\n", "witness_services"),
     ("timeline/metadata_table/valid_instants", "in sorted(pending.keys() & done):", "in ():", "validate"),
     ("timeline/view/view_loader", "if listed.get(name) != size}", "if name in listed}", "validate"),
