@@ -13,10 +13,12 @@ from phantombase.timeline.table.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceMeans:
-    """How files are written. `runner`: where, see `attempt.slice_task.Runner`; None: one at a time, in this process."""
+    """How files are written. `runner`: where, see `attempt.slice_task.Runner`; None: one at a time, in this process.
+    `resumes`: pending clusterings are executed too, see `cluster_table`."""
 
     output: OutputOptions = field(default_factory=OutputOptions)
     runner: Callable[..., Any] | None = None
+    resumes: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

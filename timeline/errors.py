@@ -15,7 +15,7 @@
     │   ├── ClusteringConflictError a clustering holds a file group that a write changes, or has just replaced it
     │   ├── AttemptDeadError        this attempt was declared dead: it must not publish anything
     │   ├── BarrierError            delta commits are pending that could still write to the plan's file slices
-    │   ├── StalePlanError          the log files of a plan can no longer be merged with each other
+    │   ├── StalePlanError          the files of a plan are not as they were planned any more
     │   └── TableChangedError       the table was upgraded, or its settings changed, while it was read
     ├── LedgerError                 the ledger of a compaction does not balance: nothing is published
     ├── ClockError                  the clock or time zone of this process differs from that of the table's writers
@@ -172,7 +172,7 @@ class BarrierError(ConflictError):
 
 
 class StalePlanError(ConflictError):
-    """The log files of a plan can no longer be merged with each other: the plan must be cancelled."""
+    """The files of a plan are not as they were planned, so it cannot be executed any more: it must be cancelled."""
 
 
 class TableChangedError(ConflictError):

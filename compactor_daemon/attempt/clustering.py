@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import ConflictError, MissingFileError, StorageError
+from phantombase.timeline.errors import ConflictError, MissingFileError, StalePlanError, StorageError
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
@@ -91,7 +91,7 @@ class Clustering:
     def tasks(self, table: Table, attempt: int, output: OutputOptions) -> tuple[Sequence[StageTask], TableSchema]:
         assert self.make_tasks is not None, "made from a plan"
         if why := why_passed(table, table.load_timeline(), self._time):
-            raise ConflictError(
+            raise StalePlanError(
                 "a clean has passed the plan of a clustering while it was pending",
                 path=table.storage.base_path,
                 instant=self._time,

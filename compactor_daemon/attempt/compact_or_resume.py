@@ -1,4 +1,4 @@
-"""Executes a pending compaction of a table, from its claim to its end; the caller holds the claim.
+"""Executes a pending compaction or clustering of a table, from its claim to its end; the caller holds the claim.
 
     attempt   open the next attempt, stage one file for each file slice
     decide    under the table lock, write the commit decision
@@ -27,7 +27,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.compaction_plan import CompactionPlan
-from phantombase.timeline.format.ledger import decode_ledgers
+from phantombase.timeline.format.ledger import CLUSTERED, decode_ledgers
 from phantombase.timeline.instants.reserved_times import COMMITTED
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
@@ -45,7 +45,9 @@ from .decide import decide_commit
 from .failures import WorkNote
 from .hudi_executors import ForeignWatch
 from .inputs import planned_inputs
+from .job import Job
 from .outcome import CommitDecision, attempt_dead, find_decision, read_outcome
+from .pending_clusterings import every_pending
 from .publish import publish
 from .retire import retire
 from .slice_task import Runner, SliceDone, SliceProgress, Tasks
@@ -76,14 +78,18 @@ class Compacted:
     resumed: bool
 
 
-def pending_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
-    """Pending compactions and log compactions, earliest first; UsageError when `only` is not one of them."""
-    pending = tuple(i.requested_time for i in table.load_timeline().pending_merges)
+def pending_instants(table: Table, only: str | None = None, *, clusterings: bool = False) -> tuple[str, ...]:
+    """Pending compactions and log compactions, earliest first; UsageError when `only` is not one of them.
+    `clusterings`: also those. MalformedError: see `pending_clusterings`."""
+    timeline = table.load_timeline()
+    pending = tuple(i.requested_time for i in timeline.pending_merges)
+    if clusterings:
+        pending = tuple(sorted((*pending, *(one.time for one in every_pending(table, timeline)))))
     if only is None:
         return pending
     if only not in pending:
         raise UsageError(
-            "not a pending compaction",
+            f"not a pending compaction{' or clustering' if clusterings else ''}",
             path=table.storage.base_path,
             instant=only,
             expected=", ".join(pending) or None,
@@ -156,8 +162,9 @@ def compact_instant(
     limit: Limit | None = None,
     on_note: Callable[[WorkNote], None] = lambda _: None,
     wait_scope: WaitScope = keep_slot,
+    job: Job | None = None,
 ) -> Compacted:
-    """Brings one pending compaction to its end; the caller holds the claim.
+    """Brings one pending compaction to its end, or a clustering, the `job`; the caller holds the claim.
 
     If a dead attempt had decided, its decision is published; otherwise a new attempt is opened, staged and
     decided. StoppedError: the limit was reached before the decision; the attempt remains undecided, and the next run
@@ -167,10 +174,10 @@ def compact_instant(
     started = time.monotonic()
     seen = table.snapshot()
     table = replace(table, storage=without_snapshot(table.storage), config=seen.config)
-    check_keepable(table, moves_rows=False)
+    check_keepable(table, moves_rows=job is not None)
     storage = table.storage
     limit = limit or Limit()
-    work = find_decision(seen.storage, instant) or open_attempt(seen, instant, options)
+    work = find_decision(seen.storage, instant) or open_attempt(seen, instant, options, job)
     note = WorkNote(attempt=work.attempt if isinstance(work, CommitDecision) else work.number, since_ms=clock_ms())
 
     def report(**numbers: int) -> None:
@@ -180,7 +187,7 @@ def compact_instant(
 
     report()
 
-    with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note()):
+    with heartbeat(storage, instant, options.heartbeat_s, note=lambda: note.to_note()) as beats:
         if isinstance(work, CommitDecision):
             decision = work
         else:
@@ -196,11 +203,13 @@ def compact_instant(
                 report=report,
                 wait_scope=wait_scope,
             )
+        # A request to an object store that failed may still be answered: until then no process cancels a clustering.
+        beats.keep_on_error = job is not None and not storage.is_file_system
         publish(table, decision, lock)
         seen = retire(table, decision)
     result = _summary(seen.storage, decision, time.monotonic() - started, resumed=isinstance(work, CommitDecision))
     _log.info(
-        "compacted",
+        "compacted" if job is None else "clustered",
         instant=instant,
         attempt=decision.attempt,
         file_groups=result.file_groups,
@@ -275,8 +284,10 @@ def _death_explains_errors(storage: Storage, attempt: Attempt) -> Iterator[None]
 def _summary(storage: Storage, decision: CommitDecision, seconds: float, *, resumed: bool) -> Compacted:
     commit = decode_commit(decision.content, decision.completed_path)
     stats = [s for part in commit.partition_to_write_stats.values() for s in part]
-    ledgers = decode_ledgers(commit.extra_metadata[LEDGER], decision.completed_path)
+    text = commit.extra_metadata.get(CLUSTERED) or commit.extra_metadata[LEDGER]
+    ledgers = decode_ledgers(text, decision.completed_path)
     bases = [storage.find(one.path(one.base)) for one in ledgers if one.base is not None]
+    read = sum(e.size for e in bases if e is not None) + sum(s.total_log_size_compacted for s in stats)
     return Compacted(
         instant=decision.instant,
         attempt=decision.attempt,
@@ -284,7 +295,7 @@ def _summary(storage: Storage, decision: CommitDecision, seconds: float, *, resu
         rows=sum(s.num_writes for s in stats),
         bytes_written=sum(s.file_size_in_bytes for s in stats),
         rows_read=sum(one.ledger.base_rows + one.ledger.log_entries for one in ledgers),
-        bytes_read=sum(e.size for e in bases if e is not None) + sum(s.total_log_size_compacted for s in stats),
+        bytes_read=sum(one.bytes for one in decision.replaced) or read,
         seconds=seconds,
         resumed=resumed,
     )

@@ -63,6 +63,8 @@ class WorkNote:
         return WorkNote(**counts) if len(counts) == len(values) else None
 
 
+CLUSTERING = "clustering"
+"""In place of an instant, in claims and failures: the clusterings of a table that daemons plan themselves."""
 _FOLDER = "failures"
 _TODO = "Run: compactor-daemon release TABLE INSTANT. It removes this record."
 _DOUBLINGS_MAX = 64

@@ -61,6 +61,13 @@ def every_pending(table: Table, timeline: Timeline) -> Iterator[PendingClusterin
             yield pending
 
 
+def work_left(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
+    """The pending clusterings on which no process of phantombase works, and that Hudi has not begun to execute. Any
+    process may execute, or publish, them. MalformedError: as above."""
+    found = (one for one in every_pending(table, timeline) if not is_of_hudi(table, one))
+    return tuple(one for one in found if not is_at_work(table, one))
+
+
 def planned_clustering(table: Table, instant: Instant) -> PendingClustering | None:
     """The plan of a replace commit, pending or completed, also of Hudi; None: not a clustering, or its plan was
     removed. MalformedError: it cannot be read."""

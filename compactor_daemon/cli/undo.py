@@ -17,7 +17,7 @@ from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.text_table import Column, RowsTable, first_rows, numbers, plain, plural
 
 from ..attempt.compact_or_resume import pending_instants
-from ..attempt.failures import release_failures
+from ..attempt.failures import CLUSTERING, release_failures
 from ..undo.repair import TakenBack, cancel_unreadable_attempt, write_anew
 from ..undo.restore import restore_table
 from ..undo.rollback import roll_back_newest
@@ -223,16 +223,22 @@ def _render_rolled_back(data: Mapping[str, Any]) -> Iterable[RenderableType]:
 @offers
 def release(
     at: TableChange,
-    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a pending compaction, as `status` prints it")],
+    instant: Annotated[
+        str,
+        typer.Argument(
+            metavar="INSTANT",
+            help="a pending compaction or clustering, as `status` prints it; `clustering`: those that daemons plan",
+        ),
+    ],
     unreadable: Annotated[
         bool, typer.Option("--unreadable", help="also remove an unreadable decision; no process may be at work on it")
     ] = False,
 ) -> CommandResult:
-    """Remove the recorded failures of a pending compaction, so that a parked one is tried again.
+    """Remove the recorded failures of a pending compaction or clustering, so that a parked one is tried again.
 
     With `--unreadable`, also remove a decision whose record is damaged: the files that it may have published are
-    removed, and the compaction can be decided again. No process may be at work on the compaction, not even a stalled
-    one: stop the daemons first.
+    removed, and it can be decided again. No process may be at work on it, not even a stalled one: stop the daemons
+    first.
 
     Example: `compactor-daemon release /data/orders 20261121091052663`
     """
@@ -245,6 +251,7 @@ def release(
         table, taken = at.opened(), TakenBack(attempt=None)
         if at.lock is not None or at.sole_writer:
             raise UsageError("only --unreadable needs a lock", todo="Leave out --lock and --sole-writer.")
-        pending_instants(table, instant)
+        if instant != CLUSTERING:
+            pending_instants(table, instant, clusterings=True)
     removed = release_failures(table.storage, instant, dry_run=at.dry_run)
     return CommandResult({**at.row(taken), "instant": instant, "failures": removed}, status_render.released)

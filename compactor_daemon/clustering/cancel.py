@@ -48,14 +48,7 @@ from ..attempt.outcome import (
     revoke_decision,
     write_outcome,
 )
-from ..attempt.pending_clusterings import (
-    PendingClustering,
-    every_pending,
-    has_begun,
-    is_at_work,
-    is_of_hudi,
-    pending_clusterings,
-)
+from ..attempt.pending_clusterings import PendingClustering, has_begun, is_at_work, pending_clusterings, work_left
 from ..attempt.publish import publish
 from ..attempt.retire import remove_staged, retire
 from ..attempt.revert import revert_files
@@ -163,9 +156,8 @@ def end_clustering(table: Table, pending: PendingClustering, lock: TableLock, wh
 
 def left_by_dead(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
     """The clusterings that dead processes of phantombase left, which hold file groups until they are ended. Of Hudi's
-    plans, those with a decision, or with an inflight file of phantombase. MalformedError: see `every_pending`."""
-    found = (one for one in every_pending(table, timeline) if not is_of_hudi(table, one))
-    return tuple(one for one in found if not is_at_work(table, one) and (one.plan.is_own or _is_decided(table, one)))
+    plans, those with a decision, or with an inflight file of phantombase. MalformedError: see `work_left`."""
+    return tuple(one for one in work_left(table, timeline) if one.plan.is_own or _is_decided(table, one))
 
 
 def _is_decided(table: Table, pending: PendingClustering) -> bool:
@@ -180,7 +172,7 @@ def settle_dead_clusterings(table: Table, timeline: Timeline, lock: TableLock) -
     """Ends the clusterings of dead processes before a write, which would fail on the file groups in their plans: those
     that are decided are published, the others cancelled, or given up. Also retracts stale commits, see `retract_stale`.
     One whose completed file is lost, or whose records cannot be read, is left alone. `timeline`: loaded shortly before.
-    Errors: see `cancel_clustering`, `every_pending`."""
+    Errors: see `cancel_clustering`, `work_left`."""
     retract_stale(table, timeline, lock)
     left = left_by_dead(table, timeline)
     lost = table.facts.uncompleted(timeline) if left else {}

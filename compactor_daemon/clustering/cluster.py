@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.copy_rules import Obstacle
@@ -28,6 +29,7 @@ from phantombase.timeline.errors import (
     BarrierError,
     ConflictError,
     PhantombaseError,
+    StoppedError,
     UnsupportedError,
     UsageError,
 )
@@ -51,7 +53,7 @@ from phantombase.timeline.view.view import TableView
 
 from ..attempt.attempt import open_attempt
 from ..attempt.clustering import Clustering
-from ..attempt.compact_or_resume import decide
+from ..attempt.compact_or_resume import Compacted, compact_instant, decide
 from ..attempt.completed import finished_slices, is_ours
 from ..attempt.needed_records import tidy
 from ..attempt.outcome import CommitDecision, find_decision
@@ -62,6 +64,7 @@ from ..attempt.pending_clusterings import (
     pending_clusterings,
     planned_by_hudi,
     why_passed,
+    work_left,
 )
 from ..attempt.publish import publish
 from ..attempt.retire import retire
@@ -71,7 +74,7 @@ from ..execution.runners import LocalRunner
 from ..leftovers import forget_heartbeats, remove_left_behind
 from ..options import AttemptOptions
 from ..service_run import ServiceAnswer, ServiceMeans
-from .cancel import cancel_clustering, give_up, may_be_published, retract_stale
+from .cancel import end_clustering, may_be_published, retract_stale
 from .choice import ClusterChoice, FilesFor, choose_windows, planned
 from .options import ClusterOptions, Copy
 from .order import check_sortable
@@ -129,11 +132,13 @@ def cluster_table(
     *,
     output: OutputOptions,
     runner: Runner | None = None,
+    resumes: bool = True,
     dry_run: bool = False,
     progress: ClusterProgress = lambda *_: None,
 ) -> ClusterResult:
     """Finishes pending clusterings, executes the plans of Hudi that Hudi has not begun, then plans one and executes it.
-    `runner`: makes the files; None: one group at a time, in this process. `dry_run`: changes nothing, and takes no
+    `runner`: makes the files; None: one group at a time, in this process. `resumes` False: pending ones, and plans of
+    Hudi, are left to others. `dry_run`: changes nothing, and takes no
     lock. `lock`: all writers must share it. UnsupportedError: a bucket-indexed table, a table with an index of rows, or
     files that must be copied and cannot be; nothing is changed. BarrierError: a write that began before the plan did
     not end in time. ConflictError: the planned files changed. After an error the plan is cancelled; where that fails
@@ -157,7 +162,7 @@ def cluster_table(
     work = _Work(
         table=table, options=options, lock=lock, output=output, runner=runner or LocalRunner(1), progress=progress
     )
-    earlier = work.finish_pending()
+    earlier = work.finish_pending() if resumes else _Earlier()
     with ExitStack() as stack:
         with exclusive(table, lock, "plan a clustering", READ_INSIDE) as held:
             seen = held.table
@@ -175,9 +180,11 @@ def cluster_table(
 def commit_stays(table: Table, error: ConflictError) -> bool:
     """Whether the clustering of an error is completed and makes wrong rows visible; the error says what to do. See
     `stale.refuse_changed_inputs`. After other conflicts the next run tries again."""
-    if error.instant is None:
-        return False
-    found = table.reload().load_timeline().find(error.instant, "replacecommit")
+    return error.instant is not None and _is_completed(table, error.instant)
+
+
+def _is_completed(table: Table, instant: str) -> bool:
+    found = table.reload().load_timeline().find(instant, "replacecommit")
     return found is not None and found.completed
 
 
@@ -330,8 +337,7 @@ class _Work:
                 return None
             if not isinstance(error, AttemptDeadError):  # else another process is at work on it
                 with suppress(PhantombaseError):  # the first error is the one to raise; the next write or run goes on
-                    end = cancel_clustering if pending.plan.is_own else give_up
-                    end(table, pending, self.lock, str(error))
+                    end_clustering(table, pending, self.lock, str(error))
             raise
         done = _clustered(decision, made)
         _log.info(
@@ -413,6 +419,31 @@ def check_executable(table: Table, pending: PendingClustering) -> None:
         check_sortable(table.schema_to_cluster(table.load_timeline()).arrow, pending.plan.sort_by, path)
 
 
+def resume_clustering(table: Table, instant: str, copy: Copy, *, lock: TableLock, **how: Any) -> Compacted | None:
+    """Executes a pending clustering, or publishes its decision; the caller holds the claim. None: it is not pending any
+    more, or a process works on it. `how`: see `compact_instant`. After an error it is cancelled, or given up, unless it
+    was only stopped: then the next process adopts what is finished. Errors: see `cluster_table`; StoppedError."""
+    now = table.reload()
+    pending = next((one for one in work_left(now, now.load_timeline()) if one.time == instant), None)
+    if pending is None:
+        return None
+    refuse_left_to_hudi(now, "clustering")
+    _refuse_indexes(now)
+    if not pending.plan.is_own:
+        check_executable(now, pending)
+    copy = Copy.TRY if copy is Copy.FORCE else copy  # its files were not chosen to be copied
+    job = Clustering(requested=pending.requested, plan=pending.plan, make_tasks=partial(tasks_of, pending, copy))
+    try:
+        return compact_instant(table, instant, lock=lock, job=job, **how)
+    except PhantombaseError as error:
+        if isinstance(error, AttemptDeadError) and _is_completed(table, instant):
+            return None
+        if not isinstance(error, (AttemptDeadError, StoppedError)):
+            with suppress(PhantombaseError):  # the first error is the one to raise; the next write or run goes on
+                end_clustering(table, pending, lock, str(error))
+        raise
+
+
 def _would_finish(table: Table, timeline: Timeline) -> _Earlier:
     """What a run would finish and cancel, and the plans that it would leave to Hudi."""
     finished, gone, left = list[Clustered](), list[str](), dict[str, str]()
@@ -461,7 +492,7 @@ def _result(choice: ClusterChoice, done: Clustered | None, earlier: _Earlier) ->
 
 def run_service(table: Table, options: ClusterOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
     try:
-        done = cluster_table(table, options, lock, output=means.output, runner=means.runner)
+        done = cluster_table(table, options, lock, output=means.output, runner=means.runner, resumes=means.resumes)
     except UnsupportedError as error:  # such as a bucket-indexed table of a fleet: no failure
         return ServiceAnswer(what=f"not clustered: {error.what}")
     except ConflictError as error:  # others changed the files, or may: the next interval tries again

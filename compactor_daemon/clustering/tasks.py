@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.errors import StalePlanError
 from phantombase.timeline.format.replace_request import ClusterGroup
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.instants.timeline import Timeline
@@ -150,12 +150,12 @@ class ClusterTask:
 def tasks_of(
     pending: PendingClustering, copy: Copy, table: Table, attempt: int, output: OutputOptions
 ) -> tuple[Sequence[ClusterTask], TableSchema]:
-    """The tasks of an attempt; see `Job.tasks`. ConflictError: an input is not as it was planned."""
+    """The tasks of an attempt; see `Job.tasks`. StalePlanError: an input is not as it was planned."""
     view = _view(table, pending)
     timeline = view.timeline  # with its archive, if only that shows the writes of these files
     inputs = _inputs(table, view, pending, timeline)
     if not all(inputs):
-        raise ConflictError(
+        raise StalePlanError(
             "the files of a clustering are not as they were planned",
             path=table.storage.base_path,
             instant=pending.time,

@@ -139,7 +139,7 @@ def open_daemon(
     as for `table_lock`. `sole_writer`: no other process writes to the tables. `runner`: a runner that is open
     already. `events`: see `Daemon`."""
     given = all_storage_options(paths, settings.storage_options, execute, runner)
-    settings = replace(settings, storage_options=given)
+    settings = replace(settings, storage_options=given, clusters=lock is not None or sole_writer)
     if runner is None:
         check_memory(settings.output.memory_limit, execute, this_machine())
     storages = [open_storage(path, given) for path in paths]

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
 
 from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.clocks import clock_ms
@@ -20,6 +22,7 @@ from phantombase.timeline.errors import (
     MalformedError,
     MissingFileError,
     PhantombaseError,
+    StoppedError,
     UnknownStateError,
     UnsupportedError,
 )
@@ -27,6 +30,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -40,13 +44,29 @@ from phantombase.timeline.table.table import Table
 
 from ..attempt.attempt import WaitScope, keep_slot
 from ..attempt.compact_or_resume import Compacted, Limit, compact_instant, pending_instants, preflight
-from ..attempt.failures import RetryOptions, failure_of, readiness_of, record_failure
+from ..attempt.failures import (
+    CLUSTERING,
+    FailureClass,
+    Ready,
+    RetryOptions,
+    WorkNote,
+    classify,
+    failure_of,
+    read_failures,
+    readiness,
+    readiness_of,
+    record_failure,
+    release_failures,
+)
 from ..attempt.finish import finish, forget_archived, littered_instants
-from ..attempt.slice_task import Runner
+from ..attempt.pending_clusterings import work_left
+from ..attempt.slice_task import Runner, SliceDone, SliceProgress, Tasks
+from ..clustering.cluster import resume_clustering
+from ..clustering.options import ClusterOptions
 from ..fleet.claims import Claim, Claims, HeldClaim
 from ..options import AttemptOptions
 from ..service_run import ServiceMeans
-from ..services.options import ServiceOptions
+from ..services.options import Service, ServiceOptions
 from ..services.serve import ServiceDone, last_runs, note_runs, serve_table
 from ..services.serve import due as due_services
 from .dispatch import DaemonOrder
@@ -99,7 +119,8 @@ _log = get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
     """How tables are served. `who`: the daemon's name. `schedule` None: it requests no plans. `clock`: see `Table`.
-    `services`: those that `serve` runs. `sizes`: the bytes of pending instants must be known."""
+    `services`: those that `serve` runs. `sizes`: the bytes of pending instants must be known. `clusters`: pending
+    clusterings are executed too; all writers share the table's lock."""
 
     who: str
     output: OutputOptions
@@ -111,6 +132,7 @@ class DaemonSettings:
     clock: ClockOptions = ClockOptions()
     storage_options: StorageOptions = StorageOptions()
     sizes: bool = False
+    clusters: bool = False
 
 
 class TableOnStorage:
@@ -144,28 +166,46 @@ class TableOnStorage:
         check_keepable(table, moves_rows=False)
         timeline = table.load_timeline()
         instants = [i.requested_time for i in timeline.pending_merges]
-        if instants and table.layout.has_completion_times:
+        clusterings = self._clusterings(table, timeline)
+        if (instants or clusterings) and table.layout.has_completion_times:
             table.times.check_zone(timeline)
         now, settings = clock_ms(), self._settings
-        ready = readiness_of(table.storage, instants, now, settings.retry)
+        ready = readiness_of(table.storage, instants + clusterings, now, settings.retry)
         due = False
         if settings.schedule is not None and (timeline.instants != self._refused or time.monotonic() >= self._ask_at):
             asked = is_due(table, timeline, settings.schedule)
             due = bool(asked)
             self._note_why_not("" if asked else f"not due: {asked.why}")
         self._plans = {i: p for i, p in self._plans.items() if i in instants}
+        needs_sizes = settings.sizes or settings.order is DaemonOrder.LARGEST
         pending = [
             Pending(
                 instant=i,
                 requested_ms=None if (age := table.age_s(i)) is None else now - round(age * 1000),
                 readiness=ready[i],
-                log_bytes=self._log_bytes(table, i) if settings.sizes or settings.order is DaemonOrder.LARGEST else 0,
+                log_bytes=self._log_bytes(table, i) if i in instants and needs_sizes else 0,
             )
-            for i in instants
+            for i in sorted(instants + clusterings)
         ]
         return SeenTable(
-            pending=tuple(pending), claimed=self.claims.names(), due=due, oldest_s=Clock.of(table).oldest(instants)
+            pending=tuple(pending),
+            claimed=self.claims.names(),
+            due=due,
+            oldest_s=Clock.of(table).oldest([p.instant for p in pending]),
         )
+
+    def _clusterings(self, table: Table, timeline: Timeline) -> list[str]:
+        """The pending clusterings that may be executed here. One whose plan cannot be read stops no compaction."""
+        try:
+            return [one.time for one in work_left(table, timeline)] if self._settings.clusters else []
+        except MalformedError as error:
+            _log.warning("clusterings_unknown", table=self.path, error=str(error))
+            return []
+
+    def _pending(self, table: Table) -> frozenset[str]:
+        timeline = table.load_timeline()
+        clusterings = timeline.pending("replacecommit") + timeline.pending("clustering")
+        return frozenset(i.requested_time for i in (*timeline.pending_merges, *clusterings))
 
     def request(self) -> Scheduled:
         """Requests a compaction; after none, the next check follows a change of the timeline, or `_ASK_AGAIN_S`."""
@@ -201,13 +241,46 @@ class TableOnStorage:
 
     def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
         """See `Served`. The daemons of a fleet learn from the record of the last runs that one of them ran a service.
-        Concurrent runs of a service are harmless: each service decides under the table lock."""
-        table, options = self._open(), self._settings.services
-        due = due_services(options.services, last_runs(table.storage), every_s, clock_ms())
+        Concurrent runs of a service are harmless: each service decides under the table lock. Clusterings take long, and
+        run under a claim; they wait after a failure."""
+        table = self._open()
+        due = due_services(self._settings.services.services, last_runs(table.storage), every_s, clock_ms())
+        held = self._claim_clusterings(table) if Service.CLUSTER in due else None
+        try:
+            return self._serve(table, [one for one in due if one is not Service.CLUSTER or held], held, stopping)
+        finally:
+            if held is not None:
+                held.release()
+
+    def _claim_clusterings(self, table: Table) -> HeldClaim | None:
+        """The claim on the clusterings that this table's daemons plan. None: another one has it, or they wait."""
+        failures = read_failures(table.storage, CLUSTERING)
+        if not isinstance(readiness(failures, clock_ms(), self._settings.retry), Ready):
+            return None
+        try:
+            return self.claims.take(CLUSTERING)
+        except UnknownStateError as error:
+            _log.warning("claim_failed", table=self.path, error=str(error))
+            return None
+
+    def _serve(
+        self, table: Table, due: Sequence[Service], held: HeldClaim | None, stopping: Callable[[], bool]
+    ) -> tuple[ServiceDone, ...]:
         if not due:
             return ()
-        means = ServiceMeans(output=self._settings.output, runner=self._runner)
-        done = serve_table(table, options, self._lock, due, stopping, means)
+        failed: list[Service] = []
+
+        def note_failure(service: Service, error: Exception) -> None:
+            failed.append(service)
+            if service is Service.CLUSTER and classify(error) is not FailureClass.NOTHING:
+                with suppress(PhantombaseError):  # the error itself is returned all the same
+                    record_failure(table.storage, CLUSTERING, failure_of(error, self._settings.who, clock_ms()))
+
+        runner = self._runner if held is None else partial(_while_held, held, self._runner)
+        means = ServiceMeans(output=self._settings.output, runner=runner, resumes=not self._settings.clusters)
+        done = serve_table(table, self._settings.services, self._lock, due, stopping, means, note_failure)
+        if held is not None and Service.CLUSTER not in failed:
+            release_failures(table.storage, CLUSTERING)
         try:
             note_runs(table.storage, self._settings.who, done)
         except PhantombaseError as error:  # what the services did, and why they failed, must be returned all the same
@@ -218,7 +291,7 @@ class TableOnStorage:
         """See `Served`: its ledger is in the audit log, and it is not pending again, as after a rollback by Hudi."""
         storage = self._storage()
         audited = frozenset(i for i in instants if storage.find(audit_path(i)) is not None)
-        return audited.difference(pending_instants(self._open())) if audited else audited
+        return audited - self._pending(self._open()) if audited else audited
 
     def execute(
         self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope = keep_slot
@@ -226,28 +299,28 @@ class TableOnStorage:
         """Brings a claimed instant to its end; None: another process has done so. Errors: as `compact_instant`."""
         table = self._open()
         seen = table.snapshot()
+        how: dict[str, Any] = {
+            "lock": self._lock,
+            "runner": self._runner,
+            "progress": lambda done, total: None,
+            "output": self._settings.output,
+            "options": self._settings.attempt,
+            "limit": limit,
+            "on_note": held.report,
+            "wait_scope": wait_scope,
+        }
         if instant not in pending_instants(seen):
-            return None
+            copy = self._settings.services.chosen.get(Service.CLUSTER, ClusterOptions()).copy
+            return resume_clustering(table, instant, copy, **how)
         check_keepable(seen, moves_rows=False)
         for error in preflight(seen, [instant]).values():
             raise error
-        return compact_instant(
-            table,
-            instant,
-            lock=self._lock,
-            runner=self._runner,
-            progress=lambda done, total: None,
-            output=self._settings.output,
-            options=self._settings.attempt,
-            limit=limit,
-            on_note=held.report,
-            wait_scope=wait_scope,
-        )
+        return compact_instant(table, instant, **how)
 
     def failed(self, instant: str, error: Exception) -> None:
         """Records a failure in the table, unless the instant is not pending any more."""
         table = self._open()
-        if instant in pending_instants(table):
+        if instant in self._pending(table):
             record_failure(table.storage, instant, failure_of(error, self._settings.who, clock_ms()))
 
     def close(self) -> None:
@@ -261,6 +334,21 @@ class TableOnStorage:
         except (MalformedError, UnsupportedError, MissingFileError):
             return 0
         return round(sum(o.log_bytes or 0.0 for o in plan.operations))
+
+
+def _while_held(
+    held: HeldClaim, runner: Runner, storage: Storage, tasks: Tasks, progress: SliceProgress
+) -> list[SliceDone]:
+    """Runs tasks as long as a claim is held, and reports their progress with it. StoppedError: it is lost."""
+    note = WorkNote(attempt=tasks[0].attempt, since_ms=clock_ms(), bytes=sum(task.read_bytes for task in tasks))
+
+    def checked(done: int, total: int) -> None:
+        if held.lost:
+            raise StoppedError("the work was stopped by the loss of its claim")
+        held.report(replace(note, done=done, total=total))
+        progress(done, total)
+
+    return runner(storage, tasks, checked)
 
 
 class LazyTable:

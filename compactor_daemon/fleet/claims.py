@@ -1,10 +1,11 @@
-"""Claims: which process works on which pending compaction.
+"""Claims: which process works on which pending compaction or clustering, and plans clusterings (`CLUSTERING`).
 
 Claims save work; safety does not depend on them. If two processes work on one instant, storage decides which attempt
 wins. Without ZooKeeper (`zookeeper_claims`) they lie on the table's storage:
 
-    .hoodie/.phantombase/claim.lock     file systems: a lock file, the claim on all instants of the table
-    .hoodie/.phantombase/<C>/claim      object stores: a lease on one instant
+    .hoodie/.phantombase/claim.lock        file systems: a lock file, the claim on all instants of the table
+    .hoodie/.phantombase/clustering.lock   the same for clusterings that daemons plan: they block no instant
+    .hoodie/.phantombase/<C>/claim         object stores: a lease on one instant, or on these clusterings
 
 They exclude `compactor-daemon compact`, compactions inside ingest jobs and other daemons.
 """
@@ -30,7 +31,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
 
-from ..attempt.failures import WorkNote
+from ..attempt.failures import CLUSTERING, WorkNote
 
 TABLE_ID = f"{RECORDS}/table-id"
 
@@ -127,7 +128,9 @@ def table_id(storage: Storage) -> str:
 
 def claim_path(table: Table, instant: str) -> str:
     """The path that is held while a process works on an instant."""
-    return f"{RECORDS}/claim.lock" if table.storage.is_file_system else f"{instant_folder(instant)}/claim"
+    if table.storage.is_file_system:
+        return f"{RECORDS}/{CLUSTERING if instant == CLUSTERING else 'claim'}.lock"
+    return f"{instant_folder(instant)}/claim"
 
 
 def claim(table: Table, instant: str, wait_s: float = 0.0) -> AbstractContextManager[Callable[[], bool]]:

@@ -93,15 +93,25 @@ def serve_table(
     only: Sequence[Service] = tuple(Service),
     stopping: Callable[[], bool] = lambda: False,
     means: ServiceMeans | None = None,
+    failed: Callable[[Service, Exception], None] = lambda *_: None,
 ) -> tuple[ServiceDone, ...]:
     """Runs the services that `options` and `only` name; none is started once `stopping` is set. Each service decides
-    what is due, and finishes what a dead process left. The error of a service is in its result, and the next one runs:
-    each service leaves a valid table."""
+    what is due, and finishes what a dead process left. The error of a service is in its result, and `failed` is called
+    with it; the next one runs: each service leaves a valid table."""
     chosen = [service for service in options.services if service in only]
-    return tuple(_run(service, table, options, lock, means or ServiceMeans()) for service in chosen if not stopping())
+    return tuple(
+        _run(service, table, options, lock, means or ServiceMeans(), failed) for service in chosen if not stopping()
+    )
 
 
-def _run(service: Service, table: Table, options: ServiceOptions, lock: TableLock, means: ServiceMeans) -> ServiceDone:
+def _run(
+    service: Service,
+    table: Table,
+    options: ServiceOptions,
+    lock: TableLock,
+    means: ServiceMeans,
+    failed: Callable[[Service, Exception], None],
+) -> ServiceDone:
     started = time.monotonic()
     try:
         ran = service.run(table.reload(), options.options_of(service), lock, means)
@@ -112,6 +122,7 @@ def _run(service: Service, table: Table, options: ServiceOptions, lock: TableLoc
         what = str(error) if isinstance(error, PhantombaseError) else f"internal error: {type(error).__name__}: {error}"
         _log.warning("service_failed", table=table.storage.base_path, service=service.value, error=what)
         done = ServiceDone(service=service, what=what, failed=True)
+        failed(service, error)
     done = replace(done, seconds=round(time.monotonic() - started, 3))
     if done.instants or done.files:
         _log.info("service_done", table=table.storage.base_path, service=service.value, what=done.what)

@@ -25,6 +25,7 @@ from phantombase.compactor_daemon.daemon.work import Summary
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+from phantombase.compactor_daemon.services.options import ServiceOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -46,6 +47,8 @@ def daemon_on(
     order: DaemonOrder = DaemonOrder.EARLIEST,
     schedule: ScheduleOptions | None = None,
     max_concurrent: int = 1,
+    sole_writer: bool = False,
+    services: ServiceOptions | None = None,
 ) -> Iterator[Daemon]:
     """A daemon over tables, in this process."""
     retry = RetryOptions(retries=1, backoff_s=0.2)
@@ -56,14 +59,18 @@ def daemon_on(
         retry=retry,
         order=order,
         schedule=schedule,
+        services=services or ServiceOptions(),
     )
     with open_daemon(
         [str(p) for p in paths],
-        rules=Rules(once=once, poll_s=poll_s, order=order, max_concurrent=max_concurrent),
+        rules=Rules(
+            once=once, poll_s=poll_s, order=order, max_concurrent=max_concurrent, services=services is not None
+        ),
         settings=settings,
         execute=ExecuteOptions(executor=Executor.LOCAL),
         zookeeper=ZooKeeperOptions(hosts=zookeeper.hosts, session_timeout_s=SESSION_S) if zookeeper else None,
         runner=runner or LocalRunner(1),
+        sole_writer=sole_writer,
     ) as daemon:
         yield daemon
 

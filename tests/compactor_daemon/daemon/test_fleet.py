@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,8 +27,10 @@ from phantombase.compactor_daemon.attempt.retire import remove_staged
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, SliceTask, done_slices
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.run import _signals
+from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Stop
 from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.services.options import ServiceOptions
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, LedgerError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.format.instant import later
@@ -41,9 +45,11 @@ from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.writer_hooks.options import WriteOptions
+from tests.support.archived_tables import cluster, forget_heartbeats, living, small_files, unzip
 from tests.support.compaction_steps import OPTIONS, OUTPUT, check_no_strays, open_table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.daemons import WAIT_S, at_work, daemon_on
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.faults import pending_write
 from tests.support.golden_tables import unzip_golden
 from tests.support.moved_tables import schedule, upsert
@@ -259,6 +265,56 @@ def test_failures_back_off_then_park_until_released(tmp_path: Path, zookeeper: Z
     assert CliRunner().invoke(app, ["release", str(table), bad]).exit_code == 0
     with daemon_on(table, zookeeper=zookeeper) as other:
         assert [c.instant for _, c in other.run().done] == [bad]
+
+
+def test_a_plan_of_hudi_for_a_clustering_backs_off_then_parks_until_released(tmp_path: Path) -> None:
+    """It is work of any daemon that knows who writes, with or without services."""
+    path = unzip("v6_0.15.0_cluster.scheduled", tmp_path)
+    before = read_table(open_table(path)).drop_columns(["_hoodie_file_name"])
+    (instant,) = (i.requested_time for i in open_table(path).load_timeline().pending("replacecommit"))
+    with daemon_on(path, zookeeper=None) as other:
+        assert other.run().done == deque()
+    full = Fails(lambda _: StorageError("disk full"))
+    on = partial(daemon_on, path, zookeeper=None, sole_writer=True)
+    with on(runner=full, once=False, poll_s=0.1) as daemon, at_work(daemon):
+        wait_until(lambda: len(read_failures(open_table(path).storage, instant)) == 2, WAIT_S)
+        wait_until(lambda: not daemon._control.tables[str(path)].is_startable(0), WAIT_S)
+    assert full.tried == [instant] * 2
+    for services in (None, ServiceOptions.of(cluster=ClusterOptions(min_files=2))):
+        with on(services=services) as other:
+            assert other.run().left == {str(path): (instant,)}
+    assert CliRunner().invoke(app, ["release", str(path), instant]).exit_code == 0
+    with on() as other:
+        ((_, done),) = other.run().done
+    assert (done.instant, done.file_groups, done.resumed) == (instant, 2, False)
+    assert done.rows == before.num_rows
+    assert_same_rows(read_table(open_table(path)).drop_columns(["_hoodie_file_name"]), before)
+    assert not open_table(path).load_timeline().pending("replacecommit")
+
+
+def test_a_decided_clustering_of_a_dead_process_is_published_by_any_daemon(tmp_path: Path) -> None:
+    path, dead = tmp_path / "trips", list[str]()
+    rows_ = small_files(path, 9)
+
+    def hook(call: Call) -> object:
+        if dead:
+            raise ProcessDied(call.path)
+        done = call.do()
+        if call.name == "put_if_absent" and call.path.endswith("/outcome"):
+            dead.append(call.path)
+            raise ProcessDied(call.path)
+        return done
+
+    with pytest.raises(ProcessDied):
+        cluster(path, HookedStorage(open_table(path).storage, hook))
+    with daemon_on(path, zookeeper=None, sole_writer=True) as daemon:
+        assert daemon.run().done == deque()  # its process lives, for all that is known
+    forget_heartbeats(path)
+    never = Fails(lambda _: LedgerError("nothing is merged again"))
+    with daemon_on(path, zookeeper=None, sole_writer=True, runner=never) as daemon:
+        ((_, done),) = daemon.run().done
+    assert (done.resumed, never.tried, len(living(path))) == (True, [], 1)
+    assert read_rows(path) == rows_
 
 
 def test_a_plan_that_is_unscheduled_under_a_daemon_is_no_failure(tmp_path: Path, zookeeper: ZooKeeper) -> None:

@@ -15,7 +15,14 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
-from phantombase.compactor_daemon.attempt.failures import RetryOptions
+from phantombase.compactor_daemon.attempt.failures import (
+    CLUSTERING,
+    Failure,
+    RetryOptions,
+    WorkNote,
+    read_failures,
+    record_failure,
+)
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import COMMANDS, app
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
@@ -36,12 +43,12 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
-from tests.support.archived_tables import data_files, living, old_table, one_row
+from tests.support.archived_tables import TWO, data_files, living, old_table, one_row, small_files
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import make_old
 from tests.support.golden_tables import LOCK, one_of
-from tests.support.written_tables import read_rows
+from tests.support.written_tables import check_nothing_left, read_rows
 
 ALL_OF = ServiceOptions.of(
     metadata=MetadataOptions(),
@@ -244,6 +251,73 @@ def served(path: Path, services: ServiceOptions) -> TableOnStorage:
         services=services,
     )
     return TableOnStorage(str(path), TableClaims(table, "a daemon"), LOCK, LocalRunner(1), settings)
+
+
+def test_one_daemon_at_a_time_plans_clusterings(tmp_path: Path) -> None:
+    """Another one passes over, and tries again soon. One that has lost its claim stops."""
+    path = tmp_path / "trips"
+    rows = small_files(path, 9)
+    two = served(path, ServiceOptions.of(cluster=TWO))
+    other = TableClaims(open_table(path), "another").take(CLUSTERING)
+    assert other is not None
+    assert two.serve(3600, lambda: False) == ()
+    assert not last_runs(open_table(path).storage)
+    assert TableClaims(open_table(path), "a compactor").take("20200101000000000") is not None
+    other.release()
+    (done,) = _losing_its_claim(two).serve(3600, lambda: False)
+    assert (done.failed, done.what) == (True, "the work was stopped by the loss of its claim")
+    assert not read_failures(open_table(path).storage, CLUSTERING)
+    check_nothing_left(path)
+    (done,) = two.serve(0, lambda: False)
+    assert (done.instants, len(living(path))) == (1, 1)
+    assert read_rows(path) == rows
+    held = two.claims.take(CLUSTERING)
+    assert held is not None  # it was released
+    held.release()
+
+
+def _losing_its_claim(two: TableOnStorage) -> TableOnStorage:
+    claims = TableClaims(open_table(Path(two.path)), "a daemon")
+    claims.take = lambda instant: Lost()  # type: ignore[assignment, return-value, method-assign]
+    return TableOnStorage(two.path, claims, LOCK, LocalRunner(1), two._settings)
+
+
+class Lost:
+    """A claim that another daemon has since."""
+
+    lost = True
+
+    def report(self, note: WorkNote) -> None:
+        """Nobody reads it."""
+
+    def release(self) -> None:
+        """Nothing is there."""
+
+
+def test_clusterings_back_off_and_are_parked_by_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other services run on. Released, they are tried again; a success forgets what failed."""
+    path = tmp_path / "trips"
+    small_files(path, 9)
+    two = served(path, ServiceOptions.of(cluster=TWO, clean=CleanOptions(retain=1, floor_s=0)))
+    run_them = LocalRunner.__call__
+
+    def full(*_: Any) -> Any:
+        raise StorageError("disk full")
+
+    for number in range(1, 10):
+        monkeypatch.setattr(LocalRunner, "__call__", full)
+        assert [one.failed for one in two.serve(0, lambda: False)] == [True, False]
+        failures = read_failures(open_table(path).storage, CLUSTERING)
+        assert (len(failures), failures[-1].what) == (number, "disk full")
+        assert [one.service for one in two.serve(0, lambda: False)] == [Service.CLEAN]  # it waits
+        monkeypatch.setattr(LocalRunner, "__call__", run_them)
+        monkeypatch.setattr(f"{TableOnStorage.__module__}.clock_ms", lambda at=failures[-1].at_ms: at + 3_600_001)
+    assert [one.service for one in two.serve(0, lambda: False)] == [Service.CLEAN]  # it is parked
+    released = CliRunner().invoke(app, ["release", str(path), CLUSTERING])
+    assert "9 failures removed" in released.stdout
+    record_failure(open_table(path).storage, CLUSTERING, Failure(at_ms=0, error="e", what="w", who="me"))
+    assert [one.instants for one in two.serve(0, lambda: False)] == [1, 0]
+    assert not read_failures(open_table(path).storage, CLUSTERING)
 
 
 @pytest.mark.parametrize(
