@@ -45,6 +45,7 @@ from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, decode, encode
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.archived_timeline import archived_clean_plans
 from phantombase.timeline.instants.instant_files import StateFile, load_state_files
@@ -59,12 +60,14 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.traces import delete_markers
 from phantombase.timeline.view.view import DataFile, FileSlice, GroupKey
 
 from ..attempt.compaction import merge_rules
 from ..attempt.completed import completed_compaction, finished_slices
 from ..attempt.hudi_executors import foreign_trace, refuse_live
 from ..attempt.outcome import STAGED_ENDINGS, read_outcome, revoke_decision
+from ..attempt.pending_clusterings import PendingClustering, every_pending, has_begun
 from ..attempt.slice_task import read_back
 from ..attempt.validity import refuse_rollback
 from ..options import AttemptOptions
@@ -85,20 +88,23 @@ def cancel_unreadable_attempt(
     table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None, *, dry_run: bool = False
 ) -> TakenBack:
     """Revokes what the last attempt may have decided, if its outcome cannot be read. `lock`: shared by all writers.
-    `dry_run`: nothing is changed. UsageError: no compaction with records. ConflictError: see `refuse` in the module;
-    nothing was changed."""
+    `dry_run`: nothing is changed. UsageError: no compaction or clustering with records. ConflictError: see `refuse` in
+    the module; nothing was changed."""
     options = options or AttemptOptions()
     with exclusive(table, lock, "cancel an unreadable decision", {**READ_INSIDE, **_BY_NAME}) as held:
         table = held.table
         storage = table.storage
         if instant not in recorded_instants(storage):
-            raise UsageError("no compaction with records of phantombase", path=storage.base_path, instant=instant)
+            raise UsageError(
+                "no compaction or clustering with records of phantombase", path=storage.base_path, instant=instant
+            )
         numbers = attempts(storage, instant)
         if not numbers or _is_readable(storage, instant, numbers[-1]):
             return TakenBack(attempt=None)
-        _refuse_at_work(table, instant, options)
+        clustering = next((one for one in every_pending(table, held.timeline) if one.time == instant), None)
+        _refuse_at_work(table, instant, options, clustering)
         number = numbers[-1]
-        finals = _finals(table, instant)
+        finals = _finals(table, instant, clustering)
         if dry_run:
             return TakenBack(attempt=number, files=finals)
         staged = staged_files(storage, instant, STAGED_ENDINGS)  # once it is revoked, the next attempt may stage others
@@ -106,6 +112,9 @@ def cancel_unreadable_attempt(
         forget(table, instant)
         revoke_decision(storage, instant, number, "its record cannot be read", process_name())
         storage.delete_all(staged)
+        if clustering is not None and has_begun(table, clustering.requested):
+            delete_markers(storage, instant)
+            storage.delete(table.instant_path(clustering.requested.at(State.INFLIGHT)))  # last, see `give_up`
         _log.warning("unreadable_decision_cancelled", instant=instant, attempt=number, files=finals)
         return TakenBack(attempt=number, files=finals)
 
@@ -118,7 +127,7 @@ def _is_readable(storage: Storage, instant: str, attempt: int) -> bool:
     return True
 
 
-def _refuse_at_work(table: Table, instant: str, options: AttemptOptions) -> None:
+def _refuse_at_work(table: Table, instant: str, options: AttemptOptions, clustering: PendingClustering | None) -> None:
     done = completed_compaction(table, instant)
     if done is not None:
         raise ConflictError(
@@ -137,17 +146,22 @@ def _refuse_at_work(table: Table, instant: str, options: AttemptOptions) -> None
             found="a fresh heartbeat",
             todo="Stop it, or wait until it has ended.",
         )
-    refuse_live(foreign_trace(table, instant, ()), table, instant, options)
+    if clustering is not None:
+        has_begun(table, clustering.requested)
+    else:
+        refuse_live(foreign_trace(table, instant, ()), table, instant, options)
     refuse_rollback(table, instant)
 
 
-def _finals(table: Table, instant: str) -> tuple[str, ...]:
+def _finals(table: Table, instant: str, clustering: PendingClustering | None) -> tuple[str, ...]:
     """The files in the table that a decision on the instant may have placed."""
-    finished = finished_slices(table.storage, instant)
-    groups: set[GroupKey] = {(d.partition, d.file_id) for d in finished}
+    made = [(d.partition, file) for d in finished_slices(table.storage, instant) for file in d.files]
+    groups: set[GroupKey] = {(partition, file.file_id) for partition, file in made}
+    if clustering is not None:
+        groups |= {(group.partition, file_id) for group in clustering.plan.groups for file_id in group.file_ids}
     with suppress(MissingFileError):  # the plan was removed: the records name the file groups
         groups |= {(o.partition_path, o.file_id) for o in table.compaction_plan(instant).operations}
-    named = {d.final for d in finished if d.final is not None} | set(_with_our_token(table, instant, groups))
+    named = {file.final for _, file in made} | set(_with_our_token(table, instant, groups))
     return tuple(sorted(path for path in named if table.storage.find(path) is not None))
 
 

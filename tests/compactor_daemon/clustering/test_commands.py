@@ -328,6 +328,43 @@ def test_a_write_ends_what_a_dead_process_left_at_a_plan_of_hudi(ends: str, tmp_
     assert left_by_dead(open_table(path), open_table(path).load_timeline()) == ()
 
 
+@pytest.mark.parametrize("name", ["trips", "a plan of Hudi"])
+def test_an_unreadable_decision_is_released(name: str, tmp_path: Path) -> None:
+    """Its placed files are removed, and the next run, or a write, ends the clustering as if it were not decided."""
+    path, dead = tmp_path / name, list[str]()
+    if name == "trips":
+        small_files(path, 9)
+    else:
+        path = unzip("v6_0.15.0_cluster.scheduled", tmp_path)
+
+    def hook(call: Call) -> object:
+        if dead:
+            raise ProcessDied(call.path)
+        done = call.do()
+        if call.name == "place" and call.path.endswith(".parquet"):
+            dead.append(call.path)
+        return done
+
+    rows, before = _rows(path), golden_living(path).keys()
+    with pytest.raises(ProcessDied):
+        cluster(path, HookedStorage(open_table(path).storage, hook))
+    (outcome,) = path.rglob("outcome")
+    time = outcome.parent.parent.name
+    outcome.write_bytes(b"{")
+    released = ["release", str(path), time, "--unreadable", "--sole-writer"]
+    alive = CliRunner().invoke(app, released)
+    assert "a compactor is at work" in str(alive.exception)
+    forget_heartbeats(path)
+    done = run(*released)
+    assert (done["attempt"], len(done["files"])) == (1, 1)
+    assert not [file for file in done["files"] if (path / file).exists()]
+    assert_same_rows(_rows(path), rows)
+    assert find_decision(open_table(path).storage, time) is None
+    assert [one.instant for one in cluster(path).finished] == [time]
+    assert_same_rows(_rows(path), rows)
+    assert golden_living(path).keys().isdisjoint(before)
+
+
 def test_a_death_at_any_step_of_a_plan_of_hudi(tmp_path: Path) -> None:
     """The next run completes it. Until then the plan is there, and the rows are as before."""
     origin = unzip("v6_0.15.0_cluster.scheduled", tmp_path)
