@@ -104,7 +104,7 @@ def cancel_unreadable_attempt(
         clustering = next((one for one in every_pending(table, held.timeline) if one.time == instant), None)
         _refuse_at_work(table, instant, options, clustering)
         number = numbers[-1]
-        finals = _finals(table, instant, clustering)
+        finals = _finals(table, instant)
         if dry_run:
             return TakenBack(attempt=number, files=finals)
         staged = staged_files(storage, instant, STAGED_ENDINGS)  # once it is revoked, the next attempt may stage others
@@ -153,12 +153,10 @@ def _refuse_at_work(table: Table, instant: str, options: AttemptOptions, cluster
     refuse_rollback(table, instant)
 
 
-def _finals(table: Table, instant: str, clustering: PendingClustering | None) -> tuple[str, ...]:
+def _finals(table: Table, instant: str) -> tuple[str, ...]:
     """The files in the table that a decision on the instant may have placed."""
     made = [(d.partition, file) for d in finished_slices(table.storage, instant) for file in d.files]
     groups: set[GroupKey] = {(partition, file.file_id) for partition, file in made}
-    if clustering is not None:
-        groups |= {(group.partition, file_id) for group in clustering.plan.groups for file_id in group.file_ids}
     with suppress(MissingFileError):  # the plan was removed: the records name the file groups
         groups |= {(o.partition_path, o.file_id) for o in table.compaction_plan(instant).operations}
     named = {file.final for _, file in made} | set(_with_our_token(table, instant, groups))

@@ -82,7 +82,16 @@ DAEMON: tuple[Mutant, ...] = (
     # Claims on storage.
     ("compactor_daemon/fleet/claims", "        return not self._is_held()\n", "        return False\n", "claims"),
     ("compactor_daemon/fleet/claims", "                if not shared.instants:\n", "                if False:\n", "claims"),
-    ("compactor_daemon/fleet/claims", "if table.storage.is_file_system else f\"{instant_folder(instant)}/claim\"", "if True else f\"{instant_folder(instant)}/claim\"", "claims"),
+    ("compactor_daemon/fleet/claims", "    if table.storage.is_file_system:\n        return", "    if True:\n        return", "claims"),
+    ("compactor_daemon/fleet/claims", "{CLUSTERING if instant == CLUSTERING else 'claim'}.lock", "claim.lock", "services/services"),
+    # Clusterings: one daemon at a time, which waits after a failure.
+    ("compactor_daemon/daemon/served_table", "one is not Service.CLUSTER or held]", "True]", "services/services"),
+    ("compactor_daemon/daemon/served_table", "        if not isinstance(readiness(failures, clock_ms(), self._settings.retry), Ready):\n            return None\n", "", "services/services"),
+    ("compactor_daemon/daemon/served_table", "            if held is not None:\n                held.release()\n", "            pass\n", "services/services"),
+    ("compactor_daemon/daemon/served_table", "        if held.lost:\n", "        if False:\n", "services/services"),
+    ("compactor_daemon/daemon/served_table", "if held is not None and Service.CLUSTER not in failed:", "if False:", "services/services"),
+    ("compactor_daemon/daemon/served_table", "resumes=not self._settings.clusters", "resumes=True", "daemon/fleet"),
+    ("compactor_daemon/daemon/served_table", "for one in work_left(table, timeline)] if self._settings.clusters else []", "for one in work_left(table, timeline)]", "daemon/fleet"),
     ("compactor_daemon/fleet/claims", "return nullcontext() if table.storage.is_file_system else claim(table, instant, wait_s)", "return nullcontext()", "claims"),
     ("compactor_daemon/execution/run_compactions", " and not isinstance(error, ClaimedError)", "", "claims"),
     # Claims.
