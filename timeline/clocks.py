@@ -3,8 +3,7 @@
 No other module asks the machine for the time of day (a test reads the code for it), and the schedules of retries are
 here.
 
-Elapsed time includes time in which the process or its machine is suspended, or a clock is set.
-"""
+Elapsed time includes time in which the process or its machine is suspended, or a clock is set."""
 
 from __future__ import annotations
 

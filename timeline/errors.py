@@ -24,13 +24,13 @@
     ├── StoppedError                work was stopped by its time limit: nothing is wrong
     ├── SparkError                  Spark did not start or lost a job
 
-A message has what, where (path, instant), expected, found, and what to do next.
-"""
+A message has what, where (path, instant), expected, found, and what to do next."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Self
 
 
@@ -84,7 +84,7 @@ class PhantombaseError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Keeps the keyword-only details through pickling: errors travel from Spark tasks to the driver."""
-        return _rebuild, (type(self), self.what, self._parts())
+        return partial(type(self), self.what, **self._parts()), ()
 
 
 _PART_CHARACTERS_MAX = 800
@@ -95,10 +95,6 @@ def _short(text: str) -> str:
     if len(text) > _PART_CHARACTERS_MAX:
         text = f"{text[:_PART_CHARACTERS_MAX]}... ({len(text)} characters)"
     return " ".join(text.split()) if "\n" in text or "\r" in text else text
-
-
-def _rebuild(kind: type[PhantombaseError], what: str, parts: dict[str, str | None]) -> PhantombaseError:
-    return kind(what, **parts)
 
 
 @contextmanager

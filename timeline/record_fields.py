@@ -1,8 +1,7 @@
 """Fields of a phantombase record, a JSON object: read leniently, so that two releases can serve one table (pure).
 
 A field that this release does not know is ignored: a later release uses it. A field that this release knows must exist
-and have its type: the error names the file, what was expected, what was found, and what to do.
-"""
+and have its type: the error names the file, what was expected, what was found, and what to do."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A `MERGE INTO` that sets some columns: which columns its rows have, and which tables and statements it takes (pure).
 
 Source: seen with Hudi 1.2.0 (Spark SQL, versions 8 and 9). Its log block has the meta columns and the set columns, and
-is marked partial; with merges by event time it refuses a statement that does not set the ordering columns.
-"""
+is marked partial; with merges by event time it refuses a statement that does not set the ordering columns."""
 
 from __future__ import annotations
 

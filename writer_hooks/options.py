@@ -131,22 +131,20 @@ class Operation(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """How a write works; sizes in bytes, times in seconds. In brackets: Hudi's names.
-
-    `lock`: `file:PATH` or `zookeeper:HOST:PORT/BASE/KEY`, the same for all writers and schedulers of the table
-    (`hoodie.write.lock.*`), or `storage`. None is `storage` too, for a sole writer: a file in the table, which real
-    Hudi does not know, and on object stores the lock of Hudi's StorageBasedLockProvider. `drop_metadata_table`: first
-    turn off the metadata table, as Hudi's writers do with `hoodie.metadata.enable=false`; otherwise the metadata table,
-    if the table has one, is kept up to date. `metadata`: compact the metadata table after the commit, when that is due,
-    as Hudi's writers do (`hoodie.metadata.compact.max.delta.commits` turns it on); None: it does not. `compaction`:
-    what the write does for compaction after its commit. `clean`: remove the files that no reader needs after the commit
+    """How a write works; sizes in bytes, times in seconds. In brackets: Hudi's names. `lock`: `file:PATH` or
+    `zookeeper:HOST:PORT/BASE/KEY`, the same for all writers and schedulers of the table (`hoodie.write.lock.*`), or
+    `storage`. None is `storage` too, for a sole writer: a file in the table, which real Hudi does not know, and on
+    object stores the lock of Hudi's StorageBasedLockProvider. `drop_metadata_table`: first turn off the metadata table,
+    as Hudi's writers do with `hoodie.metadata.enable=false`; otherwise the metadata table, if the table has one, is
+    kept up to date. `metadata`: compact the metadata table after the commit, when that is due, as Hudi's writers do
+    (`hoodie.metadata.compact.max.delta.commits` turns it on); None: it does not. `compaction`: what the write does for
+    compaction after its commit. `clean`: remove the files that no reader needs after the commit
     (`hoodie.clean.automatic`); None: it does not. `archive`: archive old instants after the commit
     (`hoodie.archive.automatic`); None: it does not. `cluster`: cluster small files after the commit
     (`hoodie.clustering.inline`); None: it does not. `back_pressure`: how long a file group's log may become; None:
     batches of a stream wait, other writes go on. `times`: the format of TIMESTAMP partition values, as far as the table
     does not store it, under Hudi's names (`hoodie.keygen.timebased.*`). `clock`: the zone of the table's instants, and
-    how far this process's clock may be off.
-    """
+    how far this process's clock may be off."""
 
     output: OutputOptions = field(default_factory=OutputOptions)
     buckets: int | None = option(

@@ -79,22 +79,15 @@ def outlook(table: Table, trigger: TriggerOptions, clean: CleanOptions) -> Outlo
     """The outlook of a table. `trigger`, `clean`: the options with which plans are requested, and cleans run."""
     seen = cache(lambda: from_one_snapshot(lambda: _with_view(table)))
     return Outlook(
-        backlog=_known(lambda: view_backlog(seen()[1])),
-        next_plan=_known(lambda: next_plan(table.snapshot().load_timeline(), table.now(), trigger)),
-        cleanable=_known(lambda: _cleanable(*seen(), clean)),
+        backlog=Known.of(lambda: view_backlog(seen()[1])),
+        next_plan=Known.of(lambda: next_plan(table.snapshot().load_timeline(), table.now(), trigger)),
+        cleanable=Known.of(lambda: _cleanable(*seen(), clean)),
     )
 
 
 def _with_view(table: Table) -> tuple[Table, TableView]:
     seen = table.snapshot()
     return seen, load_whole(seen)
-
-
-def _known(fact: Callable[[], Fact]) -> Known[Fact]:
-    try:
-        return Known(fact=fact())
-    except PhantombaseError as error:
-        return Known(problem=error)
 
 
 def _cleanable(table: Table, view: TableView, options: CleanOptions) -> Cleanable:

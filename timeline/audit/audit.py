@@ -12,7 +12,7 @@ not as an error: the entry in the audit log remains, and its files need not exis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -35,7 +35,7 @@ from ..merge.table_rules import slice_rules
 from ..table.in_progress import refuse_half_upgraded
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.log_blocks import slice_blocks
-from ..view.view import DataFile, FileGroup, FileSlice, TableView, is_replaced, latest_base, slice_before
+from ..view.view import DataFile, FileGroup, FileSlice, GroupKey, TableView, is_replaced, latest_base, slice_before
 from .ledgers import KeptLedgers, commits_with_ledgers, kept_ledgers, logged_instants
 
 
@@ -251,7 +251,10 @@ def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
     if any(now.size(recorded, name) is None for name in recorded.inputs):
         return Verdict.OUTPUT_PROVED
     schema = now.table.schema_written(schema.commit_text, now.table.load_timeline(), instant)
-    rules, inputs = rules_of_audit(now.table, schema, recorded), _inputs(now, recorded, instant)
+    # A log compaction merges logs without their base file, which blocks may name: it is of an earlier instant.
+    below = instant if _merges_logs(recorded) else ""
+    rules = rules_of_audit(now.table, schema, recorded)
+    inputs = slice_of(recorded.key, recorded.inputs, partial(now.size, recorded), below)
     stream = SliceStream(storage, inputs, rules)
     again = stream.ledger(sum(batch.num_rows for batch in stream.batches()), out)
     if read is _read_log and again != ledger and not ledger.superseded:  # copied, not merged
@@ -321,18 +324,18 @@ def _is_superseded(now: _Now, view: TableView, recorded: GroupLedger, instant: s
     return base is not None and base.name.instant > instant
 
 
-def _inputs(now: _Now, recorded: GroupLedger, instant: str) -> FileSlice:
-    """The merged files as a slice. A log compaction merges logs without their base file, which blocks may name: it is
-    of an earlier instant."""
-    base, logs = None, []
-    for text in recorded.inputs:
-        name, size = parse_data_file(text), now.size(recorded, text) or 0
+def slice_of(
+    key: GroupKey, names: Iterable[str], size: Callable[[str], int | None], without_base: str = ""
+) -> FileSlice:
+    """The merged files of a group as a slice. `without_base`: its instant if there is no base file."""
+    (partition, file_id), base, logs = key, None, []
+    for text in names:
+        name, found = parse_data_file(text), size(text) or 0
         if isinstance(name, BaseFileName):
-            base = DataFile(partition=recorded.partition, name=name, size=size)
+            base = DataFile(partition=partition, name=name, size=found)
         elif name is not None:
-            logs.append(DataFile(partition=recorded.partition, name=name, size=size))
-    of = base.name.instant if base is not None else instant if _merges_logs(recorded) else ""
-    partition, file_id = recorded.key
+            logs.append(DataFile(partition=partition, name=name, size=found))
+    of = without_base if base is None else base.name.instant
     return FileSlice(partition=partition, file_id=file_id, base_instant=of, base=base, logs=tuple(logs))
 
 

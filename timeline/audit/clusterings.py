@@ -17,12 +17,22 @@ from functools import partial
 
 from ..errors import LedgerError, MissingFileError
 from ..format.commit_metadata import CommitMetadata
-from ..format.file_name import BaseFileName, LogFileName, parse_data_file
+from ..format.file_name import parse_data_file
 from ..format.ledger import CLUSTERED, MASK, GroupLedger, Ledger, decode_ledgers, total
 from ..merge.slice_stream import SliceStream
 from ..table.table import Table, TableSchema, from_one_snapshot
-from ..view.view import DataFile, FileGroup, FileSlice, GroupKey, TableView, latest_base
-from .audit import InstantAudit, Verdict, audited_group, hash_of_base, read_base, rules_of_audit, same, settled
+from ..view.view import FileGroup, GroupKey, TableView, latest_base
+from .audit import (
+    InstantAudit,
+    Verdict,
+    audited_group,
+    hash_of_base,
+    read_base,
+    rules_of_audit,
+    same,
+    settled,
+    slice_of,
+)
 
 
 def clustered_instants(table: Table) -> tuple[str, ...]:
@@ -135,17 +145,8 @@ def _files(now: _Now, recorded: GroupLedger) -> Verdict:
 def _merged_again(now: _Now, recorded: GroupLedger, schema: TableSchema, out: int) -> Ledger:
     """The ledger of the inputs, merged again. `out`: the hash of the rows written."""
     rules, ledgers, rows = rules_of_audit(now.table, schema, recorded), [], 0
-    for (partition, file_id), texts in _by_file_id(recorded).items():
-        base, logs = None, []
-        for text in texts:
-            name, size = parse_data_file(text), now.size(recorded, text) or 0
-            if isinstance(name, BaseFileName):
-                base = DataFile(partition=partition, name=name, size=size)
-            elif isinstance(name, LogFileName):
-                logs.append(DataFile(partition=partition, name=name, size=size))
-        since = "" if base is None else base.name.instant
-        inputs = FileSlice(partition=partition, file_id=file_id, base_instant=since, base=base, logs=tuple(logs))
-        stream = SliceStream(now.table.storage, inputs, rules)
+    for key, texts in _by_file_id(recorded).items():
+        stream = SliceStream(now.table.storage, slice_of(key, texts, partial(now.size, recorded)), rules)
         rows += sum(batch.num_rows for batch in stream.batches())
         ledgers.append(stream.ledger(0, 0))
     found = total(ledgers)

@@ -13,8 +13,7 @@
     array, map, record                    list<element>, map<string, value>, struct
     ["null", T] or [T, "null"]            T, nullable
 
-A separate module: code that only reads plans and commits starts without pyarrow.
-"""
+A separate module: code that only reads plans and commits starts without pyarrow."""
 
 from __future__ import annotations
 

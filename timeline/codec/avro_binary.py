@@ -2,8 +2,7 @@
 
 Integers are groups of seven bits, the lowest first, as Avro, protobuf and Thrift write them.
 
-`EncodedArray` and `OnDemand` hold a million elements of a plan in the memory of their encoded bytes.
-"""
+`EncodedArray` and `OnDemand` hold a million elements of a plan in the memory of their encoded bytes."""
 
 from __future__ import annotations
 

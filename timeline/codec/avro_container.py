@@ -63,14 +63,20 @@ def defaulted(name: str, kind: str, default: int | bool) -> Schema:
     return {"name": name, "type": [kind, "null"], "default": default}
 
 
-def record_of(name: str, *fields: Schema) -> Schema:
-    """The schema of a record that is nested in another Hudi record."""
-    return {"type": "record", "name": name, "fields": list(fields)}
+def listed(name: str, items: Schema | str) -> Schema:
+    """A record field with an array that is empty when missing; the stray inner "default" is in Hudi's own schemas."""
+    return {"name": name, "type": {"type": "array", "items": items, "default": []}, "default": []}
 
 
-def root_record(name: str, *fields: Schema) -> Schema:
-    """The schema of a file's record, in Hudi's namespace."""
-    return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": list(fields)}
+def record_of(name: str, *fields: Schema | str) -> Schema:
+    """The schema of a record that is nested in another Hudi record. A name alone: a field of text, never null."""
+    return {"type": "record", "name": name, "fields": [plain(f, STRING) if isinstance(f, str) else f for f in fields]}
+
+
+def root_record(name: str, *fields: Schema | str) -> Schema:
+    """The schema of a file's record, in Hudi's namespace; `fields` as in `record_of`."""
+    record = record_of(name, *fields)
+    return {"type": "record", "name": name, "namespace": NAMESPACE, "fields": record["fields"]}
 
 
 def read_record(data: bytes, where: str, *schemas: Schema) -> tuple[str, dict[str, Any]]:

@@ -15,8 +15,7 @@ Framed records; `record_starts` finds their offsets without decoding them, vecto
 
 Each prefix leads to the next, which would be a loop over records. But a record shorter than 64 KiB has a prefix of two
 zero bytes and two others, and few other places look like that: these are the candidates. Those that no other candidate
-leads to, or that lead nowhere, are dropped until one chain is left from the first byte to the last.
-"""
+leads to, or that lead nowhere, are dropped until one chain is left from the first byte to the last."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Arrow rows to Avro binary records without a loop over rows (pure, vectorised).
 
 The encoding of a row is divided into pieces, and every row has the same pieces. A piece is either a column of single
-bytes (rows may omit a byte, since a varint has one to ten bytes) or a column of byte strings. Runs of single
-bytes become byte strings through one masked numpy matrix; Arrow then joins the byte strings row by row. The items of a
-list repeat inside a row, so they are encoded as separate rows; the piece of the outer row is the range of bytes
-that its items occupy: the same bytes with other offsets. Values under nulls are omitted in the same way.
+bytes (rows may omit a byte, since a varint has one to ten bytes) or a column of byte strings. Runs of single bytes
+become byte strings through one masked numpy matrix; Arrow then joins the byte strings row by row. The items of a list
+repeat inside a row, so they are encoded as separate rows; the piece of the outer row is the range of bytes that its
+items occupy: the same bytes with other offsets. Values under nulls are omitted in the same way.
 
     null union       varint of the branch index, value
     int, long        zigzag varint
@@ -21,8 +21,7 @@ differences in how Arrow stores them:
     dictionary of T             T
     int8, int16 (int32)         int32 (int64)
     large or view text, bytes   text, bytes
-    names of list elements, nullability of nested fields
-"""
+    names of list elements, nullability of nested fields"""
 
 from __future__ import annotations
 
@@ -130,13 +129,10 @@ _Piece: TypeAlias = _Byte | pa.LargeBinaryArray
 
 def encode_rows(rows: pa.Table | pa.RecordBatch, schema: dict[str, Any], *, framed: bool = False) -> Any:
     """Each row as one Avro record: a `pa.LargeBinaryArray` with one value for each row, contiguous in one buffer.
-
     `schema`: a record schema from `schema.parse_avro`; the rows have its columns, in any order. `framed`: put the
     length in front of each record, a big-endian int32, as in log blocks. Memory: about three times the result.
-
     UsageError: see `exact_rows`; also a text that is not a symbol of its enum, or a decimal that does not fit its fixed
-    type. UnsupportedError: a column of a type that tables cannot have.
-    """
+    type. UnsupportedError: a column of a type that tables cannot have."""
     table = exact_rows(rows, pa.schema([_field(f["name"], f["type"]) for f in schema["fields"]]))
     columns = [column.chunk(0) if column.num_chunks else pa.array([], column.type) for column in table.columns]
     return _join(_fields(columns, schema, ""), table.num_rows, framed=framed)

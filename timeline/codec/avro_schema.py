@@ -1,8 +1,7 @@
 """Avro schemas as Hudi writes them (pure); `arrow_schema` converts them to Arrow schemas.
 
 Refused by name: a union of two or more non-null branches, a record that contains itself, and schemas in which a few
-bytes stand for much data (see `_Expander`).
-"""
+bytes stand for much data (see `_Expander`)."""
 
 from __future__ import annotations
 

@@ -1,20 +1,19 @@
 """The bloom filter in the footer of a Hudi base file, built and queried with numpy, batch by batch (pure).
 
-Format (Hudi InternalBloomFilter, InternalDynamicBloomFilter, HashFunction, MurmurHash): base64 text of
-big-endian fields,
+Format (Hudi InternalBloomFilter, InternalDynamicBloomFilter, HashFunction, MurmurHash): base64 text of big-endian
+fields,
 
     SIMPLE      one row
     DYNAMIC_V0  head | int32 keys that fill a row | int32 keys counted in the last row | int32 rows | rows
     head        int32 -1 | int32 hashes | int8 1 (murmur) | int32 bits of a row
     row         head | ceil(bits / 8) bytes, bit i = byte i >> 3, mask 1 << (i & 7)
 
-A key's hashes are a chain of 32-bit MurmurHash2 over its UTF-8 bytes, each seeded with the previous hash. Hash h
-stands for bit |h % bits| (Java remainder). Hudi's murmur takes the 1 to 3 bytes after the last complete word
-sign-extended and in big-endian order.
+A key's hashes are a chain of 32-bit MurmurHash2 over its UTF-8 bytes, each seeded with the previous hash. Hash h stands
+for bit |h % bits| (Java remainder). Hudi's murmur takes the 1 to 3 bytes after the last complete word sign-extended and
+in big-endian order.
 
-Rows (Hudi InternalDynamicBloomFilter): a new row begins when the last one is full and all rows together hold
-fewer keys than the maximum. After that, one key goes to row 0 and the later keys to rows 0, 1, ... in turn.
-"""
+Rows (Hudi InternalDynamicBloomFilter): a new row begins when the last one is full and all rows together hold fewer keys
+than the maximum. After that, one key goes to row 0 and the later keys to rows 0, 1, ... in turn."""
 
 from __future__ import annotations
 

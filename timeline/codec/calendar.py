@@ -5,9 +5,8 @@ A footer determines the calendar, as Spark reads it (`DataSourceUtils.datetimeRe
 another version the new one. A footer without a version does not specify one; Hudi's own Avro writer, which omits it,
 counts in the new one. Spark refuses old dates of such files, so files written here record a version.
 
-Values are moved so that they show the same date and time of day. Before 1900 Java's old classes give a zone its
-offset of today, and the new classes the local mean time of its location.
-"""
+Values are moved so that they show the same date and time of day. Before 1900 Java's old classes give a zone its offset
+of today, and the new classes the local mean time of its location."""
 
 from __future__ import annotations
 

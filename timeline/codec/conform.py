@@ -20,8 +20,7 @@ Java's texts of floats, which Hudi stores after a column of floats became one of
     NaN, Infinity, -Infinity
 
 The digits are the fewest that read back as the same value, but two at least (4.9E-324), as Java prints since 19
-(JDK-4511638). Java before 19 prints some values with one digit more.
-"""
+(JDK-4511638). Java before 19 prints some values with one digit more."""
 
 from __future__ import annotations
 
@@ -106,17 +105,13 @@ def conform(
     names: Names = SAME_NAMES,
     defaults: Defaults = NO_DEFAULTS,
 ) -> pa.Table:
-    """`data` with exactly the columns of `schema`, in its order and types; `where` names the source in errors.
-
-    `names`: those of the columns in `data`, where they differ. `defaults`: of the columns of `schema`.
-
-    `float_as_text`: float widens to double through its decimal text (1.1f -> 1.1). Hudi does this everywhere except
-    in Avro log blocks read by 0.15, which keep the bits (1.100000023841858) unless another column of the record
-    turns into text or bytes: then 0.15 rewrites the entire record, floats through their text.
-
-    MalformedError: a required column is missing or holds nulls, or a value does not fit. UnsupportedError: a type
-    change that is not a promotion, or names that differ by case only.
-    """
+    """`data` with exactly the columns of `schema`, in its order and types; `where` names the source in errors. `names`:
+    those of the columns in `data`, where they differ. `defaults`: of the columns of `schema`. `float_as_text`: float
+    widens to double through its decimal text (1.1f -> 1.1). Hudi does this everywhere except in Avro log blocks read by
+    0.15, which keep the bits (1.100000023841858) unless another column of the record turns into text or bytes: then
+    0.15 rewrites the entire record, floats through their text. MalformedError: a required column is missing or holds
+    nulls, or a value does not fit. UnsupportedError: a type change that is not a promotion, or names that differ by
+    case only."""
     return _Change(text=float_as_text, defaults=defaults).table(data, schema, where, names)
 
 

@@ -2,9 +2,8 @@
 
     "PAR1" | chunks of row group 0, in the order of columns | chunks of row group 1 | ... | footer | its length | "PAR1"
 
-Encodings, codecs, statistics and pages are unchanged. The footer gets new offsets, and Hudi's key/values. The
-copy is verified by pyarrow's reading of the new footer, see `check_copied`.
-"""
+Encodings, codecs, statistics and pages are unchanged. The footer gets new offsets, and Hudi's key/values. The copy is
+verified by pyarrow's reading of the new footer, see `check_copied`."""
 
 from __future__ import annotations
 

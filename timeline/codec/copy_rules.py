@@ -1,9 +1,8 @@
 """Whether the row groups of some Parquet files may be put into one file as bytes (pure).
 
 What a footer contains once then applies to the pages of all of them. So it must be equal in all, and contain no field
-that is unknown here. Page indexes and filters of column chunks are not copied: readers do without them.
-Source of the numbers of fields: parquet.thrift of the Parquet format.
-"""
+that is unknown here. Page indexes and filters of column chunks are not copied: readers do without them. Source of the
+numbers of fields: parquet.thrift of the Parquet format."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Ordering values: Java's comparisons on Arrow columns (pure, vectorised).
 
 A row's ordering value is the tuple of its ordering columns, compared in declared order. Floats follow
-`Double.compareTo` (-0.0 < 0.0 < NaN); text compares by UTF-8 bytes.
-"""
+`Double.compareTo` (-0.0 < 0.0 < NaN); text compares by UTF-8 bytes."""
 
 from __future__ import annotations
 
@@ -76,13 +75,10 @@ def at_least(left: Ordering, right: Ordering, rows: int) -> npt.NDArray[np.bool_
 
 
 def same_class(wrapper: pa.DataType, column: pa.DataType, *, hudi_0x: bool) -> bool:
-    """Whether a delete's ordering value has the same Java class as the ordering column of the rows.
-
-    If the classes differ, Hudi cannot compare the values, and the delete wins over every earlier row. That happens with
-    an IntWrapper on a long column, with the wrappers made for dates, and in 0.15 (whose rows hold Avro objects) also
-    with text and decimals. Rows hold dates and timestamps as Avro's integers. (Observed with typed deletes in 0.15.0
-    and 1.2.0.)
-    """
+    """Whether a delete's ordering value has the same Java class as the ordering column of the rows. If the classes
+    differ, Hudi cannot compare the values, and the delete wins over every earlier row. That happens with an IntWrapper
+    on a long column, with the wrappers made for dates, and in 0.15 (whose rows hold Avro objects) also with text and
+    decimals. Rows hold dates and timestamps as Avro's integers. (Observed with typed deletes in 0.15.0 and 1.2.0.)"""
     types = pa.types
     if hudi_0x and (types.is_string(column) or types.is_decimal(column)):
         return False

@@ -2,8 +2,7 @@
 
 Thrift's compact protocol: a struct is a list of fields in their order; a field has a number, a wire type and a value.
 Fields that are not changed, unknown ones included, are written as they were read. Source: Thrift's compact protocol
-specification. Thrift's own Python library has no wheel, and reads only structs with generated code.
-"""
+specification. Thrift's own Python library has no wheel, and reads only structs with generated code."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
 """Reads Parquet files as Arrow batches of bounded size, whatever the footer claims.
 
-A few bytes of Parquet can stand for any number of long values: a dictionary holds one of them, and run lengths
-repeat it. So text columns whose dictionaries could make a batch too large are read as dictionaries, and decoded in
-chunks of about `_BATCH_BYTES`. This bounds streamed data. Data that is decoded at once (`read_parquet`) is refused if
-it becomes a thousand times larger: no writer's constant columns explain that.
+A few bytes of Parquet can stand for any number of long values: a dictionary holds one of them, and run lengths repeat
+it. So text columns whose dictionaries could make a batch too large are read as dictionaries, and decoded in chunks of
+about `_BATCH_BYTES`. This bounds streamed data. Data that is decoded at once (`read_parquet`) is refused if it becomes
+a thousand times larger: no writer's constant columns explain that.
 
 `column_spans` gives the byte ranges of a file that a reader needs. A `Share` is the row groups of a base file that one
-of several readers reads.
-"""
+of several readers reads."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
 """Writes Parquet files, and base files as Hudi's readers and writers need them: columns, footer, key filter.
 
 Pages are compressed with gzip by ISA-L, in a tenth of zlib's time and with the same size as zlib's level 4. pyarrow
-accepts no compressor. So its writer encodes without compression into `GzipPages`, which writes the file page by
-page: each body compressed, each page header with the new size, and at the end the footer with the codec and the new
-offsets and sizes of all column chunks. Encodings, statistics, schema and key/values are pyarrow's, unchanged.
+accepts no compressor. So its writer encodes without compression into `GzipPages`, which writes the file page by page:
+each body compressed, each page header with the new size, and at the end the footer with the codec and the new offsets
+and sizes of all column chunks. Encodings, statistics, schema and key/values are pyarrow's, unchanged.
 
     "PAR1" | page header, body | page header, body | ... | footer | its length int32 | "PAR1"
 
 Only what pyarrow writes by default is supported, else ValueError: data pages of version 1, no page index, no
-encryption. Source of the numbers of fields: parquet.thrift of the Parquet format.
-"""
+encryption. Source of the numbers of fields: parquet.thrift of the Parquet format."""
 
 from __future__ import annotations
 

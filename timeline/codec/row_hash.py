@@ -1,7 +1,7 @@
 """64-bit hashes of rows and keys, the same on every machine and with every library version (pure, vectorised).
 
-The ledger compares sums of row hashes mod 2^64: those of the input rows with those of the output file. A sum does
-not depend on the order of rows, and a swapped, stale or duplicate row changes it. The hash does not protect against an
+The ledger compares sums of row hashes mod 2^64: those of the input rows with those of the output file. A sum does not
+depend on the order of rows, and a swapped, stale or duplicate row changes it. The hash does not protect against an
 attacker who chooses rows that collide.
 
 A value's hash covers its bytes in 8-byte little-endian words, as Arrow lays them out: text as UTF-8 bytes, lists and
@@ -9,9 +9,8 @@ maps as their items in order, records field by field. Strings are hashed as matr
 
 `KeyLookup` looks up many record keys in a fixed set of keys. The set is hashed once and sorted. A table over the
 leading bits of the hash gives each probe its short run of candidates. Equal hashes are compared by the keys themselves,
-so no answer depends on a hash alone. Unlike in `pyarrow.compute.index_in`, nothing is rebuilt for each batch: the
-base file can be streamed in small batches.
-"""
+so no answer depends on a hash alone. Unlike in `pyarrow.compute.index_in`, nothing is rebuilt for each batch: the base
+file can be streamed in small batches."""
 
 from __future__ import annotations
 

@@ -92,36 +92,37 @@ class _Found(Collector):
 
 
 def _families(tables: Sequence[ServedTable], rows: list[Row]) -> Iterator[Metric]:
-    up = GaugeMetricFamily("phantombase_table_up", "1 if the last read of the table succeeded", labels=["table"])
-    health = GaugeMetricFamily("phantombase_health", "0 ok, 1 late, 2 stuck, 3 broken", labels=["table"])
-    for row in rows:
-        up.add_metric([row["path"]], float(row["health"] != Word.BROKEN.value))
-        health.add_metric([row["path"]], _WORDS[row["health"]])
-    yield from (up, health)
+    up = ((row, float(row["health"] != Word.BROKEN.value)) for row in rows)
+    yield _family("table_up", "1 if the last read of the table succeeded", _by_path(up))
+    health = ((row, _WORDS[row["health"]]) for row in rows)
+    yield _family("health", "0 ok, 1 late, 2 stuck, 3 broken", _by_path(health))
     for name, (key, text) in _GAUGES.items():
-        gauge = GaugeMetricFamily(f"phantombase_{name}", text, labels=["table"])
-        for row in rows:
-            if key in row:
-                gauge.add_metric([row["path"]], max(0.0, row[key] or 0.0))
-        yield gauge
+        yield _family(name, text, _by_path((row, max(0.0, row[key] or 0.0)) for row in rows if key in row))
     for name, (key, text) in _TIMES.items():
-        gauge = GaugeMetricFamily(f"phantombase_{name}", text, labels=["table"])
-        for row in rows:
-            if row.get(key) and row.get("utc_offset_s") is not None and (at := moment(row[key])) is not None:
-                gauge.add_metric([row["path"]], at.replace(tzinfo=UTC).timestamp() - row["utc_offset_s"])
-        yield gauge
-    yield from _of_service(tables)
+        known = [row for row in rows if row.get(key) and row.get("utc_offset_s") is not None]
+        times = ((row, at) for row in known if (at := moment(row[key])) is not None)
+        seconds = ((row, at.replace(tzinfo=UTC).timestamp() - row["utc_offset_s"]) for row, at in times)
+        yield _family(name, text, _by_path(seconds))
+    yield _family("service_state_bytes", "memory of a table's state, about", ((t.path, t.bytes) for t in tables))
+    loads, took = ((t.path, t.loads) for t in tables), ((t.path, t.load_s) for t in tables)
+    yield _family("service_loads", "states that were loaded", loads, CounterMetricFamily)
+    yield _family("service_load_seconds", "time that loads took", took, CounterMetricFamily)
 
 
-def _of_service(tables: Sequence[ServedTable]) -> Iterator[Metric]:
-    size = GaugeMetricFamily("phantombase_service_state_bytes", "memory of a table's state, about", labels=["table"])
-    loads = CounterMetricFamily("phantombase_service_loads", "states that were loaded", labels=["table"])
-    took = CounterMetricFamily("phantombase_service_load_seconds", "time that loads took", labels=["table"])
-    for table in tables:
-        size.add_metric([table.path], table.bytes)
-        loads.add_metric([table.path], table.loads)
-        took.add_metric([table.path], table.load_s)
-    yield from (size, loads, took)
+def _by_path(values: Iterable[tuple[Row, float]]) -> Iterator[tuple[str, float]]:
+    return ((row["path"], value) for row, value in values)
+
+
+def _family(
+    name: str,
+    text: str,
+    values: Iterable[tuple[str, float]],
+    kind: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily,
+) -> Metric:
+    family = kind(f"phantombase_{name}", text, labels=["table"])
+    for path, value in values:
+        family.add_metric([path], value)
+    return family
 
 
 LOGIN = "/login"

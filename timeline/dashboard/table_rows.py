@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Protocol
 
 from ..clocks import clock_ms
@@ -260,10 +261,8 @@ class TableRows:
         return self._slo_s if self._slo_s is not None or self._fleet_info is None else self._fleet_info.slo_s(path)
 
     def _about(self, table: Table, whole: bool) -> Known[Row]:
-        try:
-            return Known(fact=None if self._fleet_info is None else self._fleet_info.about(table, whole=whole))
-        except PhantombaseError as error:
-            return Known(problem=error)
+        info = self._fleet_info
+        return Known() if info is None else Known.of(partial(info.about, table, whole=whole))
 
 
 async def recent(table: ServedTable) -> Held:

@@ -5,8 +5,7 @@ never too small, so "no row can match" is certain, and "some row may match" is n
 
 A Parquet footer's statistics are not exact bounds of every column. Parquet writers omit NaN from those of floats, so
 floats have no upper bound. A column whose type changed since has no bounds. Neither have dates and times of the old
-calendar, old timestamps of 96 bits, and decimals of variable length, which a writer may have shortened.
-"""
+calendar, old timestamps of 96 bits, and decimals of variable length, which a writer may have shortened."""
 
 from __future__ import annotations
 

@@ -74,17 +74,13 @@ def decode_savepoint(data: bytes, where: str) -> Savepoint:
 
 _SCHEMA = root_record(
     "HoodieSavepointMetadata",
-    plain("savepointedBy", STRING),
+    "savepointedBy",
     plain("savepointedAt", "long"),
-    plain("comments", STRING),
+    "comments",
     plain(
         "partitionMetadata",
         map_of(
-            record_of(
-                "HoodieSavepointPartitionMetadata",
-                plain("partitionPath", STRING),
-                plain("savepointDataFile", array_of(STRING)),
-            )
+            record_of("HoodieSavepointPartitionMetadata", "partitionPath", plain("savepointDataFile", array_of(STRING)))
         ),
     ),
     defaulted("version", "int", _SAVEPOINT_VERSION),
@@ -96,13 +92,11 @@ _SAVEPOINTS = "savepointed_timestamps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanPlan:
-    """What a clean removes: names of files by partition, and `partitions` that become empty.
-
-    `retained`: requested time and action of the earliest commit whose state remains complete; None where only file
-    versions are retained: Hudi's archiver then treats every replace commit before the clean as cleaned.
-    `last_completed`: the newest completed commit when the plan was made. `savepoints`: times of the savepoints at that
-    time: Hudi 1.2 archives nothing beyond the first one after this clean, even if it was deleted since then.
-    """
+    """What a clean removes: names of files by partition, and `partitions` that become empty. `retained`: requested time
+    and action of the earliest commit whose state remains complete; None where only file versions are retained: Hudi's
+    archiver then treats every replace commit before the clean as cleaned. `last_completed`: the newest completed commit
+    when the plan was made. `savepoints`: times of the savepoints at that time: Hudi 1.2 archives nothing beyond the
+    first one after this clean, even if it was deleted since then."""
 
     policy: str
     files: Mapping[str, tuple[str, ...]]
@@ -205,17 +199,9 @@ def _extra(plan: CleanPlan) -> dict[str, str]:
 _TEXTS = map_of(STRING)
 _PLAN = root_record(
     "HoodieCleanerPlan",
-    optional(
-        "earliestInstantToRetain",
-        record_of(
-            f"{NAMESPACE}.HoodieActionInstant",
-            plain("timestamp", STRING),
-            plain("action", STRING),
-            plain("state", STRING),
-        ),
-    ),
+    optional("earliestInstantToRetain", record_of(f"{NAMESPACE}.HoodieActionInstant", "timestamp", "action", "state")),
     plain("lastCompletedCommitTimestamp", STRING, default=""),
-    plain("policy", STRING),
+    "policy",
     optional("filesToBeDeletedPerPartition", map_of(array_of(STRING))),
     defaulted("version", "int", 1),
     optional(
@@ -236,18 +222,18 @@ _PLAN = root_record(
 _OF_PARTITION = f"{NAMESPACE}.HoodieCleanPartitionMetadata"
 _METADATA = root_record(
     "HoodieCleanMetadata",
-    plain("startCleanTime", STRING),
+    "startCleanTime",
     plain("timeTakenInMillis", "long"),
     plain("totalFilesDeleted", "int"),
-    plain("earliestCommitToRetain", STRING),
+    "earliestCommitToRetain",
     plain("lastCompletedCommitTimestamp", STRING, default=""),
     plain(
         "partitionMetadata",
         map_of(
             record_of(
                 _OF_PARTITION,
-                plain("partitionPath", STRING),
-                plain("policy", STRING),
+                "partitionPath",
+                "policy",
                 plain("deletePathPatterns", array_of(STRING)),
                 plain("successDeleteFiles", array_of(STRING)),
                 plain("failedDeleteFiles", array_of(STRING)),

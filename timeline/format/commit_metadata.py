@@ -1,9 +1,8 @@
 """Commit metadata: what a completed (or inflight) write records about its files (pure).
 
 Version 6 writes JSON, versions 8 and 9 an Avro container file of one `HoodieCommitMetadata`, or
-`HoodieReplaceCommitMetadata` for a `replacecommit`. The names on disk are the names used here, in camel case.
-Counts are records, sizes bytes, times milliseconds, all of one write.
-"""
+`HoodieReplaceCommitMetadata` for a `replacecommit`. The names on disk are the names used here, in camel case. Counts
+are records, sizes bytes, times milliseconds, all of one write."""
 
 from __future__ import annotations
 
@@ -54,14 +53,11 @@ class RuntimeStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteStat:
-    """One file that a write made (a base file or a log file), with its counts.
-
-    `path` is relative to the table base, None while inflight. `file_id` is "" for planned inserts.
-    `prev_commit` is the base instant of the slice that the file was written to, the text "null" for a new file group;
-    v8+ delta commits put their own instant there. `log_version` to `log_files` are set only for log files, but not
-    for all (Hudi's upgrade from version 6 drops them): recognise log files by their path. `num_writes`
-    is 0 for a log file that holds only deletes.
-    """
+    """One file that a write made (a base file or a log file), with its counts. `path` is relative to the table base,
+    None while inflight. `file_id` is "" for planned inserts. `prev_commit` is the base instant of the slice that the
+    file was written to, the text "null" for a new file group; v8+ delta commits put their own instant there.
+    `log_version` to `log_files` are set only for log files, but not for all (Hudi's upgrade from version 6 drops them):
+    recognise log files by their path. `num_writes` is 0 for a log file that holds only deletes."""
 
     file_id: str = ""
     path: str | None = None

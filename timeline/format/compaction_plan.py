@@ -1,13 +1,12 @@
 """Compaction plans (`<t>.compaction.requested`, `<t>.logcompaction.requested`) and pending clustering plans (pure).
 
 A plan is an Avro container file of one `HoodieCompactionPlan`. Hudi 1.x has one more field than 0.15,
-`missingSchedulePartitions`. Plan version 2 holds bare file names; version 1 (Hudi before 0.6) held absolute
-paths, which are reduced to their names when read, as in Hudi.
-"""
+`missingSchedulePartitions`. Plan version 2 holds bare file names; version 1 (Hudi before 0.6) held absolute paths,
+which are reduced to their names when read, as in Hudi."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,20 +27,13 @@ from ..codec.avro_container import (
     write_record,
 )
 from ..errors import MalformedError, UnsupportedError
-from ..storage.folders import inside_table
+from ..storage.folders import inside_table, join
 
 
 def planned_paths(plan: CompactionPlan) -> list[str]:
     """Every file that a plan reads, relative to the table's base path."""
-    return [_path(o, name) for o in plan.operations for name in _names(o)]
-
-
-def _names(operation: CompactionOperation) -> Iterable[str]:
-    return filter(None, (operation.data_file_path, *operation.delta_file_paths))
-
-
-def _path(operation: CompactionOperation, name: str) -> str:
-    return f"{operation.partition_path}/{name}" if operation.partition_path else name
+    named = ((o, name) for o in plan.operations for name in (o.data_file_path, *o.delta_file_paths))
+    return [join(operation.partition_path, name) for operation, name in named if name]
 
 
 PLAN_VERSION = 2

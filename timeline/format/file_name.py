@@ -3,12 +3,11 @@
     base file   <fileId>_<writeToken>_<instant>.parquet
     log file    .<fileId>_<instant>.log.<version>[_<writeToken>][.cdc]
 
-A file id contains no `_`. In a log name the instant is the base instant of the slice (v6) or the delta
-commit's own instant (v8+): the same grammar with different meaning, see `layout.Slicing`.
+A file id contains no `_`. In a log name the instant is the base instant of the slice (v6) or the delta commit's own
+instant (v8+): the same grammar with different meaning, see `layout.Slicing`.
 
 A write token is three numbers. In Hudi's files they are Spark's task, stage and attempt. In phantombase's files one of
-them is a mark, far above all numbers of Spark's stages and attempts.
-"""
+them is a mark, far above all numbers of Spark's stages and attempts."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Instants: an action on a table, its time, and its state (pure).
 
-An instant is (requested time, action, state). Times are digit strings, `yyyyMMddHHmmssSSS` in the table's time
-zone (older tables: 14 digits, without the milliseconds), and are compared as plain strings. An action that is
-pending under one name may complete under another: `compaction` completes as `commit`, `logcompaction` as
-`deltacommit`, `clustering` (v8+) as `replacecommit`; `family` is the name after completion.
-"""
+An instant is (requested time, action, state). Times are digit strings, `yyyyMMddHHmmssSSS` in the table's time zone
+(older tables: 14 digits, without the milliseconds), and are compared as plain strings. An action that is pending under
+one name may complete under another: `compaction` completes as `commit`, `logcompaction` as `deltacommit`, `clustering`
+(v8+) as `replacecommit`; `family` is the name after completion."""
 
 from __future__ import annotations
 
@@ -190,12 +189,10 @@ _DATE_HOUR = re.compile(r"20\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-
 
 
 def parse_as_of(text: str, moment: Callable[[int], str]) -> str:
-    """A point in time from a user, as an instant time, in every form that Hudi accepts.
-
-    14 or 17 digits: an instant; 10 or 13 digits: seconds or milliseconds since the epoch, which `moment` (given
-    milliseconds) converts to the table's zone; else a date with an optional time of day after a blank or a `T`.
-    UsageError: another form, or 10 or 13 digits that begin like an instant: a time years ahead means the newest state.
-    """
+    """A point in time from a user, as an instant time, in every form that Hudi accepts. 14 or 17 digits: an instant; 10
+    or 13 digits: seconds or milliseconds since the epoch, which `moment` (given milliseconds) converts to the table's
+    zone; else a date with an optional time of day after a blank or a `T`. UsageError: another form, or 10 or 13 digits
+    that begin like an instant: a time years ahead means the newest state."""
     if _TIME.fullmatch(text):
         parse_time(text)
         return text

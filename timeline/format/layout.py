@@ -4,10 +4,9 @@
     6        .hoodie            <t>.<action>                      JSON              base instant of its slice
     8, 9     .hoodie/timeline   <t>_<completion>.<action>         Avro container    delta commit's own instant
 
-Requested and inflight files have the same names in both layouts: `<t>.<action>.requested`, `<t>.<action>.inflight`,
-and `<t>.inflight` for a `commit` (copy-on-write style) action. Tables upgraded from 6 may hold completed files
-without a completion time; then the file's modification time is used.
-"""
+Requested and inflight files have the same names in both layouts: `<t>.<action>.requested`, `<t>.<action>.inflight`, and
+`<t>.inflight` for a `commit` (copy-on-write style) action. Tables upgraded from 6 may hold completed files without a
+completion time; then the file's modification time is used."""
 
 from __future__ import annotations
 

@@ -7,17 +7,16 @@
     link    kept + replaced + deleted = update_keys_in_base + delete_keys_in_base + duplicate_hits
 
 An equation verifies something only if its terms come from independent sources: `base_rows` is compared with the base
-file's footer, `log_entries` with block headers and Parquet footers, `rows_out` with the footer of the written
-file, read back. Counts can agree by chance although rows do not, so `Identity` compares the rows themselves, as sums of
-row hashes mod 2^64:
+file's footer, `log_entries` with block headers and Parquet footers, `rows_out` with the footer of the written file,
+read back. Counts can agree by chance although rows do not, so `Identity` compares the rows themselves, as sums of row
+hashes mod 2^64:
 
     out = base - removed + added
 
 `base`: all rows of the base file; `removed`: replaced or deleted rows; `added`: winning rows that replace a row or are
 inserted; `out`: the rows of the written file, read back. A row is hashed by key, commit time and sequence number, or by
 all columns if the table has no meta columns. The key of an added row is the key that was looked up, not the row's own
-key: so a row that replaces the row of another key is detected.
-"""
+key: so a row that replaces the row of another key is detected."""
 
 from __future__ import annotations
 
@@ -27,6 +26,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ..errors import LedgerError, decoding
+from ..storage.folders import join
 
 MASK = (1 << 64) - 1
 
@@ -44,9 +44,8 @@ class Identity:
         """LedgerError if the output rows are not the expected ones."""
         expected = (self.base - self.removed + self.added) & MASK
         if self.out != expected:
-            what = "the ledger does not balance: hash of the rows out = base - removed + added"
-            todo = "Nothing was published. Keep the files and report this."
-            raise LedgerError(what, path=where, expected=f"{expected:016x}", found=f"{self.out:016x}", todo=todo)
+            equation = "hash of the rows out = base - removed + added"
+            raise _unbalanced(equation, where, f"{expected:016x}", f"{self.out:016x}")
 
     def to_json(self) -> dict[str, str]:
         """Sixteen hex digits for each sum: many readers of JSON numbers lose bits beyond 2^53."""
@@ -108,9 +107,7 @@ class Ledger:
         )
         for name, left, right in equations:
             if left != right:
-                what = f"the ledger does not balance: {name}"
-                todo = "Nothing was published. Keep the files and report this."
-                raise LedgerError(what, path=where, expected=str(right), found=str(left), todo=todo)
+                raise _unbalanced(name, where, str(right), str(left))
         if self.identity is not None:
             self.identity.check(where)
         if self.superseded < 0:
@@ -133,6 +130,11 @@ class Ledger:
         sums = values.get("identity")
         counts = {name: int(values[name]) for name in _COUNTS}
         return Ledger(**counts, identity=Identity.from_json(sums) if sums is not None else None)
+
+
+def _unbalanced(equation: str, where: str, expected: str, found: str) -> LedgerError:
+    what, todo = f"the ledger does not balance: {equation}", "Nothing was published. Keep the files and report this."
+    return LedgerError(what, path=where, expected=expected, found=found, todo=todo)
 
 
 _COUNTS = tuple(f.name for f in fields(Ledger) if f.name != "identity")
@@ -185,7 +187,7 @@ class GroupLedger:
 
     def path(self, name: str) -> str:
         """Path of one of its files, relative to the table base."""
-        return f"{self.partition}/{name}" if self.partition else name
+        return join(self.partition, name)
 
 
 def encode_ledgers(groups: list[GroupLedger]) -> str:

@@ -17,8 +17,7 @@ A block that breaks this framing (torn write) extends to the next magic or the e
 CORRUPT and reading continues after it, as in Hudi.
 
 RECORD_POSITIONS, which names the rows of the base file that a block's records replace, is passed over: merging goes by
-keys, which are always right (hudi-format.md 5.2 has its form).
-"""
+keys, which are always right (hudi-format.md 5.2 has its form)."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 Avro data       int32 3, int32 n, n x {int32 length, Avro record in the block's SCHEMA}
 Parquet data    a complete Parquet file
-delete          see `log_deletes`
-"""
+delete          see `log_deletes`"""
 
 from __future__ import annotations
 
@@ -45,11 +44,8 @@ def decode_rows(
     """The rows of a data block under `schema` (only its columns are decoded or read); see `conform` for
     `float_as_text`. A block of more than `part_bytes` encoded bytes is returned in several tables. `partial`: the
     caller knows which columns a block of partial updates lacks; these are null in the result. `names`: of the columns
-    in the block. `defaults`: of the columns of `schema`.
-
-    UnsupportedError: HFile blocks, changelogs, and partial updates unless `partial`. MalformedError: the content does
-    not match the framing or the headers.
-    """
+    in the block. `defaults`: of the columns of `schema`. UnsupportedError: HFile blocks, changelogs, and partial
+    updates unless `partial`. MalformedError: the content does not match the framing or the headers."""
     check_block(block, source, partial=partial)
     parquet = block.kind is BlockKind.PARQUET_DATA
     defaults = NO_DEFAULTS if block.is_partial else defaults

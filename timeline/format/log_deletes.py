@@ -4,8 +4,7 @@
 
 The ordering value is a union of one-field wrapper records. Writers use one wrapper type per block. So an entry is
 treated as a record in which the index of each union branch is an `int`, followed by the value. A block whose indexes
-differ is decoded row by row with fastavro.
-"""
+differ is decoded row by row with fastavro."""
 
 from __future__ import annotations
 

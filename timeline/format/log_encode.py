@@ -1,8 +1,7 @@
 """Log blocks to bytes: data, deletes, rollbacks (see `log_block` for the framing, `log_decode` for the content).
 
 A block is returned as a list of parts to write in order (`file.writelines(block)`), which saves a copy of its content.
-Java reads a block's content as one array, so the content must be below 2 GiB: callers use `split_rows`.
-"""
+Java reads a block's content as one array, so the content must be below 2 GiB: callers use `split_rows`."""
 
 from __future__ import annotations
 
@@ -54,13 +53,11 @@ def data_block(
     partial: bool = False,
 ) -> Parts:
     """A data block of `instant` with these rows, which have the columns of `schema_text`, meta columns included.
-
-    `compacted`: the instants whose blocks this block replaces, oldest first (log compaction).
-    `partial`: the rows are updates of some columns: `schema_text` has these, not all of the table's.
-    `codec`: of Parquet content (see `open_parquet_writer`); Avro content is never compressed. Memory: the encoded
-    block. UsageError: no rows (Hudi writes no such block), content beyond 2 GiB, rows that do not match the schema
-    (see `exact_rows`). UnsupportedError: column types that tables do not have.
-    """
+    `compacted`: the instants whose blocks this block replaces, oldest first (log compaction). `partial`: the rows are
+    updates of some columns: `schema_text` has these, not all of the table's. `codec`: of Parquet content (see
+    `open_parquet_writer`); Avro content is never compressed. Memory: the encoded block. UsageError: no rows (Hudi
+    writes no such block), content beyond 2 GiB, rows that do not match the schema (see `exact_rows`). UnsupportedError:
+    column types that tables do not have."""
     if not rows.num_rows:
         raise UsageError("a log block without rows", instant=instant, todo="Write no block.")
     headers = _headers(instant, schema_text, compacted) | (_PARTIAL if partial else {})
@@ -96,16 +93,13 @@ def delete_block(
     hudi_0x: bool,
     compacted: Sequence[str] = (),
 ) -> Parts:
-    """A delete block of `instant`; each entry has a key, its partition path and its ordering values.
-
-    `ordering`: () deletes every earlier row of the key (stored as Integer 0). One column deletes rows that are not
-    newer by it; several (from table version 9 on) are compared as a tuple. A 0 in a single int column is stored as ()
-    is, in Hudi too. Other columns have their own type, so a 0 in them is an ordinary value. `hudi_0x`: the table is of
-    version 6; there typed deletes on text, dates and decimals always take effect. `compacted`: see `data_block`.
-
-    UsageError: no keys, nulls, arrays of unequal length, content beyond 2 GiB, decimals of more than 15 digits on
-    either side of the point, see also `_day_numbers`. UnsupportedError: a type by which Hudi cannot order.
-    """
+    """A delete block of `instant`; each entry has a key, its partition path and its ordering values. `ordering`: ()
+    deletes every earlier row of the key (stored as Integer 0). One column deletes rows that are not newer by it;
+    several (from table version 9 on) are compared as a tuple. A 0 in a single int column is stored as () is, in Hudi
+    too. Other columns have their own type, so a 0 in them is an ordinary value. `hudi_0x`: the table is of version 6;
+    there typed deletes on text, dates and decimals always take effect. `compacted`: see `data_block`. UsageError: no
+    keys, nulls, arrays of unequal length, content beyond 2 GiB, decimals of more than 15 digits on either side of the
+    point, see also `_day_numbers`. UnsupportedError: a type by which Hudi cannot order."""
     if not len(keys):
         raise UsageError("a delete block without keys", instant=instant, todo="Write no block.")
     values = list(ordering) or [pa.repeat(pa.scalar(0, pa.int32()), len(keys))]

@@ -1,10 +1,9 @@
 """Which blocks of a file slice count, and in which order (pure).
 
 The rules are those of Hudi 1.x for every table version. On version 6 they deliberately differ from 0.15.0 in two
-points. A block newer than the query instant is skipped; 0.15 stops reading the slice there and so hides completed
-rows after a rollback. A log-compacted block takes the place of its newest original; 0.15's default scan applies it
-after all other blocks, later updates included.
-"""
+points. A block newer than the query instant is skipped; 0.15 stops reading the slice there and so hides completed rows
+after a rollback. A log-compacted block takes the place of its newest original; 0.15's default scan applies it after all
+other blocks, later updates included."""
 
 from __future__ import annotations
 
@@ -19,14 +18,12 @@ _DATA_KINDS = frozenset({BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA, BlockKind.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visibility:
-    """Which instants' blocks are visible to one reader.
-
-    `latest`: blocks of later instants are hidden. `hidden`: blocks of these instants never count. `completed` /
-    `pending`: instants of the active timeline. `start`: first instant of the active timeline; earlier instants that are
-    in neither set were archived and count as completed. `by_file`: the view has already dropped files of instants that
-    are not completed (v8+), so blocks are judged by `latest` and `hidden`, and hidden while their instant is pending:
-    Hudi names log files of new consistent-hashing buckets after the resize, and not after the delta commit.
-    """
+    """Which instants' blocks are visible to one reader. `latest`: blocks of later instants are hidden. `hidden`: blocks
+    of these instants never count. `completed` / `pending`: instants of the active timeline. `start`: first instant of
+    the active timeline; earlier instants that are in neither set were archived and count as completed. `by_file`: the
+    view has already dropped files of instants that are not completed (v8+), so blocks are judged by `latest` and
+    `hidden`, and hidden while their instant is pending: Hudi names log files of new consistent-hashing buckets after
+    the resize, and not after the delta commit."""
 
     latest: str
     completed: frozenset[str]
@@ -95,12 +92,10 @@ def _hidden(block: LogBlock, visibility: Visibility) -> Skipped | None:
 
 def _apply_log_compaction(blocks: list[LogBlock]) -> tuple[tuple[LogBlock, ...], tuple[LogBlock, ...]]:
     """Puts each log-compacted block in the place of the newest block that it replaces, and drops the replaced blocks.
-
-    Blocks are grouped by instant in order of first appearance. A compacted block may itself have been compacted
-    again: the chain is followed to its end. A compacted block is dropped if none of its originals is present, as in
-    Hudi: then a compaction that was requested while the log compaction was pending has merged the originals, and the
-    blocks after them, into the base file of the slice.
-    """
+    Blocks are grouped by instant in order of first appearance. A compacted block may itself have been compacted again:
+    the chain is followed to its end. A compacted block is dropped if none of its originals is present, as in Hudi: then
+    a compaction that was requested while the log compaction was pending has merged the originals, and the blocks after
+    them, into the base file of the slice."""
     by_instant: dict[str, list[LogBlock]] = {}
     replaced_by: dict[str, str] = {}
     for block in blocks:

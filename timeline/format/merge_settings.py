@@ -1,8 +1,7 @@
 """How records of one key are merged, by the table's properties alone (pure).
 
 `properties` is hoodie.properties as a mapping; callers use `TableConfig`. Payload classes of version 6 mean what Hudi
-0.15.0 does with them, merge modes of versions 8 and 9 what 1.2.0 does. Source: runs of both (`tests/hudi/cases`).
-"""
+0.15.0 does with them, merge modes of versions 8 and 9 what 1.2.0 does. Source: runs of both (`tests/hudi/cases`)."""
 
 from __future__ import annotations
 
@@ -133,14 +132,11 @@ _MERGE_PROPERTIES_SINCE = 9
 
 
 def merge_settings(properties: Mapping[str, str], version: int) -> MergeSettings:
-    """How the table merges, by the rules of the Hudi release that is the reference for its version.
-
-    Version 6: by payload class, as in Hudi 0.15. Versions 8 and 9: by merge mode. If that is missing, by merge
-    strategy id, else by payload class, else by whether there is an ordering field, as in Hudi 1.2; then by the mode of
-    partial updates and the merge properties of version 9.
-
-    UnsupportedError: custom modes, strategies, payload classes and properties, a strategy that contradicts the payload.
-    """
+    """How the table merges, by the rules of the Hudi release that is the reference for its version. Version 6: by
+    payload class, as in Hudi 0.15. Versions 8 and 9: by merge mode. If that is missing, by merge strategy id, else by
+    payload class, else by whether there is an ordering field, as in Hudi 1.2; then by the mode of partial updates and
+    the merge properties of version 9. UnsupportedError: custom modes, strategies, payload classes and properties, a
+    strategy that contradicts the payload."""
     found = _settings_0x(properties) if version < FIRST_OF_1X else _settings(properties, version)
     return replace(
         found,

@@ -12,8 +12,7 @@ Values are formatted as Java prints them: integers plain, true/false, dates as I
     bucket = (h & 0x7fffffff) % buckets
 
 The values are taken from the text of the record key. Hudi 0.15 and 1.2 split a key whose values contain `:` and `,` in
-different ways. Hence `KeySplit`: each table version uses the rule of the Hudi release that is its reference.
-"""
+different ways. Hence `KeySplit`: each table version uses the rule of the Hudi release that is its reference."""
 
 from __future__ import annotations
 
@@ -38,14 +37,12 @@ BUCKETS_MAX = 99_999_999
 
 
 class KeySplit(Enum):
-    """How a key's text is split into the values that are hashed. A key without `:` is one value in both.
-
-    EACH_COMMA: the key is split at every comma, without empty parts at the end. Of the `f:v` parts (split at the first
-    `:`) those of index fields count, and so do all parts without a `:`. So `a:b`, the value of a one-field key, has no
-    values. LABELLED: a key without a comma is one value too. Otherwise the key is split into `f:v` parts, after the
-    first `:`, at commas that are followed by a `:` with no comma in between. The parts of index fields count, or the
-    entire key if there are none.
-    """
+    """How a key's text is split into the values that are hashed. A key without `:` is one value in both. EACH_COMMA:
+    the key is split at every comma, without empty parts at the end. Of the `f:v` parts (split at the first `:`) those
+    of index fields count, and so do all parts without a `:`. So `a:b`, the value of a one-field key, has no values.
+    LABELLED: a key without a comma is one value too. Otherwise the key is split into `f:v` parts, after the first `:`,
+    at commas that are followed by a `:` with no comma in between. The parts of index fields count, or the entire key if
+    there are none."""
 
     EACH_COMMA = "0.15"
     LABELLED = "1.2"

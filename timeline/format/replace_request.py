@@ -11,8 +11,7 @@ A plan names the class that executes it, not the one that made it:
 
     SparkSortAndSizeExecutionStrategy, Java...   sorts the rows of a group by the columns of the plan, if any, and
                                                  writes `numOutputFileGroups` files, or more smaller ones
-    SparkSingleFileSortExecutionStrategy         the same; each group is of one file, and becomes one
-"""
+    SparkSingleFileSortExecutionStrategy         the same; each group is of one file, and becomes one"""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@
 All are Avro container files, in the same schemas in all table versions. A restore undoes its instants one by one, the
 newest first; each is recorded as a rollback. Hudi names files by absolute paths, with or without a scheme, or by name
 alone. Each file is in its request's partition, and only its name is used, so a table may be moved. phantombase writes
-absolute paths without a scheme.
-"""
+absolute paths without a scheme."""
 
 from __future__ import annotations
 
@@ -21,6 +20,7 @@ from ..codec.avro_container import (
     STRING,
     array_of,
     defaulted,
+    listed,
     map_of,
     optional,
     plain,
@@ -181,7 +181,7 @@ def _by_partition(items: Iterable[tuple[str, tuple[str, int]]]) -> dict[str, dic
     return {partition: dict(pair for _, pair in group) for partition, group in grouped}
 
 
-INSTANT_SCHEMA = record_of("HoodieInstantInfo", plain("commitTime", STRING), plain("action", STRING))
+INSTANT_SCHEMA = record_of("HoodieInstantInfo", "commitTime", "action")
 _ROLLBACK_PLAN_SCHEMA = root_record(
     "HoodieRollbackPlan",
     optional("instantToRollback", INSTANT_SCHEMA, doc="Hoodie instant that needs to be rolled back"),
@@ -190,10 +190,10 @@ _ROLLBACK_PLAN_SCHEMA = root_record(
         array_of(
             record_of(
                 "HoodieRollbackRequest",
-                plain("partitionPath", STRING),
+                "partitionPath",
                 optional("fileId", STRING),
                 optional("latestBaseInstant", STRING),
-                {"name": "filesToBeDeleted", "type": {**array_of(STRING), "default": []}, "default": []},
+                listed("filesToBeDeleted", STRING),
                 optional("logBlocksToBeDeleted", map_of("long")),
             )
         ),
@@ -201,7 +201,7 @@ _ROLLBACK_PLAN_SCHEMA = root_record(
     defaulted("version", "int", 1),
 )
 _METADATA_FIELDS = (
-    plain("startRollbackTime", STRING),
+    "startRollbackTime",
     plain("timeTakenInMillis", "long"),
     plain("totalFilesDeleted", "int"),
     plain("commitsRollback", array_of(STRING)),
@@ -210,7 +210,7 @@ _METADATA_FIELDS = (
         map_of(
             record_of(
                 "HoodieRollbackPartitionMetadata",
-                plain("partitionPath", STRING),
+                "partitionPath",
                 plain("successDeleteFiles", array_of(STRING)),
                 plain("failedDeleteFiles", array_of(STRING)),
                 optional("rollbackLogFiles", map_of("long")),
@@ -219,7 +219,7 @@ _METADATA_FIELDS = (
         ),
     ),
     defaulted("version", "int", 1),
-    {"name": "instantsRollback", "type": {**array_of(INSTANT_SCHEMA), "default": []}, "default": []},
+    listed("instantsRollback", INSTANT_SCHEMA),
 )
 _ROLLBACK_METADATA_SCHEMA = root_record("HoodieRollbackMetadata", *_METADATA_FIELDS)
 ROLLBACK_SCHEMA = record_of("HoodieRollbackMetadata", *_METADATA_FIELDS)
@@ -287,21 +287,17 @@ def _infos(undone: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
 
 _RESTORE_PLAN_SCHEMA = root_record(
     "HoodieRestorePlan",
-    {"name": "instantsToRollback", "type": {**array_of(INSTANT_SCHEMA), "default": []}, "default": []},
+    listed("instantsToRollback", INSTANT_SCHEMA),
     defaulted("version", "int", _RESTORE_PLAN_VERSION),
     optional("savepointToRestoreTimestamp", STRING),
 )
 _RESTORE_METADATA_SCHEMA = root_record(
     "HoodieRestoreMetadata",
-    plain("startRestoreTime", STRING),
+    "startRestoreTime",
     plain("timeTakenInMillis", "long"),
     plain("instantsToRollback", array_of(STRING)),
     plain("hoodieRestoreMetadata", map_of({**array_of(["null", ROLLBACK_SCHEMA]), "default": []})),
     defaulted("version", "int", _RESTORE_METADATA_VERSION),
     # The schema of a rollback defines the schema of an instant.
-    {
-        "name": "restoreInstantInfo",
-        "type": {"type": "array", "items": f"{NAMESPACE}.HoodieInstantInfo", "default": []},
-        "default": [],
-    },
+    listed("restoreInstantInfo", f"{NAMESPACE}.HoodieInstantInfo"),
 )

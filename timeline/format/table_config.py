@@ -1,9 +1,7 @@
 """hoodie.properties: the settings of a table, and the thin I/O that loads and saves them.
 
 Java `Properties` text (ISO-8859-1, backslash escapes) in `.hoodie/hoodie.properties`. While a writer replaces that
-file, `hoodie.properties.backup` exists too. `hoodie.table.checksum` is the unsigned CRC-32 of
-"<database>.<name>".
-"""
+file, `hoodie.properties.backup` exists too. `hoodie.table.checksum` is the unsigned CRC-32 of "<database>.<name>"."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _instants(storage: Storage, config: TableConfig) -> Iterator[Instant]:
             yield from _parquet_instants(storage, f"{folder}/{name}")
     else:
         for path in archived_logs(storage, config):
-            yield from _archive_instants(storage, path)
+            yield from _unless_merged(storage, path, archive_log_instants(storage, path))
 
 
 def archived_logs(storage: Storage, config: TableConfig) -> list[str]:
@@ -169,14 +169,6 @@ def _parquet_instants(storage: Storage, path: str) -> Iterator[Instant]:
             raise MalformedError("history row with a null", path=path, found=repr(row))
         time, done, action = (row[name] for name in _LSM_COLUMNS)
         yield Instant(requested_time=time, action=action, state=State.COMPLETED, completion_time=done)
-
-
-def _archive_instants(storage: Storage, path: str) -> Iterator[Instant]:
-    try:
-        yield from archive_log_instants(storage, path)
-    except MalformedError:
-        if not is_being_merged(storage, path):
-            raise
 
 
 def archive_log_instants(storage: Storage, path: str) -> Iterator[Instant]:
@@ -259,13 +251,17 @@ def archived_clean_plans(
 
 
 def _all_records(storage: Storage, config: TableConfig, *fields: str) -> list[tuple[str, Any]]:
-    found = whole(config, lambda: [_readable(storage, path, fields) for path in archived_logs(storage, config)])
-    return [one for records in found for one in records]
+    def read() -> list[tuple[str, Any]]:
+        logs = archived_logs(storage, config)
+        return [one for log in logs for one in _unless_merged(storage, log, _of_log(storage, log, fields))]
+
+    return whole(config, read)
 
 
-def _readable(storage: Storage, path: str, fields: Sequence[str]) -> list[tuple[str, Any]]:
+def _unless_merged(storage: Storage, path: str, found: Iterator[T]) -> list[T]:
+    """What is found in an archive log; nothing if it is incomplete: the logs that Hudi merges into it still exist."""
     try:
-        return list(_of_log(storage, path, fields))
+        return list(found)
     except MalformedError:
         if not is_being_merged(storage, path):
             raise

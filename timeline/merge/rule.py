@@ -185,13 +185,11 @@ NO_CHANGES = Changes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRules:
-    """All settings of the table and the reader that the merge of a slice depends on. Picklable.
-
-    `schema`: the table's, meta columns included. `batch_rows`: rows of a base batch. `memory_bytes`: memory for merging
-    one slice; None: all entries are held in memory. `spill_folder`: for the other entries; None: the system's folder
-    for temporary files. `identity`: keep the identity sums too. `names`: of the columns in older files. `defaults`: of
-    columns that files lack.
-    """
+    """All settings of the table and the reader that the merge of a slice depends on. Picklable. `schema`: the table's,
+    meta columns included. `batch_rows`: rows of a base batch. `memory_bytes`: memory for merging one slice; None: all
+    entries are held in memory. `spill_folder`: for the other entries; None: the system's folder for temporary files.
+    `identity`: keep the identity sums too. `names`: of the columns in older files. `defaults`: of columns that files
+    lack."""
 
     schema: pa.Schema
     keys: KeySource

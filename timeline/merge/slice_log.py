@@ -5,8 +5,7 @@ instant and lengths, the front of a block is the same text, most of it the schem
 for equal fronts, so each front is checked once (`KnownBlocks`).
 
     #HUDI#  S  version type count INSTANT_TIME 17 <instant> other headers  C  content version, count ...  T
-               `- opening ----------------------'           `- rest -----'
-"""
+               `- opening ----------------------'           `- rest -----'"""
 
 from __future__ import annotations
 

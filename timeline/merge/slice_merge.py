@@ -10,11 +10,10 @@ file come last.
                                    EVENT_TIME_0X               delete block, or ordering value >= the base row's
                                    (a null ordering value in the base always loses)
 
-Duplicate keys in one base file: Hudi 1.x and every 0.15 reader change only the first row, a 0.15 compaction changes
-all of them (`every_duplicate`).
+Duplicate keys in one base file: Hudi 1.x and every 0.15 reader change only the first row, a 0.15 compaction changes all
+of them (`every_duplicate`).
 
-`IdentityTally` sums the hashes of the input and output rows of a compaction, for the ledger's `Identity`.
-"""
+`IdentityTally` sums the hashes of the input and output rows of a compaction, for the ledger's `Identity`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The log side is decoded and folded first; then the base file is streamed in batches, so memory holds the winning log
 rows and one batch. Log entries above a memory limit are spilled to disk. Only the requested columns, and those that
-merging needs, are read.
-"""
+merging needs, are read."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ Log entries are split by key hash into partitions on disk. All entries of a key 
 winner does not depend on the split.
 
     pass p     find the winners of partition p, look up the base file's keys, write the changes to sorted runs
-    last pass  stream the base file once, together with the runs of all partitions
-"""
+    last pass  stream the base file once, together with the runs of all partitions"""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@
     base file       with log entries, not read if none of its rows can match and no winner of the logs matches
 
 All other rows must be merged: a base row that does not match may still be newer than a log entry that matches, and the
-first of two base rows of one key shields the second from the logs.
-"""
+first of two base rows of one key shields the second from the logs."""
 
 from __future__ import annotations
 

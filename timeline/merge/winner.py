@@ -1,7 +1,7 @@
 """Which of several log entries of one key wins (pure, vectorised).
 
-Entries come in log order. An entry is a row, a row marked deleted (`_hoodie_is_deleted`), or an entry of a
-delete block. A *natural* delete carries the Integer 0 that stands for "no ordering value".
+Entries come in log order. An entry is a row, a row marked deleted (`_hoodie_is_deleted`), or an entry of a delete
+block. A *natural* delete carries the Integer 0 that stands for "no ordering value".
 
     COMMIT_TIME     the last entry
     EVENT_TIME      (Hudi 1.x) a natural delete beats all earlier entries and loses to any later row; a delete-block
@@ -11,8 +11,7 @@ delete block. A *natural* delete carries the Integer 0 that stands for "no order
                     delete beats it; among rows the greatest ordering value wins, ties to the later
 
 Sources: Hudi 1.2.0 EventTimeRecordMerger / deltaMergeDeleteRecord; Hudi 0.15.0 HoodieMergedLogRecordScanner and
-preCombine of both payload classes.
-"""
+preCombine of both payload classes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The values of one column in one file: least, greatest, number of values, number of nulls (pure).
 
-Order: numbers by value, NaN above all of them and equal to itself, as in Spark and Java; strings and bytes by
-their (UTF-8) bytes, as in Spark; decimals by value. A float's low bound of zero is always -0.0, and its high bound of
-zero always 0.0, since Java treats the two as different.
-"""
+Order: numbers by value, NaN above all of them and equal to itself, as in Spark and Java; strings and bytes by their
+(UTF-8) bytes, as in Spark; decimals by value. A float's low bound of zero is always -0.0, and its high bound of zero
+always 0.0, since Java treats the two as different."""
 
 from __future__ import annotations
 

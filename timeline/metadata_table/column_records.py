@@ -11,8 +11,7 @@ integers, dates, texts, and timestamps where the record names the unit (index ve
 (NaN; zeros of two signs), decimals, bytes, values of another type than the column has now, and dates and times so old
 that Hudi may have read them in the old calendar from a footer. Hudi compares texts of log files by UTF-16 code units,
 and texts of base files by UTF-8 bytes. The two orders agree on which texts lie between two bounds only if no unit of a
-bound is a surrogate or above one.
-"""
+bound is a surrogate or above one."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ A change to the data table at instant t is recorded here first, under the table 
 
 Readers ignore an instant of this timeline while t is pending on the data table's timeline, so a crash at any line has
 no effect. The process that repeats t, or rolls it back, first removes t here; Hudi's writers do the same. So t must be
-removed here before it is removed from the data table's timeline: from then on Hudi 1.x would treat it as valid.
-"""
+removed here before it is removed from the data table's timeline: from then on Hudi 1.x would treat it as valid."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ A new metadata table has the empty partition `files`:
 
 The last step makes both tables visible. No step depends on the clock or on randomness, so two processes make the same
 files, concurrently or after a crash. Hudi fills a partition in the same way under the same artificial time, with a base
-file if there are files to list.
-"""
+file if there are files to list."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ deleted keys. Memory is bounded, whatever the write's size (`LogBounds`):
     a portion and its blocks           bytes of its keys
     keys that are read ahead           number of open files
     log files that are being written   number of open files: on an object store each buffers large parts.
-                                       With more file groups the keys are read several times, in passes
-"""
+                                       With more file groups the keys are read several times, in passes"""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ values:
 
 DecimalWrapper is decimal(30, 15): in version 1 Hudi 1.x keeps no statistics of other decimals, and 0.15 fails on a
 value that does not fit. Bounds of milliseconds in version 1 are wide, see `_readings`. Source: Hudi ValueType,
-ValueMetadata, HoodieAvroWrapperUtils.
-"""
+ValueMetadata, HoodieAvroWrapperUtils."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ The statistics in a footer are used if they bound all values. Otherwise the colu
 writers leave NaN out of the statistics (or leave out the statistics, as Hudi's writer does), and columns whose type
 changed since. A footer may contain shortened texts, the low bound shortened to a lesser text and the high bound to a
 greater one (Parquet format, Statistics). A shortened decimal of variable length would be another number, so such
-columns are read too, and so are dates and times of the old calendar.
-"""
+columns are read too, and so are dates and times of the old calendar."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 When Hudi builds an index again, it removes the partition's folder, with base files that a completed compaction names,
 and fills a new folder under artificial times with the same file ids. The files that this compaction names there are
-then ignored. Version 6 does not show which came first, so a missing base file remains an error there.
-"""
+then ignored. Version 6 does not show which came first, so a missing base file remains an error there."""
 
 from __future__ import annotations
 
@@ -205,13 +204,11 @@ def read_files(table: Table, folder: str = "") -> ListedFiles:
 
 
 def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tuple[str, MetadataRecord]]:
-    """The merged entries of one partition of a data table's metadata table, file group by file group.
-
-    Memory holds the log entries of one file group and one block of its base file. Index entries that are marked deleted
-    are included: a reader of that index must skip them. `keys`: only these are needed. UsageError: the metadata table,
-    or this partition of it, is off or still being built. MalformedError, UnsupportedError: its files cannot be read.
-    MissingFileError: a file was removed since, see `from_one_snapshot`, or see `refuse_uncompleted`.
-    """
+    """The merged entries of one partition of a data table's metadata table, file group by file group. Memory holds the
+    log entries of one file group and one block of its base file. Index entries that are marked deleted are included: a
+    reader of that index must skip them. `keys`: only these are needed. UsageError: the metadata table, or this
+    partition of it, is off or still being built. MalformedError, UnsupportedError: its files cannot be read.
+    MissingFileError: a file was removed since, see `from_one_snapshot`, or see `refuse_uncompleted`."""
     built = table.config.built_metadata_partitions
     if partition not in built:
         raise UsageError(

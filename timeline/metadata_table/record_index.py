@@ -4,8 +4,7 @@ The record index is global up to Hudi 1.0; since 1.1 it can be per partition, as
 global index is written a second time, in another partition, every later Hudi write fails, because the index cannot be
 built over two rows of one key. This also holds after a phantombase write has removed the index from hoodie.properties.
 So the check uses the index's folder: Hudi removes the folder when it drops the index, phantombase keeps it. When
-phantombase removes the entire metadata table, it puts a mark instead.
-"""
+phantombase removes the entire metadata table, it puts a mark instead."""
 
 from __future__ import annotations
 

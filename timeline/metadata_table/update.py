@@ -3,8 +3,7 @@
 check_keepable    before any change: no partition of the metadata table would become wrong
 prepare           outside the lock: the files have their final names and are read there
 apply_update      in the lock, before the data table's completed file is put
-forget            in the lock, before an uncompleted instant is removed from the data table's timeline
-"""
+forget            in the lock, before an uncompleted instant is removed from the data table's timeline"""
 
 from __future__ import annotations
 
@@ -48,13 +47,11 @@ NOT_FOLLOWED = "phantombase does not maintain them"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The change that `instant` makes. `files`: the new files. `moves_rows`: see `upkeep`.
-
-    `schema_text`: of the files' newest rows, as commits record it; None: record nothing about their content.
-    `measured`: ranges of the files that are known already. `removed`: of a clean, names of the removed files, by
-    partition, and removed partitions; a clean adds no files. `keys`: of a write, the keys that its files add and
-    delete, as its tasks have staged them; a text: why they are unknown.
-    """
+    """The change that `instant` makes. `files`: the new files. `moves_rows`: see `upkeep`. `schema_text`: of the files'
+    newest rows, as commits record it; None: record nothing about their content. `measured`: ranges of the files that
+    are known already. `removed`: of a clean, names of the removed files, by partition, and removed partitions; a clean
+    adds no files. `keys`: of a write, the keys that its files add and delete, as its tasks have staged them; a text:
+    why they are unknown."""
 
     instant: str
     files: Sizes

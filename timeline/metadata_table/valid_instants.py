@@ -8,8 +8,7 @@ metadata table alone is not sufficient. Hudi counts the blocks of:
     instants that completed rollbacks and restores of the data table have undone: their entries were undone with them
     rollbacks and restores of the metadata table, and the artificial delta commits that fill it at first
 
-Source: HoodieTableMetadataUtil.getValidInstantTimestamps of Hudi 0.15.0 (version 6) and 1.2.0 (versions 8 and 9).
-"""
+Source: HoodieTableMetadataUtil.getValidInstantTimestamps of Hudi 0.15.0 (version 6) and 1.2.0 (versions 8 and 9)."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 The files that count are those that the file-system view shows: files of completed writes. Files that a pending write
 has left on storage are no difference. On version 6 the same holds for log files that only a pending write has written
 or appends to: their blocks, not their names, show which write they are from. Every file that the metadata table names
-must exist.
-"""
+must exist."""
 
 from __future__ import annotations
 
@@ -17,6 +16,7 @@ from ..format.layout import Slicing
 from ..format.log_block import BlockKind, scan_blocks
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
+from ..storage.folders import join
 from ..table.table import Table
 from ..view.grouping import file_groups
 from ..view.listing import StorageListing
@@ -134,7 +134,7 @@ def _unfinished(table: Table, timeline: Timeline, difference: Difference) -> boo
         return False
     if not isinstance(parse_data_file(name), LogFileName):
         return False
-    path = f"{difference.partition}/{name}" if difference.partition else name
+    path = join(difference.partition, name)
     done = _finished_bytes(table, timeline, path)
     return done == 0 if difference.metadata_bytes is None else done == difference.metadata_bytes < stored
 

@@ -19,6 +19,7 @@ from ..format.compaction_plan import CompactionPlan
 from ..format.table_config import TableConfig
 from ..prefetch import AHEAD
 from ..storage.contract import Entry, Storage, listed_if_there
+from ..storage.folders import join
 from ..view.listing import is_partition, subfolders
 
 
@@ -107,7 +108,7 @@ class LeftOut:
 
     @property
     def path(self) -> str:
-        return f"{self.partition}/{self.file_id}" if self.partition else self.file_id
+        return join(self.partition, self.file_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

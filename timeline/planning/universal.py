@@ -5,8 +5,7 @@ options are those of Paimon's universal compaction (`num-sorted-run.compaction-t
 `compaction.max-size-amplification-percent`, ...), with log files in place of level-0 files:
 
     major   a new base file of the complete slice
-    minor   the youngest log files become one log file: few bytes to write, and fewer files for readers to open
-"""
+    minor   the youngest log files become one log file: few bytes to write, and fewer files for readers to open"""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ after it; the feed of a window is computed write by write, or, `net`, from its b
 Rows that only moved between files are not changes: they keep their commit times, or get them back (`origins`). The
 commit time alone does not show every change: under event time, a stale row may replace a delete and lose against the
 base file, whose old row is visible again; and a stale row may give columns to a row that keeps its commit time
-(`Sides.compared`).
-"""
+(`Sides.compared`)."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ F.arrow, F.feather, F.ipc     Arrow IPC file
 any other name                Parquet
 a stream                      Arrow IPC stream
 
-A file appears complete or not at all; an interrupted stream is recognizable.
-"""
+A file appears complete or not at all; an interrupted stream is recognizable."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ The tasks of a query share a pin (`SharedPin`): each task renews it while runnin
     <name>/<query>-<number>.json      the first has number 0; a renewal puts the next number
 
 The number makes renewals safe without a lock: of tasks that renew at the same time, one puts the next object, and the
-others find that it exists.
-"""
+others find that it exists."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ file or an older log wins, as with stale rows under event time.
 
 A log compaction of Hudi 1.2 puts its own time into the rows that it merges, as does a clustering that does not preserve
 commit times. The rows still belong to the writes that the service merged. So slices are read without the window's log
-compactions, whose originals are still in the slice, and rows of a clustering are traced to their writes (`Origins`).
-"""
+compactions, whose originals are still in the slice, and rows of a clustering are traced to their writes (`Origins`)."""
 
 from __future__ import annotations
 
@@ -48,14 +47,12 @@ from .windows import (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowWrites:
     """`writes`: requested times of the window's writes. `groups`: the file groups that hold their rows; None: any may.
-    `replaced`: file groups that its writes have replaced with other data, as far as their commits are known.
-
-    A log compaction of Hudi 1.2 writes its own time into the rows that it merges, as a clustering may. `stamps`: table
+    `replaced`: file groups that its writes have replaced with other data, as far as their commits are known. A log
+    compaction of Hudi 1.2 writes its own time into the rows that it merges, as a clustering may. `stamps`: table
     services of the window whose time may stand in rows of its writes, so without log compactions that merged only
     earlier writes. `log_compactions`: all of the window. `compacted_logs`: paths of the log files that these wrote,
     each with its instant. `clusterings`: those of the window. `unlisted`: the window begins before the earliest known
-    write, so it may hold archived ones.
-    """
+    write, so it may hold archived ones."""
 
     writes: frozenset[str]
     groups: frozenset[GroupKey] | None

@@ -8,8 +8,7 @@
 others. The table's state at this moment and all later states are retained: a cleaner that retains commits from R on
 keeps the newest slice below R of every file group, and all later ones. A pin expires `for_s` seconds after it was put,
 by the clock of the storage. A pin's object is never rewritten: its holder renews it with a new object, and then removes
-the old one.
-"""
+the old one."""
 
 from __future__ import annotations
 
@@ -31,13 +30,11 @@ from ..view.view import TableView
 
 
 def moment_to_hold(timeline: Timeline, moment: str) -> str:
-    """The moment that a pin holds for a reader of the state at `moment`, on the axis of `Timeline.counts_from`.
-
-    Pending instants may complete during the read and count from before `moment`: a compaction counts from its requested
-    time on, a clustering from the completion time that it has decided, and on version 6 every write
-    from its requested time on. The state at `moment` then changes, and a cleaner may remove files that the reader still
-    reads. So the moment held is before all of these.
-    """
+    """The moment that a pin holds for a reader of the state at `moment`, on the axis of `Timeline.counts_from`. Pending
+    instants may complete during the read and count from before `moment`: a compaction counts from its requested time
+    on, a clustering from the completion time that it has decided, and on version 6 every write from its requested time
+    on. The state at `moment` then changes, and a cleaner may remove files that the reader still reads. So the moment
+    held is before all of these."""
     pending: Collection[Instant] = timeline.pending_writes.values()
     if timeline.layout.has_completion_times:
         pending = [i for i in pending if i.action in ("compaction", "clustering")]

@@ -12,8 +12,7 @@ A bucket index restricts the file groups that can hold given record keys. The ta
 bucket index, nor the number of buckets, so a sample of the keys in base files is hashed. With N buckets, hash - bucket
 is a multiple of N for each key, so N divides their greatest common divisor; and N is above every bucket number. A file
 group is kept if any such N assigns one of the wanted keys to it. If the table has another index, the divisor is 1 for a
-sample of this size, and every file group is kept.
-"""
+sample of this size, and every file group is kept."""
 
 from __future__ import annotations
 

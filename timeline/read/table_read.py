@@ -145,12 +145,10 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class Scan:
-    """The plan of one read: slices of one view, under one schema.
-
-    `window`: of an incremental read; its fixed end is the begin of the next read. `share`: the part of the base files
-    that this scan reads, while other scans read the rest; then no slice has logs. `origins`: by slice, the inputs of
-    the table services whose time its rows may have. `exact`: filter of the rows after the times of writes are restored.
-    """
+    """The plan of one read: slices of one view, under one schema. `window`: of an incremental read; its fixed end is
+    the begin of the next read. `share`: the part of the base files that this scan reads, while other scans read the
+    rest; then no slice has logs. `origins`: by slice, the inputs of the table services whose time its rows may have.
+    `exact`: filter of the rows after the times of writes are restored."""
 
     table: Table
     slices: tuple[FileSlice, ...]

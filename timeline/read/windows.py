@@ -2,8 +2,7 @@
 
 A window (begin, end] holds the completed writes whose moment is in it: their completion time on versions 8 and 9, their
 requested time on version 6. Table services in it change no rows. A past state can be read until a clean removes a file
-of it.
-"""
+of it."""
 
 from __future__ import annotations
 

@@ -106,12 +106,7 @@ def commits_to_compact(table: Table) -> int:
 
 def metadata_commits(table: Table) -> Known[int]:
     """The commits to compact; None without a metadata table."""
-    if not table.config.metadata_partitions:
-        return Known()
-    try:
-        return Known(fact=commits_to_compact(table))
-    except PhantombaseError as error:
-        return Known(problem=error)
+    return Known.of(lambda: commits_to_compact(table)) if table.config.metadata_partitions else Known()
 
 
 Kinds: TypeAlias = Mapping[tuple[str, str], str]
@@ -212,10 +207,7 @@ def _plan_size(table: Table, instant: Instant) -> Known[PlanSize]:
     if instant.action not in MERGES:
         return Known()
     path = table.instant_path(replace(instant, state=State.REQUESTED, file_name=""))
-    try:
-        return Known(fact=PlanSize.of(decode_plan(table.storage.read(path), path)))
-    except PhantombaseError as error:
-        return Known(problem=error)
+    return Known.of(lambda: PlanSize.of(decode_plan(table.storage.read(path), path)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

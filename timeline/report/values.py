@@ -5,7 +5,7 @@ means unknown or not applicable. Texts, pages and metrics are drawn from its JSO
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from enum import Enum
@@ -29,6 +29,13 @@ class Known(Generic[Fact]):
 
     fact: Fact | None = field(default=None, metadata=FLAT)
     problem: PhantombaseError | None = None
+
+    @staticmethod
+    def of(ask: Callable[[], Fact | None]) -> Known[Fact]:
+        try:
+            return Known(fact=ask())
+        except PhantombaseError as error:
+            return Known(problem=error)
 
 
 def as_json(value: object) -> Any:

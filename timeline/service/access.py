@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TypeAlias
 
 from ..errors import UsageError
@@ -78,7 +79,7 @@ class Access:
 
     def _has_host(self, host: bytes) -> bool:
         name = _without_port(host.decode("latin-1"))
-        is_address = _is_in(name, _LOOPBACK) if self.is_local else _is_address(name)
+        is_address = _is_in(name, _LOOPBACK) if self.is_local else _address(name) is not None
         return is_address or name.lower() in self._names
 
     def refusal(self, headers: Mapping[bytes, bytes]) -> str:
@@ -153,18 +154,13 @@ def _without_port(host: str) -> str:
     return host.rpartition(":")[0] or host if host.count(":") == 1 else host
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    with suppress(ValueError):
+        return ip_address(text)
+    return None
 
 
 def _is_in(text: str, networks: Sequence[Network]) -> bool:
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return any((mapped or address) in network for network in networks)
+    address = _address(text)
+    found = getattr(address, "ipv4_mapped", None) or address
+    return found is not None and any(found in network for network in networks)

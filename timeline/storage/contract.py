@@ -5,8 +5,7 @@
 Paths are relative to the table's base path, `/`-separated, never absolute. Two operations carry the protocol:
 `put_if_absent` (a complete object appears under its name or not at all, and never replaces another) and `place` (a
 finished staged file gets its final name, and never replaces another file). `pyarrow.fs` offers neither: its `move`
-replaces an existing file.
-"""
+replaces an existing file."""
 
 from __future__ import annotations
 
@@ -159,16 +158,12 @@ def open_listed(storage: Storage, path: str, size: int, *, whole: bool = True) -
 
 
 def list_at_once(storage: Storage, folder: str) -> list[Entry]:
-    """`Storage.list`, but exactly these names existed at one point in time.
-
-    A long listing comes in parts, and names are added and removed between two parts. So it may show a name and omit one
-    that existed as long, or longer: on a timeline that archiving shortens, or on which two writes complete, rows would
-    be missed. A removed name is never added again, and the parts are in the order of names. So a folder listed twice
-    with the same names had exactly these in between. Added names that sort after all others were added after the last
-    part of the first listing, which was complete then.
-
-    MissingFileError: there is no such folder. StorageError: no two such listings.
-    """
+    """`Storage.list`, but exactly these names existed at one point in time. A long listing comes in parts, and names
+    are added and removed between two parts. So it may show a name and omit one that existed as long, or longer: on a
+    timeline that archiving shortens, or on which two writes complete, rows would be missed. A removed name is never
+    added again, and the parts are in the order of names. So a folder listed twice with the same names had exactly these
+    in between. Added names that sort after all others were added after the last part of the first listing, which was
+    complete then. MissingFileError: there is no such folder. StorageError: no two such listings."""
     found = storage.list(folder)
     if storage.names_at_once is None or len(found) <= storage.names_at_once:
         return found

@@ -2,8 +2,7 @@
 
 A section under the table lock changes the table through it; its question is whether the lock is still held
 (`table.exclusive`). Reads cost nothing more. The question is asked once for each call, so files that are removed
-together by `delete_all` cost one. A lock file and a lease answer from memory; ZooKeeper's lock makes two requests.
-"""
+together by `delete_all` cost one. A lock file and a lease answer from memory; ZooKeeper's lock makes two requests."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ HDFS has no locks for clients, so a lease is kept in files, by the clock of the 
     <lease>/<number>.over     its holder has released the lease
 
 The highest number is the current lease. It is free if it was released, or not overwritten for `VALID_S`. Then the next
-number is put: one process succeeds. Numbers are never reused, so a holder that stalled finds a higher one.
-"""
+number is put: one process succeeds. Numbers are never reused, so a holder that stalled finds a higher one."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@
 
 A file is visible while it is written, so each object is written under a temporary name and renamed. The client retries
 a call when the connection breaks: the answer "no" may be that of a retry after a call that succeeded. So after any
-answer but "done" the temporary file is deleted. If it still existed, the rename was not executed, and never will be.
-"""
+answer but "done" the temporary file is deleted. If it still existed, the rename was not executed, and never will be."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The local POSIX file system as a `Storage`, and locks of files.
 
-A lock file excludes every process on machines that share its (POSIX-locking) file system.
-"""
+A lock file excludes every process on machines that share its (POSIX-locking) file system."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The clients of a bucket, and the files that are read and written through them.
 
-Options of the place come first, then the environment: AWS_*, AZURE_* and GOOGLE_*, as every tool of these
-stores reads them. Without keys obstore requests them from the web identity, the container and the instance. An upload
-is visible only when it is complete; reads are by ranges.
-"""
+Options of the place come first, then the environment: AWS_*, AZURE_* and GOOGLE_*, as every tool of these stores reads
+them. Without keys obstore requests them from the web identity, the container and the instance. An upload is visible
+only when it is complete; reads are by ranges."""
 
 from __future__ import annotations
 

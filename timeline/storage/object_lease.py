@@ -6,8 +6,7 @@ It is Hudi's own (StorageBasedLockProvider of 1.x). The lock is free if there is
 if its validity ended more than half a second ago. The holder renews it, and marks it expired at the end; the object is
 not deleted.
 
-The times in it are those of the holder's clock, which was compared with the store's before (`server_clock`).
-"""
+The times in it are those of the holder's clock, which was compared with the store's before (`server_clock`)."""
 
 from __future__ import annotations
 

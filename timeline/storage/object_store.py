@@ -6,8 +6,7 @@ A conditional write that is retried after a lost answer looks like a lost race, 
 Each `put_if_absent` carries a unique id, and after any answer but "done" that id is read back.
 
 An Azure store with a hierarchical namespace has directories: its listings name them, while obstore leaves them out and
-reports that no such object exists. Hadoop marks an empty folder of another store by an empty blob of its name.
-"""
+reports that no such object exists. Hadoop marks an empty folder of another store by an empty blob of its name."""
 
 from __future__ import annotations
 
@@ -59,8 +58,6 @@ def is_directory(error: BaseException | None) -> bool:
 
 PUT_ID = "putid"
 """The metadata with the unique id of a put."""
-
-"""Between tries of a write whose outcome is unknown, or that was throttled; each lengthened at random by up to half."""
 _DELETED_AT_ONCE = 1000
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 

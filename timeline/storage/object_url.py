@@ -9,8 +9,7 @@
     fs.azure.NAME, fs.azure.NAME.ACCOUNT.dfs.core.windows.net    Azure
     fs.gs.NAME                                                   Google Cloud Storage
 
-An option with a bucket or an account in its name wins. Options of other subjects (threads, buffers) are ignored.
-"""
+An option with a bucket or an account in its name wins. Options of other subjects (threads, buffers) are ignored."""
 
 from __future__ import annotations
 
@@ -164,7 +163,8 @@ def hadoop_name(name: str) -> bool:
     """Whether a name is known, with or without a bucket or an account."""
     if name.startswith(f"{_S3A}bucket."):
         return any(name.endswith(f".{known}") for known in (*_PLAIN[_S3A], *_READ[_S3A]))
-    return name in hadoop_names() or any(name.startswith(f"{known}.") for known in _of_accounts())
+    of_accounts = (_AZURE + known for known in (*_PLAIN[_AZURE], *_READ[_AZURE]))
+    return name in hadoop_names() or any(name.startswith(f"{known}.") for known in of_accounts)
 
 
 def hadoop_meaning(name: str) -> str | None:
@@ -205,10 +205,6 @@ def _names(above: str, known: str, url: ObjectUrl) -> Iterable[str]:
         yield f"{_AZURE}{known}.{blob.replace('.blob.', '.dfs.')}"
         yield f"{_AZURE}{known}.{blob}"
     yield above + known
-
-
-def _of_accounts() -> list[str]:
-    return [_AZURE + known for known in (*_PLAIN[_AZURE], *_READ[_AZURE])]
 
 
 _Get = Callable[[str], str | None]

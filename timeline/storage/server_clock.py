@@ -1,7 +1,6 @@
 """The clock of a storage: the time it gives a new file.
 
-The ages of its files, heartbeats among them, are compared with it and never with the clock of this process.
-"""
+The ages of its files, heartbeats among them, are compared with it and never with the clock of this process."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """A point-in-time read cache over a storage: each folder is listed, and each object read, at most once.
 
 A step that makes a decision needs the same few answers repeatedly: the names on the timeline, the records of attempts,
-the settings. In a snapshot the listing of a folder also answers whether an object exists. The cache reflects
-the time of its first request, so each step that must see concurrent changes creates a new one. What this process writes
-through a snapshot is visible in it.
-"""
+the settings. In a snapshot the listing of a folder also answers whether an object exists. The cache reflects the time
+of its first request, so each step that must see concurrent changes creates a new one. What this process writes through
+a snapshot is visible in it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Staged files, and the probe of what they require of a storage.
 
-A staged file is written completely or not at all, and then placed under its final name.
-"""
+A staged file is written completely or not at all, and then placed under its final name."""
 
 from __future__ import annotations
 
@@ -96,13 +95,11 @@ def staged_output(storage: Storage, path: str) -> Iterator[IO[bytes]]:
 
 
 def place_staged(storage: Storage, staged: str, final: str, size: int, lost: Callable[[], str] | None = None) -> None:
-    """Gives a staged file its final name, unless that exists already; its size in bytes must be the recorded one.
-
-    The result of the placing call is not trusted: the call may have failed after taking effect, or another process may
-    have placed the file. So the final file is checked. `lost` makes the staged file again, and returns its path; it is
+    """Gives a staged file its final name, unless that exists already; its size in bytes must be the recorded one. The
+    result of the placing call is not trusted: the call may have failed after taking effect, or another process may have
+    placed the file. So the final file is checked. `lost` makes the staged file again, and returns its path; it is
     called only if neither a final file nor a staged one of that size exists. StorageError: the final file is not the
-    staged one.
-    """
+    staged one."""
     failure: PhantombaseError | None = None
     if storage.find(final) is None:
         try:

@@ -1,15 +1,15 @@
 """Options of object stores: where the store is, how it is entered, and how it encrypts (pure).
 
-Each has one name here (obstore's), environment variables, and mostly a name of Hadoop (`object_url`); any of
-them is accepted. A given option wins over a Spark session's Hadoop configuration, and that over the environment.
-Credentials come from one source together: a mix of two sources would be valid for no user.
-"""
+Each has one name here (obstore's), environment variables, and mostly a name of Hadoop (`object_url`); any of them is
+accepted. A given option wins over a Spark session's Hadoop configuration, and that over the environment. Credentials
+come from one source together: a mix of two sources would be valid for no user."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 from ..errors import UnsupportedError, UsageError
@@ -135,7 +135,8 @@ class StorageOptions:
         given, hadoop = (
             tuple((name, value) for name, value in pairs if name not in secret) for pairs in (self.given, self.hadoop)
         )
-        return _received, (given, hadoop, tuple(dict.fromkeys(secret.values())) or self.withheld)
+        withheld = tuple(dict.fromkeys(secret.values())) or self.withheld
+        return partial(StorageOptions, given=given, hadoop=hadoop, withheld=withheld), ()
 
     def over(self, hadoop: Mapping[str, str]) -> StorageOptions:
         """These options, and below them a Hadoop configuration: its other settings are ignored."""
@@ -154,13 +155,6 @@ class StorageOptions:
         if values.get("server_side_encryption", "").lower() == "sse-c":
             raise own_key_refused("server_side_encryption=sse-c")
         return Settings(values=tuple(sorted(values.items())), withheld=self.withheld)
-
-
-_Pairs: TypeAlias = tuple[tuple[str, str], ...]
-
-
-def _received(given: _Pairs, hadoop: _Pairs, withheld: tuple[str, ...]) -> StorageOptions:
-    return StorageOptions(given=given, hadoop=hadoop, withheld=withheld)
 
 
 Given: TypeAlias = "Mapping[str, str] | StorageOptions | None"

@@ -1,8 +1,7 @@
 """Aborts unfinished uploads to an S3 store: parts of killed processes, which no listing shows, and which cost money.
 
 obstore can neither list nor abort them; boto3 can, where it is installed. No other step depends on it: an unfinished
-upload is never visible, and a rule of the bucket may abort it too.
-"""
+upload is never visible, and a rule of the bucket may abort it too."""
 
 from __future__ import annotations
 

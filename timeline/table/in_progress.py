@@ -14,8 +14,7 @@ Left to Hudi, and refused by name before anything changes:
                                  tables are read, compacted, cleaned and archived; rows are neither added nor moved to
                                  other file groups, and file groups that a resize has replaced are not restored
     change data capture          Hudi's CDC query finds changes in the files that the statistics of a commit name, so
-                                 no row is moved to another file group, and no completed write is rolled back
-"""
+                                 no row is moved to another file group, and no completed write is rolled back"""
 
 from __future__ import annotations
 

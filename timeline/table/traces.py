@@ -269,10 +269,8 @@ def undo(
     table: Table, instant: Instant, find: Callable[[], RollbackPlan], forget: Callable[[], object] = lambda: None
 ) -> Undone:
     """Undoes one instant, completed or pending; may be repeated. `table`: of a section. `find`: see `undo_files`.
-    `forget`: removes what other records have of the instant, as the metadata table.
-
-    The requested file is removed last: until then the instant is on the timeline.
-    """
+    `forget`: removes what other records have of the instant, as the metadata table. The requested file is removed last:
+    until then the instant is on the timeline."""
     files = unpublish(table, instant)
     done = undo_files(table, instant.requested_time, find)
     forget()

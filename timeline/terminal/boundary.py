@@ -96,20 +96,13 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
         wrong_usage = isinstance(error, UsageError)
         _fail(error, str(error), EXIT_USAGE if wrong_usage else EXIT_FAILED, as_json)
     except Exception as error:
-        if (found := misuse(error)) is not None:
-            _misused(error, found, as_json)
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # of click, or of typer's own click
+            _misused(error, " ".join(error.format_message().split()), as_json)
         hint = f"Set {TRACEBACK}=1 to see the traceback, and report it."
         _fail(error, f"internal error: {type(error).__name__}: {error}. {hint}", EXIT_BUG, as_json)
     if code == EXIT_INTERRUPTED:
         _fail(KeyboardInterrupt(), _INTERRUPTED, EXIT_INTERRUPTED, as_json)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def misuse(error: Any) -> str | None:
-    """The parse error of a command line, in one line; None: the error is of another kind."""
-    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # of click, or of typer's own click
-        return " ".join(error.format_message().split())
-    return None
 
 
 def _misused(error: Any, words: str, as_json: bool) -> NoReturn:

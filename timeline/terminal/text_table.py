@@ -125,7 +125,7 @@ class RowsTable:
         columns = (Column(one, plain(_key(one))) if isinstance(one, str) else one for one in self.columns)
         shown = [_Shown(column, [column.text(row) for row in self.rows]) for column in columns]
         if not _fits(shown, [one.least for one in shown], options.max_width):
-            shown = [one for one in shown if not one.is_empty]
+            shown = [one for one in shown if any(cell.plain != _NONE for cell in one.cells)]
         widths = _widths(shown, options.max_width)
         table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
         for one, width in zip(shown, widths, strict=True):
@@ -160,7 +160,8 @@ class _Shown:
     @property
     def least_wrapped(self) -> int:
         """The smallest width in which no word such as an instant breaks: parts of one are of no use."""
-        if self.column.shorten or self.is_one_word:
+        one_word = all(c.cell_len <= _WORD_COLUMNS and " " not in c.plain for c in self.cells)
+        if self.column.shorten or one_word:
             return self.least
         words = [len(word) for cell in self.cells for word in cell.plain.split()]
         return min(self.widest, max([_WRAPPED_COLUMNS, *(length for length in words if length <= _WORD_COLUMNS)]))
@@ -170,14 +171,6 @@ class _Shown:
         """The smallest width in which no instant breaks: parts of one cannot be copied. Other columns may be narrow."""
         words = (word for cell in self.cells for word in cell.plain.split())
         return self.least_wrapped if any(len(w) == _WORD_COLUMNS and w.isdigit() for w in words) else _WRAPPED_COLUMNS
-
-    @property
-    def is_one_word(self) -> bool:
-        return not self.column.shorten and all(c.cell_len <= _WORD_COLUMNS and " " not in c.plain for c in self.cells)
-
-    @property
-    def is_empty(self) -> bool:
-        return all(cell.plain == _NONE for cell in self.cells)
 
 
 def _fits(shown: Sequence[_Shown], widths: Sequence[int], width: int) -> bool:

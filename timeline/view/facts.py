@@ -143,10 +143,9 @@ class FactLoader:
         """Pending writes that had completed, see `Witness.uncompleted`. `named`: files of completed writes, if known.
         `plans`: those that are known, by instant. A plan names base files of completed writes, and from version 8 on
         log files of completed writes; the base file below a log file was completed when the log file's write started,
-        as was the base file that a new one replaces.
-        A clustering is known by base files alone: while buckets are resized, log files have the resize's instant.
-        Writes that a rollback or restore undoes are left out, since they are pending for that reason. Only instants
-        later than a pending write are read."""
+        as was the base file that a new one replaces. A clustering is known by base files alone: while buckets are
+        resized, log files have the resize's instant. Writes that a rollback or restore undoes are left out, since they
+        are pending for that reason. Only instants later than a pending write are read."""
         writers = {i.requested_time for i in timeline.inflight_writers}
         pending = writers | {i.requested_time for i in timeline.pending("clustering")}
         pending -= {i.requested_time for i in timeline.completed}  # file names do not distinguish writes of one time

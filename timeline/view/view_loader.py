@@ -102,11 +102,10 @@ class ViewLoader:
     ) -> TableView:
         """Timeline, then facts, then listing. `partition`: only partitions at or under that path. `exactly`: these
         partitions and no others. `pending`: a requested compaction, log compaction or clustering that is treated as not
-        completed.
-        `prevails`: see `FactLoader.pending_plans`. `completed_by`: the state at this completion time (versions 8 and
-        9), see `Timeline.completed_by`. `as_of`, `brief`: see `file_groups`. `archive`: archived writes are witnesses,
-        too; reads the complete archive. `named`: the files that the metadata table names at or under a folder, see
-        `Witness.listed`. UsageError: no such partition. MissingFileError, TableChangedError: see
+        completed. `prevails`: see `FactLoader.pending_plans`. `completed_by`: the state at this completion time
+        (versions 8 and 9), see `Timeline.completed_by`. `as_of`, `brief`: see `file_groups`. `archive`: archived writes
+        are witnesses, too; reads the complete archive. `named`: the files that the metadata table names at or under a
+        folder, see `Witness.listed`. UsageError: no such partition. MissingFileError, TableChangedError: see
         `from_one_snapshot`. MissingFileError: the metadata table is listed, which has no files of a write whose
         completed file is lost."""
         timeline = newest = self.timelines.load(archived=archive or completed_by is not None)

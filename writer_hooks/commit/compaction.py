@@ -14,13 +14,12 @@ Back-pressure: a write that would make a file group's log too long waits until a
 
 The write waits outside its transaction. On version 6 no compaction can be planned while a delta commit is pending; on
 any version no compaction can complete while a write is pending that began before its plan. So a write that waited
-inside its transaction would wait for itself.
-Under a bucket index the rows determine their file groups, so a full group is found before anything is staged. Under the
-key index only the look-up determines them, with the transaction's timeline. The check after staging enforces the
-limit: a write that has appended to the group since this write began is a conflict.
+inside its transaction would wait for itself. Under a bucket index the rows determine their file groups, so a full group
+is found before anything is staged. Under the key index only the look-up determines them, with the transaction's
+timeline. The check after staging enforces the limit: a write that has appended to the group since this write began is a
+conflict.
 
-A write that requests no compactions waits only if the table shows that another process does (`shows_compaction`).
-"""
+A write that requests no compactions waits only if the table shows that another process does (`shows_compaction`)."""
 
 from __future__ import annotations
 

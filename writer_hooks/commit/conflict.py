@@ -10,8 +10,7 @@ Two writes conflict if they change one file group, as in Hudi's optimistic concu
                                        does not name it. All versions: a rewritten base file would be older than the
                                        compaction's; and a key found in a base file may be deleted by the plan's logs
     a clustering requested since then  it replaces the file group without the rows of this write (also Hudi's rule)
-    a partition that one overwrites    the other's rows would be kept with the new ones, or be lost silently
-"""
+    a partition that one overwrites    the other's rows would be kept with the new ones, or be lost silently"""
 
 from __future__ import annotations
 

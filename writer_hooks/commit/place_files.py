@@ -4,8 +4,7 @@ Staged files get their final names, each after its Hudi marker, so that a proces
 file. Placed files are not visible before the write completes. The commit's statistics are made of them.
 
 A write that overwrites replaces all file groups that its partitions have when it begins. What other processes change in
-these partitions until the write completes is a conflict (see `conflict`).
-"""
+these partitions until the write completes is a conflict (see `conflict`)."""
 
 from __future__ import annotations
 

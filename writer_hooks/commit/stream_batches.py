@@ -19,8 +19,7 @@ checkpoint has another id. Rows without Spark have no query id: a batch of the s
 to another query, unless the same sink writes it. Records and commits without a query, of Hudi and of earlier releases,
 count for every query.
 
-A batch has one part for each operation. Parts are written in the same order each time.
-"""
+A batch has one part for each operation. Parts are written in the same order each time."""
 
 from __future__ import annotations
 

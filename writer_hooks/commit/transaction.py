@@ -7,8 +7,7 @@
     complete   place the files, after Hudi's markers. Under the lock: check that t was not rolled back, and that no
                other process changed the same file groups; then put the completed file by put-if-absent
 
-If the process is killed before the last step, t is dead: the next writer, phantombase's or Hudi's, rolls it back.
-"""
+If the process is killed before the last step, t is dead: the next writer, phantombase's or Hudi's, rolls it back."""
 
 from __future__ import annotations
 
@@ -132,26 +131,19 @@ class Transaction:
         self._check_ground(now)
         if (conflict := self._conflict(now, mine, schema)) is not None:
             error, found = conflict
-            raise error(
-                "another write or a plan changed what this write changes",
-                path=self.table.storage.base_path,
-                instant=self.instant,
-                found=found,
-                todo="Nothing of this write is visible. Write again (retries=).",
-            )
+            raise self._invisible("another write or a plan changed what this write changes", found, error)
 
     def _check_ground(self, now: Timeline) -> None:
         """ConflictError: a write that this one has seen, and may build upon, was undone. A process that stalls right
         before it begins a write, and loses the lock, begins concurrently with a restore or rollback."""
         gone = _names(self.timeline.completed) - _names(now.completed)
         if gone and (gone := gone - _names(self.table.with_archive(now).archived)):
-            raise ConflictError(
-                "a write that this one has seen was undone since then",
-                path=self.table.storage.base_path,
-                instant=self.instant,
-                found=f"no {min(gone)[1]} {min(gone)[0]} any more",
-                todo="Nothing of this write is visible. Write again (retries=).",
-            )
+            what = "a write that this one has seen was undone since then"
+            raise self._invisible(what, f"no {min(gone)[1]} {min(gone)[0]} any more")
+
+    def _invisible(self, what: str, found: str, error: type[ConflictError] = ConflictError) -> ConflictError:
+        todo = "Nothing of this write is visible. Write again (retries=)."
+        return error(what, path=self.table.storage.base_path, instant=self.instant, found=found, todo=todo)
 
     def _conflict(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> _Conflict | None:
         by_name = not self.table.layout.has_completion_times

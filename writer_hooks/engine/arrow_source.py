@@ -1,7 +1,6 @@
 """Rows of any library that gives them in Arrow's form: pandas, Polars, DuckDB, record batches, readers.
 
-The interface `__arrow_c_stream__` or `__arrow_c_array__` decides; no library is named here.
-"""
+The interface `__arrow_c_stream__` or `__arrow_c_array__` decides; no library is named here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Where the steps of a write run: in this process on Arrow tables, or in Spark tasks on a DataFrame.
 
-A write is `prepare_step` (rows to pieces), then steps that each take the sorted pieces of some targets. Only the
-result of `collect` is sent to the driver: statistics.
-"""
+A write is `prepare_step` (rows to pieces), then steps that each take the sorted pieces of some targets. Only the result
+of `collect` is sent to the driver: statistics."""
 
 from __future__ import annotations
 

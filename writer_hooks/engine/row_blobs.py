@@ -5,8 +5,7 @@ rows that all have one target, as one binary value: the shuffle copies bytes, an
 
 A `Spool` keeps large pieces in files on the table's storage, which executors reach anyway; the shuffle moves only
 references. Spark would copy a piece from Python to the JVM, into a cache, through the shuffle, and back; a file is
-written once and mapped by its reader.
-"""
+written once and mapped by its reader."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The driver fetches the rows of a small DataFrame as Arrow, so that a small write needs no Python worker. The first
 Python stage of a Spark session costs its workers 5 to 6 seconds of processor time: each of them compiles PySpark, which
-is in an archive there, and imports pyarrow and pandas.
-"""
+is in an archive there, and imports pyarrow and pandas."""
 
 from __future__ import annotations
 

@@ -33,14 +33,12 @@ def erase(
     storage_options: Mapping[str, str] | None = None,
     dry_run: bool = False,
 ) -> Erased:
-    """Erases keys: no base or log file of the table holds them afterwards.
-
-    `keys`: the path of a file (see `compactor-daemon erase --help`), or rows with the key columns that are, or give, an
-    Arrow table. With the partition columns a key is erased in its partition only. `lock`: that all writers share;
-    `sole_writer`: no other process writes. `writes`: the options of the table's writers, such as its buckets. What is
-    refused is in `left` of the result. `storage_options`: see `read`. UsageError: neither lock nor sole_writer, or both
-    (a dry run needs none); or no list of keys of this table. After any other error the next call continues.
-    """
+    """Erases keys: no base or log file of the table holds them afterwards. `keys`: the path of a file (see
+    `compactor-daemon erase --help`), or rows with the key columns that are, or give, an Arrow table. With the partition
+    columns a key is erased in its partition only. `lock`: that all writers share; `sole_writer`: no other process
+    writes. `writes`: the options of the table's writers, such as its buckets. What is refused is in `left` of the
+    result. `storage_options`: see `read`. UsageError: neither lock nor sole_writer, or both (a dry run needs none); or
+    no list of keys of this table. After any other error the next call continues."""
     if (lock is None) == (not sole_writer) and not dry_run:
         found = "both" if sole_writer else "neither"
         raise UsageError("erase needs to know which other processes write", expected="lock or sole_writer", found=found)

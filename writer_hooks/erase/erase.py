@@ -14,8 +14,7 @@ a pin, a pending write or service keeps it. Then the metadata table is compacted
 allow, and a certificate is put into the audit log. A run that dies at any step is continued by the next run of the same
 keys: no step depends on what an earlier run remembers.
 
-    .hoodie/.phantombase/audit/erasures/<time>-<salt>.json       the certificate; it names no key
-"""
+    .hoodie/.phantombase/audit/erasures/<time>-<salt>.json       the certificate; it names no key"""
 
 from __future__ import annotations
 
@@ -303,11 +302,11 @@ def _left(table: Table, held: Collection[HeldFile]) -> tuple[Left, ...]:
     found = [Left(path=one.path, keys=one.keys, why=why(one)) for one in held]
     below = (join(RECORDS, path) for path, _ in table.storage.list_below(RECORDS))
     staged = sorted(
-        path for path in below if (path.startswith(_WITH_ROWS) or path.endswith(STAGED_DATA)) and not _is_probe(path)
+        p for p in below if (p.startswith(_WITH_ROWS) or p.endswith(STAGED_DATA)) and not p.startswith(_PROBES)
     )
     return (
         *found,
-        *(Left(path=path, keys=0, why=_STAGED) for path in staged),
+        *(Left(path=path, keys=0, why=_STAGED) for path in staged if not path.startswith(_PROBES)),
         *(Left(path=path, keys=0, why=_DROPPED) for path in _dropped(table)),
     )
 
@@ -320,11 +319,8 @@ def _dropped(table: Table) -> list[str]:
     return sorted(of_keys - kept)
 
 
-def _is_probe(path: str) -> bool:
-    """Whether it is a test file of the storage's promises or clock."""
-    return path.startswith((f"{TEMPORARY}/probe-", f"{TEMPORARY}/clock-"))
-
-
+_PROBES = (f"{TEMPORARY}/probe-", f"{TEMPORARY}/clock-")
+"""Test files of the storage's promises and clock."""
 _WITH_ROWS = tuple(f"{folder}/" for folder in (WRITES, ROWS, TEMPORARY))
 _STAGED = "an unfinished write or compaction has staged it, and it was not read"
 _DROPPED = (

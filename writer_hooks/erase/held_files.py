@@ -1,8 +1,7 @@
 """Which files of a table hold some keys: every base and log file, whatever its instant, is read.
 
 A block of a log file counts even where no reader merges it: of a write that was rolled back, say. A block that cannot
-be decoded may hold any key.
-"""
+be decoded may hold any key."""
 
 from __future__ import annotations
 

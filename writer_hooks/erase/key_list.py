@@ -6,8 +6,7 @@
     any other         each line is a record key, as `_hoodie_record_key` shows it; UTF-8, lines end with LF or CR LF
 
 Without partition columns a key is erased in every partition. Other columns are left out. The encoding of keys and
-folders is that of the table's writers (`schema/key_encoding`).
-"""
+folders is that of the table's writers (`schema/key_encoding`)."""
 
 from __future__ import annotations
 

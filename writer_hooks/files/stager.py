@@ -1,7 +1,6 @@
 """Stages the files of a write, under names that readers ignore.
 
-Only files that the driver later places become part of the table: a retried or speculative task leaves nothing in it.
-"""
+Only files that the driver later places become part of the table: a retried or speculative task leaves nothing in it."""
 
 from __future__ import annotations
 

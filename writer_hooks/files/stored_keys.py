@@ -13,8 +13,7 @@ group gets, and those that it loses:
 
 Reporting a key that is kept in its file group changes nothing. A key that moves is reported for its new file group, not
 for its old one. The result of a row that is merged with a delete by ordering values is unknown without reading the
-slice: then the write is marked `unknown`, and drops the index.
-"""
+slice: then the write is marked `unknown`, and drops the index."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 `merged_log` is the log file of a `MERGE INTO` that sets some columns. Hudi's readers cannot read an update of some
 columns without a row below it. So the slice is read: a key that is alive in it gets an update of the set columns, or is
 deleted; the complete row of another key is inserted, or left out. The result of that look-up is still valid when the
-write completes: no other write of the file group may complete since then.
-"""
+write completes: no other write of the file group may complete since then."""
 
 from __future__ import annotations
 

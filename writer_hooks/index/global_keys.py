@@ -18,8 +18,7 @@ GLOBAL_BLOOM. A key that two partitions hold already leaves both for its new one
 
 Every task of a lookup gets all keys of the batch and some of the table's file slices, and reads only what it must, as
 the key index does. Logs on top of a base file may delete a key: a slice is merged only if they do, if ordering values
-are asked for, or if its logs may hold keys that no base file has.
-"""
+are asked for, or if its logs may hold keys that no base file has."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ If several base files of a partition hold a key, its rows go to those where the 
 
 A log may delete a key that its base file still has. Hudi's SIMPLE and BLOOM indexes write the key's next row on top of
 that delete, and so does this one. Under Hudi's record index a deleted key is a new one, and its next row goes to any
-file: then two base files hold the key, and it is deleted in the first. A row in both would be doubled.
-"""
+file: then two base files hold the key, and it is deleted in the first. A row in both would be doubled."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ new, unless a Hudi writer has put the key there already.
 
 `replaced_keys` stages, for the record index, the keys that a snapshot reader finds in the file groups that a write
 replaces. A key that logs delete may be alive in another file group, which the index names. Where a delete and a row are
-compared by ordering values, a compaction may show a key that no reader sees yet; then the keys are unknown.
-"""
+compared by ordering values, a compaction may show a key that no reader sees yet; then the keys are unknown."""
 
 from __future__ import annotations
 

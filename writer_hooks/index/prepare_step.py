@@ -1,7 +1,6 @@
 """The first step of a write: gives rows of the input their key and partition path, and sends them to their targets.
 
-`check_once` rejects a batch with several rows of one key where no ordering decides between them.
-"""
+`check_once` rejects a batch with several rows of one key where no ordering decides between them."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@
     null (no value at all)               the type of the table, which must have the column
 
 The types that `timeline.codec.arrow_schema` makes from an Avro schema are among these, except time-of-day types that
-other writers store.
-"""
+other writers store."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     COMPLEX, one field              the value, or f1:v1: see `key_encoding`
     two and more fields             f1:v1,f2:v2; null -> f:__null__, empty -> f:__empty__
 
-A partition path joins the partition fields' values with `/`; a null or empty value is
-`__HIVE_DEFAULT_PARTITION__`. The rows have the table's own types already (`table_schema.to_file_schema`).
+A partition path joins the partition fields' values with `/`; a null or empty value is `__HIVE_DEFAULT_PARTITION__`. The
+rows have the table's own types already (`table_schema.to_file_schema`).
 
 A table without key fields (keyless) gets its keys when a file is made, see `Stager`; until then a hash of the row's
 values stands for the key. The hash depends on nothing else, so a repeated task sends a row to the same target.
@@ -13,8 +13,7 @@ values stands for the key. The hash depends on nothing else, so a repeated task 
 Timestamps are written as numbers, as in Hudi's upserts and inserts. Hudi's bulk inserts through Spark rows write them
 as `2024-01-02 03:04:05.123`, in 0.15 and in 1.2, and so does every write with
 `hoodie.datasource.write.keygenerator.consistent.logical.timestamp.enabled`, which no table stores. Hudi's SQL writes
-`2024-01-02 03%3A04%3A05`. The existing folders decide: see `key_encoding`.
-"""
+`2024-01-02 03%3A04%3A05`. The existing folders decide: see `key_encoding`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Makes a table: its description, and the folders and hoodie.properties that Hudi would give it.
 
 Version 6 is made as by Hudi 0.15.0, versions 8 and 9 as by 1.2.0; always MERGE_ON_READ. hoodie.properties is put last:
-it makes the folder a table.
-"""
+it makes the folder a table."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ The options are in hoodie.properties, under names that begin with `hoodie.keygen
 
 Hudi 0.15 does not store timestamp.type, and 1.2 stores none of them for a CUSTOM generator: then the writer must give
 them. If a needed zone is missing, Hudi uses that of the writer's machine; phantombase requires it. A null is one unit
-after the start of 1970.
-"""
+after the start of 1970."""
 
 from __future__ import annotations
 

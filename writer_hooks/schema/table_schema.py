@@ -2,8 +2,7 @@
 
 Arrow is the common form: a Spark schema becomes an Arrow schema (`engine.spark.from_spark`), and an Arrow schema
 becomes an Avro record (`new_schema`). An existing record changes only where necessary (`evolve`): names, order and all
-properties that phantombase does not know are preserved. `to_file_schema` converts rows exactly, or refuses them.
-"""
+properties that phantombase does not know are preserved. `to_file_schema` converts rows exactly, or refuses them."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ def evolve(table_text: str, incoming: pa.Schema) -> str:
         a column without any value      keeps the table's type
 
     Whether a column may hold nulls never changes. UsageError, with the column and both types: any other change, and
-    names that differ from a column's in case only.
-    """
+    names that differ from a column's in case only."""
     record = json.loads(table_text)
     fields = data_fields(incoming, untyped=True)
     data = [f for f in arrow_schema(table_text) if f.name not in META_COLUMNS]
@@ -240,12 +238,10 @@ def _text(schema: dict[str, Any]) -> str:
 
 def to_file_schema(rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> pa.Table:
     """`rows` with exactly the columns of `schema`, the Arrow form of the evolved table schema, in its order and types.
-
     Hudi's meta columns are left out on both sides. Nullable columns that the rows lack become null, also inside
     records, and so do columns of Arrow's type null. Floats are widened through their decimal text (1.1 stays 1.1), as
     in Hudi. UsageError, with the column: `schema` does not cover the rows (`table_schema.evolve` makes one that does);
-    nulls in a column that allows none (with their number); values that do not fit, or would be rounded or cut.
-    """
+    nulls in a column that allows none (with their number); values that do not fit, or would be rounded or cut."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_batches([rows])
     target = pa.schema([f for f in schema if f.name not in META_COLUMNS])
     merged = merged_fields(list(target), list(data_fields(table.schema, untyped=True)))

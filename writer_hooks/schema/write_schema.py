@@ -13,8 +13,7 @@ rows. Seen:
 **Change data capture**: Hudi's CDC query must stay exact. Where there is no `.cdc` file the query infers the changes of
 a write: each row of a new base file is inserted; each row of a log file is merged with the rows before it, which are in
 the files that its statistics name; the rows of replaced file groups are deleted. phantombase makes no `.cdc` files. So
-it rewrites no base file: rows of new keys go into new base files, not into small ones (`KeyIndex`).
-"""
+it rewrites no base file: rows of new keys go into new base files, not into small ones (`KeyIndex`)."""
 
 from __future__ import annotations
 

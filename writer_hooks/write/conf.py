@@ -1,7 +1,6 @@
 """Hudi's write configuration, and a few names of phantombase, as options of a write and a description of a table.
 
-An option that the job sets by a method, and Hudi's name for it, must agree: neither overrides the other silently.
-"""
+An option that the job sets by a method, and Hudi's name for it, must agree: neither overrides the other silently."""
 
 from __future__ import annotations
 
@@ -192,13 +191,11 @@ STREAM = "hoodie.datasource.write.streaming.checkpoint.identifier"
 def parse_write_conf(
     given_conf: Mapping[str, Any], options: WriteOptions, explicit: Collection[str] = ()
 ) -> tuple[dict[str, Any], WriteOptions]:
-    """The fields of `NewTable` that `conf` sets, and `options` with the fields of the write that it sets.
-
-    Complete dictionaries of Hudi's jobs may be given, with values of text, numbers and bools. Names that have no effect
-    here and are not at Hudi's default are listed in one warning (`idle`). `explicit`: fields of `options` that the
-    job has set itself. UsageError: unknown names, wrong values, contradictions. UnsupportedError: something that
-    phantombase does not do. One error names all that cannot be followed.
-    """
+    """The fields of `NewTable` that `conf` sets, and `options` with the fields of the write that it sets. Complete
+    dictionaries of Hudi's jobs may be given, with values of text, numbers and bools. Names that have no effect here and
+    are not at Hudi's default are listed in one warning (`idle`). `explicit`: fields of `options` that the job has set
+    itself. UsageError: unknown names, wrong values, contradictions. UnsupportedError: something that phantombase does
+    not do. One error names all that cannot be followed."""
     conf = without_doubles(texts(given_conf))
     problems: dict[str, PhantombaseError] = {}
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Hudi's write configuration as the description of a table, and its names that set no option here (pure).
+"""Hudi's write configuration as the description of a table, and its names that set no option here.
 
 The latter agree with what phantombase does, or have no effect here (how Hudi's client works, or services other than the
 write), or contradict phantombase: then they are refused, since the job would not get what it asks for."""
@@ -6,6 +6,7 @@ write), or contradict phantombase: then they are refused, since the job would no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from phantombase.compactor_daemon.hudi_names import (
@@ -24,14 +25,15 @@ from phantombase.compactor_daemon.hudi_names import (
 from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, CLUSTER_CONF, SCHEDULE_CONF
 from phantombase.compactor_daemon.services.hudi_lock import CONCURRENCY, LOCK, is_concurrent, used_by_the_lock
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.instants.triggers import BY_TIME, TriggerStrategy
 from phantombase.timeline.option import whole_number
 
 from ..options import FullAction, Mode, Operation, Write
-from ..schema.key_generator import generator_kind
-from ..schema.new_table import AS_NEW, MERGE_STRATEGIES
+from ..schema.key_generator import generator_kind, inferred_kind
+from ..schema.new_table import AS_NEW, MERGE_STRATEGIES, NewTable
 from ..schema.partition_times import PREFIX, PartitionTimes
 
 _ORDERING = (
@@ -39,6 +41,7 @@ _ORDERING = (
     "hoodie.table.ordering.fields",
     "hoodie.table.precombine.field",
 )
+_log = get_logger()
 _SAME_AS_ORDERING = "hoodie.payload.ordering.field"
 
 
@@ -337,3 +340,49 @@ _MERGERS, _BY_ORDERING = "hoodie.write.record.merge.custom.implementation.classe
 def _says(setting: str, value: str, stored: str) -> bool:
     words = _VERSION_WORDS if setting in _VERSIONS else {}
     return same_value(str(words.get(value.strip().upper(), value)), stored)
+
+
+_GENERATOR_TYPES = ("hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type")
+_GENERATOR_CLASSES = ("hoodie.datasource.write.keygenerator.class", "hoodie.table.keygenerator.class")
+_KEY = "hoodie.datasource.write.recordkey.field"
+_NEEDED = {"name": ('.table("NAME")', "hoodie.table.name=NAME"), "key_fields": ('.key("COLUMN")', f"{_KEY}=COLUMN")}
+"""What the description of a new table needs: the method, and Hudi's name."""
+_GREATER = (
+    "hoodie.datasource.write.payload.class=org.apache.hudi.common.model.DefaultHoodieRecordPayload, if the greater "
+    "ordering value is to win"
+)
+NEW_TABLE_VERSION = 9
+"""The version of new tables: the newest one; there a pending delta commit never delays scheduling."""
+
+
+def described_table(given: Mapping[str, Any], hoodie: Mapping[str, str], *, takes_keyless: bool) -> NewTable:
+    """A new table. `given`: the fields of `NewTable` and `base_path`; `hoodie`: the names that set some of them.
+    `takes_keyless`: the write fits a table without keys. UsageError, UnsupportedError: incomplete, or as of Hudi's
+    Spark writers another table."""
+    if missing := [name for name in _NEEDED if name not in given]:
+        by_name = bool(hoodie)  # the advice follows the way in which the table is described
+        ways = " and ".join(_NEEDED[name][by_name] for name in missing)
+        keyless = f"{_KEY}= (empty)" if by_name else ".key() without columns"
+        if "key_fields" in missing and takes_keyless:
+            ways += f", or {keyless} for a keyless table"
+        raise UsageError(
+            "there is no table at this path, and the description of a new one is incomplete",
+            expected=", ".join(missing),
+            todo=f"Add {ways}; or check the path.",
+        )
+    described = {k: v for k, v in given.items() if k != "base_path"}
+    spec = NewTable(**{"version": NEW_TABLE_VERSION, **described})
+    by_name = any(table_field(name) == "ordering_fields" for name in hoodie)
+    if spec.version == 6 and spec.merge_mode is None and spec.ordering_fields and by_name:
+        spec = replace(spec, merge_mode=MergeMode.COMMIT_TIME)  # as 0.15.0; 1.x makes one of the greater value
+        _log.warning("merge_rule_not_given", rule="the later write wins", instead=_GREATER)
+    by_type = next((name for name in _GENERATOR_TYPES if name in hoodie), None)
+    inferred = inferred_kind(spec.key_fields, spec.partition_fields)
+    if by_type is not None and spec.kind != inferred and not any(n in hoodie for n in _GENERATOR_CLASSES):
+        raise UnsupportedError(
+            f"Hudi's Spark writers do not read {by_type}, and make another table",
+            expected=f"{inferred}, which they infer from the fields",
+            found=hoodie[by_type],
+            todo=f"Leave it out, or give {_GENERATOR_CLASSES[0]}.",
+        )
+    return spec

@@ -325,13 +325,11 @@ def _same_schema(table: Table, schema: TableSchema, begun: Transaction, job: _Jo
 
 
 def _is_written(table: Table, job: _Job, batch: StreamBatch) -> bool:
-    """Whether a batch was written already. A pending instant of an earlier try is rolled back.
-
-    On a file system at once: the try was one of the same query, so the process that began it has ended, even if its
-    heartbeat is fresh. If the process resumes, its commit fails. On an object store its last request may still be
-    executed, also after an `UnknownCommitError`: there the try must count as dead, or complete. A try whose heartbeat
-    continues for twice the time after which it would count as dead counts as dead, too.
-    """
+    """Whether a batch was written already. A pending instant of an earlier try is rolled back. On a file system at
+    once: the try was one of the same query, so the process that began it has ended, even if its heartbeat is fresh. If
+    the process resumes, its commit fails. On an object store its last request may still be executed, also after an
+    `UnknownCommitError`: there the try must count as dead, or complete. A try whose heartbeat continues for twice the
+    time after which it would count as dead counts as dead, too."""
     lock, action = job.lock, action_of(job.write.operation)
     found, begun = written_as(table, batch), Stopwatch()
     while found.pending is not None and begun.seconds() <= 2 * job.options.heartbeat_expiry_s:

@@ -5,8 +5,7 @@
     writer(df).table("trips").key("id").partition("day").ordering("ts").upsert("/data/trips")
 
 `df` is a Spark DataFrame, or rows of pyarrow, pandas, Polars, DuckDB or another library that gives them as an Arrow
-stream. Such rows are written in this process, without Spark.
-"""
+stream. Such rows are written in this process, without Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.hudi_names import contradiction, overruled
 from phantombase.timeline.codec.arrow_schema import arrow_schema
-from phantombase.timeline.errors import NotATableError, UnsupportedError, UsageError
+from phantombase.timeline.errors import NotATableError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash
@@ -53,26 +52,15 @@ from ..options import (
     Write,
     WriteOptions,
 )
-from ..schema.key_generator import PARTITION_TYPES, inferred_kind
-from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place, same_as
+from ..schema.key_generator import PARTITION_TYPES
+from ..schema.new_table import check_same_table, create_table, refuse_place, same_as
 from ..schema.write_schema import checked_schema
 from .conf import OPERATION, STREAM, option_of, parse_operation_conf, parse_write_conf, undone_names
 from .rows import first_rows
-from .table_conf import PARTITIONS, check_times, idle, not_followed, table_field, table_names
+from .table_conf import PARTITIONS, check_times, described_table, idle, not_followed, table_field, table_names
 from .write import Written, shown, write, write_batch
 
-_GENERATOR_TYPES = ("hoodie.datasource.write.keygenerator.type", "hoodie.table.keygenerator.type")
-_GENERATOR_CLASSES = ("hoodie.datasource.write.keygenerator.class", "hoodie.table.keygenerator.class")
 _METADATA = "hoodie.metadata.enable"
-_KEY = "hoodie.datasource.write.recordkey.field"
-_NEEDED = {"name": ('.table("NAME")', "hoodie.table.name=NAME"), "key_fields": ('.key("COLUMN")', f"{_KEY}=COLUMN")}
-"""What the description of a new table needs: the method, and Hudi's name."""
-_GREATER = (
-    "hoodie.datasource.write.payload.class=org.apache.hudi.common.model.DefaultHoodieRecordPayload, if the greater "
-    "ordering value is to win"
-)
-NEW_TABLE_VERSION = 9
-"""The version of new tables: the newest one; there a pending delta commit never delays scheduling."""
 _log = get_logger()
 
 Place: TypeAlias = str | os.PathLike[str]
@@ -150,12 +138,10 @@ class Writer:
 
     def global_keys(self, *, move: bool = True) -> Writer:
         """Keys are unique over all partitions, as under Hudi's GLOBAL_SIMPLE, GLOBAL_BLOOM and RECORD_INDEX, which a
-        table does not record: all its writers must say so (`hoodie.index.type`).
-
-        `move`: a row whose key another partition has moves the key to its own; otherwise it is written where the key is
+        table does not record: all its writers must say so (`hoodie.index.type`). `move`: a row whose key another
+        partition has moves the key to its own; otherwise it is written where the key is
         (`hoodie.simple.index.update.partition.path`, `hoodie.bloom...`, `hoodie.record...`). By the table's merge rule
-        it may lose against the row there. A delete finds its key in any partition. `insert` looks no key up.
-        """
+        it may lose against the row there. A delete finds its key in any partition. `insert` looks no key up."""
         return self.option(moved_keys=MovedKeys.MOVE if move else MovedKeys.STAY)
 
     def option(self, **options: Any) -> Writer:
@@ -172,12 +158,10 @@ class Writer:
 
     def schedule(self, *, notify: Callable[[], None] | None = None, fleet: str | None = None, **options: Any) -> Writer:
         """Request a compaction after each commit, if one is due: fields of `ScheduleOptions`
-        (`hoodie.compact.schedule.inline`, `hoodie.compact.inline.max.delta.commits`, ...).
-
-        Another compactor executes it: `compactor-daemon`, Hudi, or an `AsyncCompaction` of this job, whose `notify` is
-        given here. `fleet`: the ZooKeeper (`host:port[,host:port][/chroot][?access]`) of the daemons, which then claim
-        it at once; without it they find it at their next poll.
-        """
+        (`hoodie.compact.schedule.inline`, `hoodie.compact.inline.max.delta.commits`, ...). Another compactor executes
+        it: `compactor-daemon`, Hudi, or an `AsyncCompaction` of this job, whose `notify` is given here. `fleet`: the
+        ZooKeeper (`host:port[,host:port][/chroot][?access]`) of the daemons, which then claim it at once; without it
+        they find it at their next poll."""
         compaction = CompactionOptions(
             mode=Mode.SCHEDULE,
             schedule=_requests(options),
@@ -293,14 +277,12 @@ class Writer:
         insert: bool = False,
         delete: str | None = None,
     ) -> Written:
-        """Sets some columns of the rows of these keys, and leaves their other columns as they are (`MERGE INTO`).
-
-        `on`: the key fields; None is the same. `update`: the columns to set from those of the same name. `set`: columns
-        of the table, and the columns of these rows that give their new values. Where rows merge by event time the
-        ordering columns must be among them. `insert`: add the complete rows of other keys; else they are left out.
-        `delete`: a column of these rows, true in those that delete; they add nothing. Key and partition columns name
-        the rows; other columns are left out. UsageError, UnsupportedError: see `MergeInto`; or two rows have one key.
-        """
+        """Sets some columns of the rows of these keys, and leaves their other columns as they are (`MERGE INTO`). `on`:
+        the key fields; None is the same. `update`: the columns to set from those of the same name. `set`: columns of
+        the table, and the columns of these rows that give their new values. Where rows merge by event time the ordering
+        columns must be among them. `insert`: add the complete rows of other keys; else they are left out. `delete`: a
+        column of these rows, true in those that delete; they add nothing. Key and partition columns name the rows;
+        other columns are left out. UsageError, UnsupportedError: see `MergeInto`; or two rows have one key."""
         into = MergeInto.of(on, update, set, inserts=insert, delete=delete)
         engine, what = self._engine(), replace(self._described(path, Operation.UPSERT), into=into)
         with self._opened(path, engine, what) as (table, _):
@@ -355,17 +337,15 @@ class Writer:
         take_over: str | None = None,
     ) -> Callable[[Any, int], None]:
         """For `df.writeStream.foreachBatch(writer().key("id")...foreach_batch(path))`: writes each batch exactly once.
-
         `stream`: the query's name in the table; None: what `conf` says
         (`hoodie.datasource.write.streaming.checkpoint.identifier`), else Hudi's default. The number of the batch is
-        stored with its commit, so that a batch that is replayed after a crash is recognised; with it Spark's id of
-        the query, so that another query, or a new checkpoint, is refused under this name. `take_over`: the instant of
-        the last batch of the query that this one replaces, as that error names it; otherwise it changes nothing.
+        stored with its commit, so that a batch that is replayed after a crash is recognised; with it Spark's id of the
+        query, so that another query, or a new checkpoint, is refused under this name. `take_over`: the instant of the
+        last batch of the query that this one replaces, as that error names it; otherwise it changes nothing.
         `operation`: None does what `conf` says, by default an upsert. A function that gives parts of a batch to several
         sinks needs one for each operation, in the same order each time, or names of their own. Batches wait for
-        compaction, unless `back_pressure` says otherwise.
-        UsageError: not a name of a stream. The sink raises it for rows that it does not write, see `written_as`.
-        """
+        compaction, unless `back_pressure` says otherwise. UsageError: not a name of a stream. The sink raises it for
+        rows that it does not write, see `written_as`."""
         chosen, own = operation or self.operation or Operation.UPSERT, secrets.token_hex(8)
         name = checked_stream(stream or self.stream)
         undone = [OPERATION] if self.operation not in (None, chosen) else []
@@ -430,7 +410,7 @@ class Writer:
         except NotATableError:
             if (what.deletes and not streams) or what.into is not None:
                 raise
-            spec = self._new_table(what)
+            spec = described_table(self.given, self.hoodie, takes_keyless=not what.looks_keys_up)
             config = spec.config()
             not_followed(config, self.hoodie)
             text = checked_schema(config, None, engine.schema, what)
@@ -462,35 +442,6 @@ class Writer:
             names.add(OPERATION)  # the method that was called counts
         if names:
             _log.warning("configurations_without_meaning", names=" ".join(sorted(names)), path=table.storage.base_path)
-
-    def _new_table(self, what: Write) -> NewTable:
-        if missing := [name for name in _NEEDED if name not in self.given]:
-            by_name = bool(self.hoodie)  # the advice follows the way in which the table is described
-            ways = " and ".join(_NEEDED[name][by_name] for name in missing)
-            keyless = f"{_KEY}= (empty)" if by_name else ".key() without columns"
-            if "key_fields" in missing and not what.looks_keys_up:
-                ways += f", or {keyless} for a keyless table"
-            raise UsageError(
-                "there is no table at this path, and the description of a new one is incomplete",
-                expected=", ".join(missing),
-                todo=f"Add {ways}; or check the path.",
-            )
-        described = {k: v for k, v in self.given.items() if k != "base_path"}
-        spec = NewTable(**{"version": NEW_TABLE_VERSION, **described})
-        by_name = any(table_field(name) == "ordering_fields" for name in self.hoodie)
-        if spec.version == 6 and spec.merge_mode is None and spec.ordering_fields and by_name:
-            spec = replace(spec, merge_mode=MergeMode.COMMIT_TIME)  # as 0.15.0; 1.x makes one of the greater value
-            _log.warning("merge_rule_not_given", rule="the later write wins", instead=_GREATER)
-        by_type = next((name for name in _GENERATOR_TYPES if name in self.hoodie), None)
-        inferred = inferred_kind(spec.key_fields, spec.partition_fields)
-        if by_type is not None and spec.kind != inferred and not any(n in self.hoodie for n in _GENERATOR_CLASSES):
-            raise UnsupportedError(
-                f"Hudi's Spark writers do not read {by_type}, and make another table",
-                expected=f"{inferred}, which they infer from the fields",
-                found=self.hoodie[by_type],
-                todo=f"Leave it out, or give {_GENERATOR_CLASSES[0]}.",
-            )
-        return spec
 
 
 def _requests(given: Mapping[str, Any]) -> ScheduleOptions:

@@ -8,8 +8,8 @@ Every entry is an Avro `HoodieMetadataRecord`; its `type` says which of its fiel
     7      SecondaryIndexMetadata
 
 A union value of several record types (a column's bounds) is a pair: (name of the record, the record). In HFiles the
-record's own `key` is empty: the entry's key is used. Source: HoodieMetadata.avsc, HoodieHFileDataBlock of Hudi
-0.15.0 and 1.2.0.
+record's own `key` is empty: the entry's key is used. Source: HoodieMetadata.avsc, HoodieHFileDataBlock of Hudi 0.15.0
+and 1.2.0.
 
 Hudi combines entries of one key in two steps: first the entries of a slice's log blocks with each other, then the base
 file's entry with the result. The order matters: a file that is only deleted in the logs remains there as deleted until
@@ -20,8 +20,7 @@ the result is combined with the base file's entry. Source: HoodieMetadataPayload
 
 A record of `record_index` says which file group holds the row of its key. A file id that is a UUID followed by a
 number, as those of Spark's writers, is stored as two integers and the number; any other as text. A key that is deleted
-has no record: its older ones are deleted by a delete block. (HoodieRecordIndexInfo, as 0.15.0 and 1.2.0 write it.)
-"""
+has no record: its older ones are deleted by a delete block. (HoodieRecordIndexInfo, as 0.15.0 and 1.2.0 write it.)"""
 
 from __future__ import annotations
 

@@ -14,8 +14,7 @@ index need not be read; the trailer's count of entries verifies that none is mis
 format document, HBase's format, and files of Hudi 0.15.0 (written with HBase) and 1.2.0.
 
 CRC32 checksums are verified. CRC32C checksums are not, as in Hudi's own reader. Hudi 1.x writes no checksums: content
-compressed with gzip, Hudi's default, contains a CRC-32 of its own, which is verified.
-"""
+compressed with gzip, Hudi's default, contains a CRC-32 of its own, which is verified."""
 
 from __future__ import annotations
 

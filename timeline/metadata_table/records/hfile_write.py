@@ -1,8 +1,7 @@
 """HFiles to bytes (see `hfile` for the format), uncompressed and with one level of index (pure).
 
 Hudi 0.15 reads them with HBase, 1.x with its own code. So keys are complete HBase keys, in the index too, and every
-block has HBase's CRC32 checksums.
-"""
+block has HBase's CRC32 checksums."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ readers ignore it, and a Hudi writer that uses it builds it again.
 Keys are base64 text of hashes of UTF-8 bytes, in all versions. A partition or a column is xxHash64 with a fixed seed,
 big-endian; a file is the MD5 of its name. The partition of a table without partitions, and of files in the table's base
 folder, is ".". `files` has one record for each partition, merged into the older ones by file name, and one that lists
-the partitions. (Hudi 0.15.0 and 1.2.0:
-MetadataPartitionType, PartitionIndexID, ColumnIndexID, FileIndexID, HashID.)"""
+the partitions. (Hudi 0.15.0 and 1.2.0: MetadataPartitionType, PartitionIndexID, ColumnIndexID, FileIndexID, HashID.)"""
 
 from __future__ import annotations
 
