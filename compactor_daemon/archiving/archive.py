@@ -30,7 +30,7 @@ from phantombase.timeline.read.pins import all_pins, live_pins
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.evolved_schema import newest_history
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
+from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, refuse_in_progress
 from phantombase.timeline.table.table import Table, from_one_snapshot, open_metadata_table
 from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.terminal.text_table import plural

@@ -36,7 +36,7 @@ from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.instant_files import StateFiles
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.guarded import check_guard, unguarded
+from phantombase.timeline.storage.snapshot import check_guard, unguarded
 from phantombase.timeline.storage.staged_file import place_staged, staged_output
 
 from .manifest import (

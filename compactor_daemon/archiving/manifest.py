@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import TEMPORARY
-from phantombase.timeline.storage.guarded import check_guard, unguarded
+from phantombase.timeline.storage.snapshot import check_guard, unguarded
 
 
 @contextmanager

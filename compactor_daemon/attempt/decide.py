@@ -15,7 +15,7 @@ from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.reserved_times import reserve
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.table.exclusive import check_version, exclusive
+from phantombase.timeline.table.in_progress import check_version, exclusive
 from phantombase.timeline.table.table import Table, TableSchema
 
 from .attempt import Attempt

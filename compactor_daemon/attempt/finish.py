@@ -36,8 +36,13 @@ from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.staged_file import PLACED
 from phantombase.timeline.storage.unfinished_uploads import abort_uploads
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
-from phantombase.timeline.table.in_progress import clustering_in_rollback, refuse_half_upgraded
+from phantombase.timeline.table.in_progress import (
+    READ_INSIDE,
+    Guard,
+    clustering_in_rollback,
+    exclusive,
+    refuse_half_upgraded,
+)
 from phantombase.timeline.table.table import Table
 
 from .completed import completed_commits, completed_compaction, decision_of_commit, is_ours, named_files, remove_placed

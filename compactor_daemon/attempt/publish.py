@@ -39,7 +39,7 @@ from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.snapshot import list_ahead, without_snapshot
 from phantombase.timeline.storage.staged_file import place_staged
-from phantombase.timeline.table.exclusive import check_version, exclusive
+from phantombase.timeline.table.in_progress import check_version, exclusive
 from phantombase.timeline.table.table import Table
 
 from .completed import completed_commits, completed_compaction, is_ours, named_files, remove_placed

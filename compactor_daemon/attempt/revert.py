@@ -30,7 +30,7 @@ from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget
-from phantombase.timeline.table.exclusive import READ_INSIDE, exclusive, regardless
+from phantombase.timeline.table.in_progress import READ_INSIDE, exclusive, regardless
 from phantombase.timeline.table.table import Table
 
 from .completed import completed_commits, completed_compaction, is_ours, remove_placed

@@ -22,8 +22,12 @@ from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.table.exclusive import Guard
-from phantombase.timeline.table.in_progress import clustering_in_rollback, pending_rollbacks, refuse_half_upgraded
+from phantombase.timeline.table.in_progress import (
+    Guard,
+    clustering_in_rollback,
+    pending_rollbacks,
+    refuse_half_upgraded,
+)
 from phantombase.timeline.table.table import Table
 
 from .job import Clauses, Job

@@ -29,7 +29,6 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.option import check_finite, check_least, least_of, option
-from phantombase.timeline.read.pins import earliest_to_retain, held_files
 from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, input_names
 
 
@@ -267,3 +266,34 @@ def _bounded(gone: list[Gone], options: CleanOptions) -> tuple[tuple[Gone, ...],
             partitions.add(one.partition)
             files += len(one.files)
     return tuple(now), tuple(left)
+
+
+def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:
+    """The greatest R that retains the states at these moments, and all later ones; None: any R does.
+    R is the first requested time of a write that is not in the earliest of the states: one that completed later, or is
+    pending. `timeline`: with its archive if it has completion times, so that no archived write is missed."""
+    earliest = min(holds, default=None)
+    if earliest is None:
+        return None
+    completed = {i.requested_time: i for i in (*timeline.archived, *timeline.instants) if i.is_write and i.completed}
+    later = (time for time, write in completed.items() if timeline.counts_from(write) > earliest)
+    return min((*later, *timeline.pending_writes), default=None)
+
+
+def held_files(view: TableView, retain: str | None) -> frozenset[str]:
+    """Paths of the files of the states from `retain` on; None: of the newest state only."""
+    held: set[str] = set()
+    for group in view.groups:
+        replaced = view.facts.replaced.get(group.key)
+        if replaced is not None and (retain is None or replaced < retain):
+            continue
+        below = [s.base_instant for s in group.slices if retain is None or s.base_instant < retain]
+        first = max(below, default="")
+        # A pending compaction's slice is read together with the slice before it.
+        pending = group.pending_compaction
+        if pending is not None and first == pending:
+            first = max((time for time in below if time < pending), default="")
+        for one in group.slices:
+            if one.base_instant >= first:
+                held |= {file.path for file in one.files}
+    return frozenset(held)

@@ -31,8 +31,7 @@ from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.snapshot import without_snapshot
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, regardless
-from phantombase.timeline.table.in_progress import rollback_in_progress
+from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, regardless, rollback_in_progress
 from phantombase.timeline.table.table import Table, put_requested
 from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.terminal.text_table import human_bytes, plural

@@ -29,8 +29,7 @@ from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there
 from phantombase.timeline.storage.folders import HEARTBEATS, HOODIE, RECORDS, TEMPORARY, WRITES, join
-from phantombase.timeline.table.exclusive import refuse_in_progress
-from phantombase.timeline.table.in_progress import pending_rollbacks
+from phantombase.timeline.table.in_progress import pending_rollbacks, refuse_in_progress
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import list_markers
 from phantombase.timeline.view.facts import is_consistently_hashed

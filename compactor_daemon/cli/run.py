@@ -25,7 +25,7 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.option import help_of, option
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.report.values import as_json
+from phantombase.timeline.report.overview import as_json
 from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.terminal.command import CommandResult, Each

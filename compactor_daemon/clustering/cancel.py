@@ -30,7 +30,7 @@ from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.storage.contract import Storage, list_of_table
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
+from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.table.traces import delete_markers, traces_of, undo, unpublish

@@ -45,8 +45,14 @@ from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, Heartbeats, h
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.exclusive import READ_INSIDE, exclusive, refuse_in_progress, regardless
-from phantombase.timeline.table.in_progress import pending_replacing_writes, refuse_left_to_hudi
+from phantombase.timeline.table.in_progress import (
+    READ_INSIDE,
+    exclusive,
+    pending_replacing_writes,
+    refuse_in_progress,
+    refuse_left_to_hudi,
+    regardless,
+)
 from phantombase.timeline.table.table import Table, from_one_snapshot, put_requested
 from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.view import TableView

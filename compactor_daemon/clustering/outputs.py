@@ -25,8 +25,7 @@ from typing import IO
 import pyarrow as pa
 
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
-from phantombase.timeline.codec.copied_file import CopiedFile, check_copied
-from phantombase.timeline.codec.copy_rules import Obstacle, why_not_copied
+from phantombase.timeline.codec.copy_rules import CopiedFile, Obstacle, check_copied, why_not_copied
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.codec.parquet_footer import Footer, read_footer
 from phantombase.timeline.codec.parquet_write import HudiFooter, write_base_file

@@ -36,7 +36,7 @@ from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.survey import is_due
-from phantombase.timeline.report.values import Clock
+from phantombase.timeline.report.overview import Clock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions

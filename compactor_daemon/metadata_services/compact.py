@@ -25,9 +25,9 @@ from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
 from phantombase.timeline.metadata_table.commit import newest_schema
 from phantombase.timeline.metadata_table.read import Completeness, slice_entries
 from phantombase.timeline.metadata_table.records.entries import encoder
-from phantombase.timeline.metadata_table.records.hfile_write import encode_hfile
+from phantombase.timeline.metadata_table.records.hfile import encode_hfile
 from phantombase.timeline.metadata_table.valid_instants import refuse_uncompleted, valid_instants
-from phantombase.timeline.table.exclusive import regardless
+from phantombase.timeline.table.in_progress import regardless
 from phantombase.timeline.table.table import BUILD_AGAIN, Table, advising_rebuild, open_metadata_table
 from phantombase.timeline.view.log_blocks import visibility_of
 from phantombase.timeline.view.view import DataFile, FileSlice

@@ -37,7 +37,6 @@ from phantombase.timeline.instants.instant_files import StateFiles, load_state_f
 from phantombase.timeline.instants.timeline import UNKNOWN_COMPLETION, Timeline
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL, blocked_by
-from phantombase.timeline.read.pins import held_files
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import BUILD_AGAIN, Table, advising_rebuild, open_metadata_table
 from phantombase.timeline.view.view import TableView
@@ -46,7 +45,7 @@ from ..archiving.archived_files import Archive, remove_instants
 from ..archiving.choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, ArchiveOptions
 from ..archiving.choice import choose as choose_archived
 from ..archiving.history import compact_history
-from ..cleaning.choice import CleanFacts, CleanOptions, Policy, choose
+from ..cleaning.choice import CleanFacts, CleanOptions, Policy, choose, held_files
 
 OPTIONS = ArchiveOptions(min_instants=21, max_instants=31, commits_retained=1)
 

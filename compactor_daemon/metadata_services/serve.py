@@ -40,8 +40,13 @@ from phantombase.timeline.metadata_table.commit import forget
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
-from phantombase.timeline.table.in_progress import refuse_half_upgraded
+from phantombase.timeline.table.in_progress import (
+    READ_INSIDE,
+    Guard,
+    exclusive,
+    refuse_half_upgraded,
+    refuse_in_progress,
+)
 from phantombase.timeline.table.table import Table, advising_rebuild, open_metadata_table
 from phantombase.timeline.table.torn import discard_torn, removable
 from phantombase.timeline.terminal.text_table import human_bytes, plural

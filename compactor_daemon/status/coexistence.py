@@ -7,7 +7,7 @@ name for `hoodie.clean.failed.writes.policy`).
     a pending delta commit without a heartbeat       a writer without LAZY, which takes no lock: only LAZY has one
     a completed compaction without a ledger          a Hudi compactor: phantombase's have a ledger
     an inflight compaction                           a Hudi compactor: phantombase makes no inflight file
-    instants hours apart from their files' times     another time zone, see `instants.clock_evidence`
+    instants hours apart from their files' times     another time zone, see `instants.clock_check`
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from enum import Enum
 
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
 from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
-from phantombase.timeline.instants.clock_check import described, zone_todo
-from phantombase.timeline.instants.clock_evidence import Zone, ZoneVerdict
+from phantombase.timeline.instants.clock_check import Zone, ZoneVerdict, described, zone_todo
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import read_heartbeat
-from phantombase.timeline.metadata_table.record_index import has_one_record_index
+from phantombase.timeline.metadata_table.indexed_columns import has_one_record_index
 from phantombase.timeline.metadata_table.records.keys import upkeep
 from phantombase.timeline.report.overview import commits_to_compact
 from phantombase.timeline.table.table import Table

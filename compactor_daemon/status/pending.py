@@ -30,7 +30,7 @@ from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.reserved_times import CANCELLED, COMMITTED
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live
-from phantombase.timeline.report.values import FLAT, Clock, is_late
+from phantombase.timeline.report.overview import FLAT, Clock, is_late
 
 from ..attempt.failures import Failure, Parked, Readiness, RetryOptions, Waits, WorkNote, readiness
 from ..attempt.hudi_executors import ForeignTrace

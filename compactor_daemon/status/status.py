@@ -24,8 +24,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
 from phantombase.timeline.report.compactions import Backlog, completed_compactions, view_backlog
-from phantombase.timeline.report.overview import NextPlan, next_plan
-from phantombase.timeline.report.values import FLAT, Clock, Known, is_late
+from phantombase.timeline.report.overview import FLAT, Clock, Known, NextPlan, is_late, next_plan
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
 from phantombase.timeline.table.table import Table, from_one_snapshot

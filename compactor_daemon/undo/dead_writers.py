@@ -24,10 +24,12 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.storage.folders import marker_folder
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.in_progress import (
+    READ_INSIDE,
+    Guard,
     PendingRollback,
     clustering_in_rollback,
+    exclusive,
     is_pending_service,
     may_be_service,
     pending_rollbacks,

@@ -42,8 +42,14 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.read.pins import live_pins
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.exclusive import Guard, check_lock, exclusive
-from phantombase.timeline.table.in_progress import PendingRestore, may_be_service, pending_rollbacks
+from phantombase.timeline.table.in_progress import (
+    Guard,
+    PendingRestore,
+    check_lock,
+    exclusive,
+    may_be_service,
+    pending_rollbacks,
+)
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import data_files, instants_in
 from phantombase.timeline.view.view import GroupKey

@@ -58,7 +58,7 @@ from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress, regardless
+from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import delete_markers
 from phantombase.timeline.view.view import DataFile, FileSlice, GroupKey

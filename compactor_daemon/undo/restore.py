@@ -41,13 +41,16 @@ from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.read.windows import check_as_of
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, refuse_in_progress
 from phantombase.timeline.table.in_progress import (
+    READ_INSIDE,
+    Guard,
     PendingRestore,
     PendingRollback,
+    exclusive,
     forget_rollbacks,
     pending_restore,
     pending_rollbacks,
+    refuse_in_progress,
     refuse_left_to_hudi,
 )
 from phantombase.timeline.table.table import Table, put_requested

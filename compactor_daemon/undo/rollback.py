@@ -35,12 +35,14 @@ from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.read.windows import retained_since
-from phantombase.timeline.table.exclusive import Guard, exclusive, regardless
 from phantombase.timeline.table.in_progress import (
+    Guard,
     PendingRollback,
     completed_rollback_of,
+    exclusive,
     is_pending_service,
     refuse_left_to_hudi,
+    regardless,
     rollbacks_of_completed,
 )
 from phantombase.timeline.table.table import Table, open_metadata_table, put_requested

@@ -19,7 +19,7 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.read.windows import check_as_of
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive
+from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import TableView, input_names, is_replaced, latest_slice
 

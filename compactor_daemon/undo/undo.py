@@ -40,12 +40,14 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.records.keys import files_of_rollback
 from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, forget, prepare
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.exclusive import Guard, exclusive, regardless
 from phantombase.timeline.table.in_progress import (
+    Guard,
     PendingRollback,
     completed_rollback_of,
+    exclusive,
     half_rolled_back,
     pending_rollbacks,
+    regardless,
     undoes_completed,
 )
 from phantombase.timeline.table.table import Table, put_requested

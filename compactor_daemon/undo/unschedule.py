@@ -51,7 +51,7 @@ from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.planning.partition_walk import NOTES
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.exclusive import READ_INSIDE, Guard, exclusive, regardless
+from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, regardless
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.table.torn import removal_refused
 from phantombase.timeline.view.view import GroupKey, TableView

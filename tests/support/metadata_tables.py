@@ -33,8 +33,8 @@ from phantombase.timeline.metadata_table.read import load_metadata_view, read_en
 from phantombase.timeline.metadata_table.records.entries import encoder
 from phantombase.timeline.metadata_table.records.keys import files_records
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.storage.guarded import GuardedStorage
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.storage.snapshot import GuardedStorage
 from phantombase.timeline.table.table import Table, open_metadata_table
 from phantombase.writer_hooks.schema.new_table import NewTable
 from tests.support.builders import HFILE, INSTANT_TIME, SCHEMA, avro_block, block

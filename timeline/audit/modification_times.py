@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ..errors import StorageError, UsageError
 from ..format.instant import Instant, State, parse_time
 from ..format.layout import Slicing
-from ..instants.clock_evidence import Stamp
+from ..instants.clock_check import Stamp
 from ..table.table import Table
 from ..view.view import FileGroup
 

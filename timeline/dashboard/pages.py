@@ -17,8 +17,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..instants.triggers import TriggerOptions
-from ..report.overview import Word
-from ..report.values import is_late
+from ..report.overview import Word, is_late
 from ..terminal.text_table import Row, human_bytes, human_duration, moment, plural
 from .orders import CommandSettings, Order, OrderName, shown
 

@@ -20,8 +20,21 @@ from ..instants.triggers import TriggerOptions
 from ..locks.section import LockSeen
 from ..locks.table_lock import STORAGE, inspect_lock
 from ..report.compactions import CompletedCompaction, Debt, completed_compactions, table_debt
-from ..report.overview import Health, NextPlan, Overview, PendingReport, Word, health_of, next_plan, overview
-from ..report.values import FLAT, OPTIONAL, Clock, Known, as_json
+from ..report.overview import (
+    FLAT,
+    OPTIONAL,
+    Clock,
+    Health,
+    Known,
+    NextPlan,
+    Overview,
+    PendingReport,
+    Word,
+    as_json,
+    health_of,
+    next_plan,
+    overview,
+)
 from ..service.served_tables import Held, ServedTable
 from ..service.table_state import ServedState
 from ..table.table import Table, from_one_snapshot

@@ -15,8 +15,18 @@ from ..format.rollback_plan import RestorePlan, decode_restore_plan, decode_roll
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage, list_of_table
 from ..storage.server_clock import ahead_of
-from .clock_check import ClockOptions, check_clock, check_future, check_zone, in_the_future
-from .clock_evidence import Stamp, Zone, ZoneVerdict, judge, written
+from .clock_check import (
+    ClockOptions,
+    Stamp,
+    Zone,
+    ZoneVerdict,
+    check_clock,
+    check_future,
+    check_zone,
+    in_the_future,
+    judge,
+    written,
+)
 from .instant_files import InstantFiles
 from .reserved_times import recorded_instants, reserved_times
 from .timeline import Timeline

@@ -21,7 +21,7 @@ from functools import cached_property
 
 from ..format.instant import MERGES, SERVICES, Instant, State, real_time
 from ..format.layout import Layout
-from .clock_evidence import ClockEvidence
+from .clock_check import ClockEvidence
 
 UNKNOWN_COMPLETION = "9" * 17
 """Greater than every instant time."""

@@ -18,7 +18,7 @@ from ..option import check_least, idle_of, option
 from .timeline import Timeline, delta_commits, since_completed, since_request
 
 GATE_S_MAX = 300.0
-"""Longest time that writers can be made to wait, see `locks.writer_gate`."""
+"""Longest time that writers can be made to wait, see `locks.heartbeat`."""
 
 
 class TriggerStrategy(Enum):

@@ -39,7 +39,7 @@ class LockSeen:
 
 
 def in_object(storage: Storage, path: str, now_ms: int) -> LockSeen:
-    """The state of a lock object, see `storage.object_lease`. LockError: it is malformed."""
+    """The state of a lock object, see `storage.object_promises`. LockError: it is malformed."""
     if storage.find(path) is None:
         return LockSeen(lock=path, state=LockState.FREE)
     try:
@@ -94,7 +94,7 @@ class Section:
     is_held: Callable[[], bool]
 
     def check(self) -> None:
-        """Asked before each change that the lock guards, see `table.exclusive`. LockError: the lock was lost."""
+        """Asked before each change that the lock guards, see `table.in_progress`. LockError: the lock was lost."""
         if not self.is_held():
             raise LockError(
                 f"the lock was lost in the section to {self.purpose}",

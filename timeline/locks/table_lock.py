@@ -43,7 +43,7 @@ class TableLock(Protocol):
 
     def hold(self, purpose: str) -> AbstractContextManager[Section]:
         """Holds the lock for the `with` block. LockError if it did not become free in time. Sections of a table are
-        opened by `table.exclusive`, which asks `Section.check` before each change."""
+        opened by `table.in_progress`, which asks `Section.check` before each change."""
         ...
 
 

@@ -29,9 +29,8 @@ from ..codec.ordering import at_least
 from ..codec.row_hash import KeyLookup, hash_sum, row_hashes
 from ..format.ledger import MASK, Identity, Ledger
 from ..format.table_config import MergeMode
-from .log_fold import Winners
+from .log_fold import EntryKind, Winners
 from .rule import NO_HASHES, Changes, Keyed, MergeRule
-from .winner import EntryKind
 
 
 class IdentityTally:

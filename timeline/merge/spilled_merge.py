@@ -19,10 +19,9 @@ from ..codec.row_hash import hash_keys
 from ..codec.spill_file import POSITION, SortedRun, SpillFile, by_position
 from ..format.ledger import Ledger, total
 from .gaps import Gaps
-from .log_fold import Entries, Winners, row_numbers, settle, won, won_partly
+from .log_fold import Entries, EntryKind, Winners, row_numbers, settle, won, won_partly
 from .rule import NO_HASHES, Changes, Keyed, MergeRule
 from .slice_merge import SliceMerge
-from .winner import EntryKind
 
 _KEY, _KIND, _NATURAL = "__key", "__kind", "__natural"
 _HASH_SEED = 1001

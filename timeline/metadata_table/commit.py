@@ -29,13 +29,12 @@ from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat
 from ..storage.folders import METADATA_FOLDER
 from ..storage.staged_file import place_staged
-from ..table.exclusive import check_lock, regardless
-from ..table.in_progress import forget_rollbacks, refuse_half_upgraded
+from ..table.in_progress import check_lock, forget_rollbacks, refuse_half_upgraded, regardless
 from ..table.table import BUILD_AGAIN, Table, advising_rebuild, open_metadata_table
 from ..table.traces import revokes, traces_of, undo
 from .index_logs import IndexLog
 from .read import OpenSlice, open_slices
-from .records.hfile_write import encode_hfile, grouped
+from .records.hfile import encode_hfile, grouped
 from .records.keys import RECORD_INDEX, file_group_index
 
 _ACTION = "deltacommit"

@@ -25,11 +25,11 @@ from ..locks.table_lock import TableLock
 from ..storage.contract import Storage
 from ..storage.folders import METADATA_FOLDER
 from ..storage.forwarding import PrefixStorage
-from ..table.exclusive import READ_INSIDE, Guard, exclusive, regardless
+from ..table.in_progress import READ_INSIDE, Guard, exclusive, regardless
 from ..table.table import Table
-from .record_index import mark_global_keys
+from .indexed_columns import mark_global_keys
 from .records.entries import encoder, new_schema
-from .records.hfile_write import encode_hfile
+from .records.hfile import encode_hfile
 from .records.keys import files_records
 from .valid_instants import ARTIFICIAL
 

@@ -34,7 +34,7 @@ from ..storage.staged_file import staged_output
 from ..table.table import Table, open_metadata_table
 from .read import open_slices
 from .records.entries import encoder, file_groups_of, location
-from .records.hfile_write import encode_columns
+from .records.hfile import encode_columns
 from .records.keys import RECORD_INDEX
 
 _SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("deleted", pa.bool_(), nullable=False)])

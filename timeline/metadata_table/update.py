@@ -17,12 +17,11 @@ from ..format.file_name import BaseFileName, parse_data_file
 from ..format.table_config import save_table_config
 from ..table.table import Table, open_metadata_table
 from . import commit
-from .column_records import index_records
 from .commit import EncodedRecords, commit_records, newest_schema
 from .index_logs import IndexLogs, RecordedKeys, index_file_groups, stage_index_logs
-from .measure import Measure, Measured
+from .indexed_columns import has_one_record_index
+from .measure import Measure, Measured, index_records
 from .read import read_entries
-from .record_index import has_one_record_index
 from .records.entries import encoder
 from .records.keys import (
     BLOOM_FILTERS,

@@ -23,11 +23,10 @@ from ..format.instant import Instant, State, later
 from ..instants.instant_files import Torn
 from ..instants.timeline import Timeline
 from ..instants.triggers import TriggerStrategy
+from ..locks.heartbeat import put_wanted, remove_wanted
 from ..locks.table_lock import TableLock
-from ..locks.writer_gate import put_wanted, remove_wanted
 from ..metadata_table.update import check_keepable
-from ..table.exclusive import READ_INSIDE, exclusive
-from ..table.in_progress import clustered_file_groups, merges_no_logs
+from ..table.in_progress import READ_INSIDE, clustered_file_groups, exclusive, merges_no_logs
 from ..table.table import Table, put_requested
 from ..view.view import GroupKey
 from .limits import Cost, shared
@@ -139,7 +138,7 @@ def schedule_compaction(
     dry_run: bool = False,
 ) -> Scheduled:
     """Plans the file groups that are due, and makes each plan visible atomically. If only a pending write prevents a
-    due plan, writers are asked to wait (see `writer_gate`). `only`: no other file groups than these are planned; with
+    due plan, writers are asked to wait (see `put_wanted`). `only`: no other file groups than these are planned; with
     options that are not incremental. `dry_run`: nothing is changed. LockError,
     UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was changed, and no
     compaction of this table could be executed. File groups that cannot be compacted are left out."""
@@ -204,7 +203,7 @@ def _warn(table: Table, notes: PlanNotes) -> None:
 
 
 def _ask_writers_to_wait(table: Table, planned: Planned, options: ScheduleOptions) -> None:
-    """Asks writers to wait if nothing was planned because of a pending write, see `writer_gate`."""
+    """Asks writers to wait if nothing was planned because of a pending write, see `locks.heartbeat`."""
     if planned.waits_for is None:
         remove_wanted(table.storage)
     elif options.strategy is not TriggerStrategy.ALWAYS:

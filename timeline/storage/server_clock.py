@@ -13,7 +13,7 @@ from ..clocks import Stopwatch, clock_ms
 from ..errors import ClockError, StorageError
 from .contract import Storage
 from .folders import TEMPORARY
-from .guarded import unguarded
+from .snapshot import unguarded
 
 if TYPE_CHECKING:
     from .object_clients import StoreFacts

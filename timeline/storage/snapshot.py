@@ -1,9 +1,13 @@
-"""A point-in-time read cache over a storage: each folder is listed, and each object read, at most once.
+"""Two storages in front of another one: a point-in-time read cache, and a guard that asks before each change.
 
-A step that makes a decision needs the same few answers repeatedly: the names on the timeline, the records of attempts,
-the settings. In a snapshot the listing of a folder also answers whether an object exists. The cache reflects the time
-of its first request, so each step that must see concurrent changes creates a new one. What this process writes through
-a snapshot is visible in it."""
+`SnapshotStorage` lists each folder, and reads each object, at most once: a step that makes a decision needs the same
+few answers repeatedly (the timeline, the records of attempts, the settings). The listing of a folder also answers
+whether an object exists. The cache reflects the time of its first request, so each step that must see concurrent
+changes creates a new one. What this process writes through a snapshot is visible in it.
+
+`GuardedStorage` is that of a section under the table lock; its question is whether the lock is still held
+(`table.in_progress.exclusive`). Reads cost nothing more. The question is asked once for each call, so files that are
+removed together by `delete_all` cost one. A lock file and a lease answer from memory; ZooKeeper makes two requests."""
 
 from __future__ import annotations
 
@@ -13,13 +17,14 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import md5
 
 from ..errors import MissingFileError
 from .contract import Entry, Storage, list_at_once
 from .folders import AFTER_INSTANTS, RECORDS
-from .forwarding import ForwardingStorage
+from .forwarding import ForwardingStorage, PrefixStorage
 
 _THREADS = 8
 _MD5_DIGITS = 32
@@ -261,3 +266,36 @@ def _by_folder(files: Sequence[tuple[str, Entry]]) -> dict[str, dict[str, Entry]
             folder = f"{folder}/{part}"
         found[folder][name] = entry
     return dict(found)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedStorage(ForwardingStorage):
+    """`check`: raises if nothing may be changed. An output is asked about once: it is shown by another call."""
+
+    storage: Storage
+    check: Callable[[], None]
+
+    def __reduce__(self) -> tuple[Callable[[Storage], Storage], tuple[Storage]]:
+        """Another process receives the storage itself."""
+        return unguarded, (self.storage,)
+
+    def _changing(self, *paths: str, adds: bool = False) -> None:
+        self.check()
+
+
+def unguarded(storage: Storage) -> Storage:
+    """The same place without a guard, and without a snapshot."""
+    storage = without_snapshot(storage)
+    if isinstance(storage, GuardedStorage):
+        return storage.storage
+    if isinstance(storage, PrefixStorage):
+        return replace(storage, storage=unguarded(storage.storage))
+    return storage
+
+
+def check_guard(storage: Storage) -> None:
+    """Asks the guard of a storage, if there is one: after a change that another process may have preceded."""
+    if isinstance(storage, GuardedStorage):
+        storage.check()
+    elif isinstance(storage, ForwardingStorage):
+        check_guard(storage.storage)

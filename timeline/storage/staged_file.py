@@ -13,7 +13,7 @@ from typing import IO
 from ..errors import PhantombaseError, StorageError
 from .contract import Storage
 from .folders import TEMPORARY, join
-from .guarded import unguarded
+from .snapshot import unguarded
 
 PLACED = ".phantombase-probe"
 """The same name in every partition: a file that a killed process leaves is removed by the next one. Hudi ignores it."""

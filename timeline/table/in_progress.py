@@ -1,13 +1,19 @@
-"""Actions in progress on a table, or left to Hudi, that refuse a step: rollbacks, restores, clusterings, upgrades.
+"""Sections under the table lock (`exclusive`), and the actions in progress, or left to Hudi, that refuse a step.
+
+A section gets the table as it is under the lock, and changes it through a storage that asks, before each change,
+whether the lock is still held. Before it begins, every guard is asked. One that does not apply is named where the
+section is opened, with the reason:
+
+    SETTINGS   the table has the version that it had for the caller: an upgrade renames the timeline's files
+    UPGRADE    no upgrade or downgrade moves the timeline: a missing instant may be in the other folder
+    RESTORE    no restore is pending: it may remove what the section depends on
+    ROLLBACK   no rollback of a completed write is pending: what is built upon that write would block it
 
 Hudi writes `<R>.rollback.requested` in place: a process that is killed while it writes leaves an empty or incomplete
 file. The target of such a rollback is unknown, and each caller decides what to do. These facts are known:
     nothing has been undone   Hudi reads the plan from the file before it undoes anything
     Hudi's next writer        removes the file if the rollback is only requested; it ignores an inflight one
     its possible targets      any instant that existed before the file did: the target is chosen first
-
-A restore in progress refuses every new action, since it may remove the writes on which that action depends. A table
-that Hudi is upgrading has part of its timeline in another folder.
 
 Left to Hudi, and refused by name before anything changes:
     consistent-hashing buckets   only Hudi reads and changes the hashing metadata that assigns keys to buckets; such
@@ -18,10 +24,15 @@ Left to Hudi, and refused by name before anything changes:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import cached_property
+from types import MappingProxyType
+from typing import TypeAlias
 
-from ..errors import ConflictError, MalformedError, MissingFileError, UnsupportedError
+from ..errors import ConflictError, MalformedError, MissingFileError, TableChangedError, UnsupportedError
 from ..format.compaction_plan import pending_clustering_file_groups
 from ..format.instant import SERVICES, Instant, State
 from ..format.layout import LAYOUT_1, LAYOUT_2
@@ -36,7 +47,9 @@ from ..format.table_config import PROPERTIES
 from ..instants.instant_files import Torn
 from ..instants.reserved_times import has_tombstone, reserved_path
 from ..instants.timeline import Timeline
+from ..locks.table_lock import TableLock
 from ..storage.folders import HOODIE
+from ..storage.snapshot import GuardedStorage, check_guard, unguarded
 from ..view.facts import HASHING_METADATA, is_consistently_hashed
 from ..view.view import GroupKey
 from .table import Table
@@ -267,3 +280,91 @@ def _undone_by(table: Table, rollback: Instant) -> tuple[str, ...]:
     except MalformedError:
         plan = table.files.plan(rollback, decode_rollback_plan)
     return () if isinstance(plan, Torn) else (plan.target,)
+
+
+class Guard(Enum):
+    """What a section is refused for, see the module."""
+
+    SETTINGS = auto()
+    UPGRADE = auto()
+    RESTORE = auto()
+    ROLLBACK = auto()
+
+
+Allowed: TypeAlias = Mapping[Guard, str]
+"""Guards that do not apply, with the reasons."""
+NONE: Allowed = MappingProxyType({})
+READ_INSIDE: Allowed = MappingProxyType({Guard.SETTINGS: "all that the section depends on is read inside it"})
+"""For sections that take nothing but names and options from outside."""
+
+
+@dataclass(frozen=True)
+class OpenSection:
+    """An open section. `table`: with the settings under the lock; its storage asks the lock before each change."""
+
+    table: Table
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The timeline, loaded once under the lock."""
+        return self.table.load_timeline()
+
+
+@contextmanager
+def exclusive(
+    table: Table, lock: TableLock, purpose: str, allow: Allowed = NONE, *, snapshot: bool = False
+) -> Iterator[OpenSection]:
+    """Holds the lock for the `with` block; `purpose`: for messages, as "schedule a compaction". `allow`: guards that
+    are not asked. `snapshot`: `OpenSection.table` is a snapshot, see `Table.snapshot`. LockError: the lock did not
+    become free, or was lost before a change. ConflictError, TableChangedError: refused by a guard; nothing was changed.
+    After the block nothing can be changed through its table (LockError)."""
+    with lock.hold(purpose) as section:
+        is_open = True
+        asked = replace(section, is_held=lambda: is_open and section.is_held())
+        guarded = replace(table, storage=GuardedStorage(unguarded(table.storage), asked.check))
+        held = OpenSection(guarded.snapshot() if snapshot else guarded.reload())
+        try:
+            if Guard.SETTINGS not in allow:
+                check_version(held.table, table.config.version)
+            _refuse(held.table, lambda: held.timeline, allow)
+            yield held
+        finally:
+            is_open = False
+
+
+def refuse_in_progress(table: Table, timeline: Timeline, allow: Allowed = NONE) -> None:
+    """The guards of a section without a section, as in a dry run. ConflictError: one of them refuses."""
+    _refuse(table, lambda: timeline, allow)
+
+
+def _refuse(table: Table, timeline: Callable[[], Timeline], allow: Allowed) -> None:
+    if Guard.UPGRADE not in allow:
+        refuse_half_upgraded(table)
+    if Guard.RESTORE not in allow:
+        refuse_pending_restore(table, timeline())
+    if Guard.ROLLBACK not in allow:
+        refuse_half_rolled_back(table, timeline())
+
+
+def check_version(table: Table, version: int, instant: str | None = None, todo: str | None = None) -> None:
+    """TableChangedError: the table no longer has the version that it had when an action began."""
+    if table.config.version != version:
+        raise TableChangedError(
+            "the table was upgraded or downgraded since this action began",
+            path=table.storage.base_path,
+            instant=instant,
+            expected=f"table version {version}",
+            found=f"table version {table.config.version}",
+            todo=todo or "Run again.",
+        )
+
+
+def regardless(table: Table) -> Table:
+    """The table with a storage that does not ask the lock: for steps that revert only what this process did, for
+    heartbeats, which show that it works, and for what follows a section."""
+    return replace(table, storage=unguarded(table.storage))
+
+
+def check_lock(table: Table) -> None:
+    """LockError: the lock of the section was lost. Only for questions after a change, since each asks before it."""
+    check_guard(table.storage)

@@ -29,8 +29,7 @@ from ..instants.timeline import Timeline
 from ..locks.heartbeat import EXPIRY_S, may_be_written
 from ..locks.table_lock import TableLock
 from ..storage.server_clock import storage_ms
-from .exclusive import READ_INSIDE, Guard, exclusive
-from .in_progress import refuse_pending_restore
+from .in_progress import READ_INSIDE, Guard, exclusive, refuse_pending_restore
 from .table import Table
 
 _log = get_logger()

@@ -42,8 +42,8 @@ from phantombase.timeline.errors import PhantombaseError, PressureError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerStrategy
+from phantombase.timeline.locks.heartbeat import read_wanted
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.locks.writer_gate import read_wanted
 from phantombase.timeline.merge.slice_log import merged_files
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.planning.limits import BoundOptions

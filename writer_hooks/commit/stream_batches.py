@@ -36,7 +36,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORD_NAME, RECORDS
-from phantombase.timeline.table.exclusive import Guard, exclusive
+from phantombase.timeline.table.in_progress import Guard, exclusive
 from phantombase.timeline.table.table import Table
 
 from ..engine.arrow_source import NO_ROWS

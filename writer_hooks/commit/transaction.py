@@ -42,8 +42,16 @@ from phantombase.timeline.metadata_table.measure import Measured
 from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, apply_update, check_keepable, prepare
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA, carry_history
-from phantombase.timeline.table.exclusive import READ_INSIDE, check_lock, exclusive, refuse_in_progress, regardless
-from phantombase.timeline.table.in_progress import clustered_file_groups, completed_rollback_of, pending_rollbacks
+from phantombase.timeline.table.in_progress import (
+    READ_INSIDE,
+    check_lock,
+    clustered_file_groups,
+    completed_rollback_of,
+    exclusive,
+    pending_rollbacks,
+    refuse_in_progress,
+    regardless,
+)
 from phantombase.timeline.table.table import Table, put_completed
 from phantombase.timeline.table.traces import traces_of, undo_files
 from phantombase.timeline.view.view import GroupKey, ViewFacts

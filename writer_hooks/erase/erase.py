@@ -301,9 +301,7 @@ def _left(table: Table, held: Collection[HeldFile]) -> tuple[Left, ...]:
 
     found = [Left(path=one.path, keys=one.keys, why=why(one)) for one in held]
     below = (join(RECORDS, path) for path, _ in table.storage.list_below(RECORDS))
-    staged = sorted(
-        p for p in below if (p.startswith(_WITH_ROWS) or p.endswith(STAGED_DATA)) and not p.startswith(_PROBES)
-    )
+    staged = sorted(p for p in below if (p.startswith(_WITH_ROWS) or p.endswith(STAGED_DATA)))
     return (
         *found,
         *(Left(path=path, keys=0, why=_STAGED) for path in staged if not path.startswith(_PROBES)),

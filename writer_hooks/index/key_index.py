@@ -30,9 +30,8 @@ from phantombase.timeline.codec.row_hash import row_hashes
 from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.format.record_key import looks_like_bucket, plain_file_id
 from phantombase.timeline.merge.gaps import filled
-from phantombase.timeline.merge.log_fold import entries_of_rows, settle
+from phantombase.timeline.merge.log_fold import EntryKind, entries_of_rows, settle
 from phantombase.timeline.merge.slice_log import may_delete
-from phantombase.timeline.merge.winner import EntryKind
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.view.view import FileGroup, GroupKey, latest_base, latest_slice
 

@@ -19,11 +19,10 @@ from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteSta
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.record_key import bucket_of_file_id
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
+from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat, wait_while_wanted
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
-from phantombase.timeline.locks.writer_gate import wait_while_wanted
 from phantombase.timeline.metadata_table.create import drop_metadata_table
-from phantombase.timeline.metadata_table.record_index import keys_are_global
+from phantombase.timeline.metadata_table.indexed_columns import keys_are_global
 from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.storage.contract import Storage

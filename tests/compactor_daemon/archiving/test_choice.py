@@ -17,8 +17,8 @@ from phantombase.timeline.errors import ConflictError, LockError, UsageError
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.guarded import GuardedStorage
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.storage.snapshot import GuardedStorage
 from tests.support.archived_tables import FOLDER
 from tests.support.builders import timeline_of
 from tests.support.failing_storage import Call, HookedStorage

@@ -39,7 +39,7 @@ from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollb
 from phantombase.timeline.instants.reserved_times import OUTCOME, attempt_folder
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, Process, heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.report.values import Clock, as_json
+from phantombase.timeline.report.overview import Clock, as_json
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.text_table import Row

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.codec.avro_schema import FILE_NAME
-from phantombase.timeline.codec.copied_file import CopiedFile, check_copied
-from phantombase.timeline.codec.copy_rules import why_not_copied
+from phantombase.timeline.codec.copy_rules import CopiedFile, check_copied, why_not_copied
 from phantombase.timeline.codec.parquet_footer import (
     I32,
     I64,

@@ -20,8 +20,7 @@ from phantombase.timeline.audit.modification_times import Retimed, find_mistimed
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import ClockError, PhantombaseError, StorageError
 from phantombase.timeline.format.instant import format_time, later
-from phantombase.timeline.instants.clock_check import ClockOptions
-from phantombase.timeline.instants.clock_evidence import Zone
+from phantombase.timeline.instants.clock_check import ClockOptions, Zone
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.contract import Entry

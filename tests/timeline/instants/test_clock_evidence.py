@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant, format_time
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
-from phantombase.timeline.instants.clock_check import ClockOptions
-from phantombase.timeline.instants.clock_evidence import ClockEvidence, Stamp, Zone, ZoneVerdict, judge, written
+from phantombase.timeline.instants.clock_check import (
+    ClockEvidence,
+    ClockOptions,
+    Stamp,
+    Zone,
+    ZoneVerdict,
+    judge,
+    written,
+)
 
 NEW_YORK = ZoneInfo("America/New_York")
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.errors import MissingFileError
-from phantombase.timeline.locks.writer_gate import (
+from phantombase.timeline.locks.heartbeat import (
     WANTED,
     Wanted,
     put_wanted,

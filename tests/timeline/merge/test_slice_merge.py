@@ -25,10 +25,9 @@ from phantombase.timeline.errors import LedgerError, MalformedError
 from phantombase.timeline.format.ledger import Identity, Ledger, total
 from phantombase.timeline.format.log_deletes import Deletes
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.merge.log_fold import LogFold, Winners
+from phantombase.timeline.merge.log_fold import EntryKind, LogFold, Winners
 from phantombase.timeline.merge.rule import Keyed, MergeRule
 from phantombase.timeline.merge.slice_merge import SliceMerge
-from phantombase.timeline.merge.winner import EntryKind
 from tests.support.builders import (
     COLUMN,
     INTEGER_0,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.format.table_config import MergeMode
-from phantombase.timeline.merge.winner import EntryKind, winners
+from phantombase.timeline.merge.log_fold import EntryKind, winners
 from tests.support.builders import INTEGER_0, HudiFails, Kind, LogEntry, reference_log
 from tests.support.selection import for_each
 

@@ -19,12 +19,6 @@ from phantombase.timeline.codec.bloom import ALWAYS_TRUE
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.filter.possible import UNKNOWN, Bounds
 from phantombase.timeline.metadata_table.column_range import ColumnRange, merged_ranges, ranges_of_rows
-from phantombase.timeline.metadata_table.column_records import (
-    bloom_filter_record,
-    column_stats_records,
-    partition_stats_records,
-    stats_bounds,
-)
 from phantombase.timeline.metadata_table.indexed_columns import (
     IndexedColumn,
     IndexVersion,
@@ -33,7 +27,14 @@ from phantombase.timeline.metadata_table.indexed_columns import (
     columns_to_index,
     index_version,
 )
-from phantombase.timeline.metadata_table.measure import ranges_of_log, ranges_of_parquet
+from phantombase.timeline.metadata_table.measure import (
+    bloom_filter_record,
+    column_stats_records,
+    partition_stats_records,
+    ranges_of_log,
+    ranges_of_parquet,
+    stats_bounds,
+)
 from phantombase.timeline.metadata_table.records.keys import (
     bloom_filter_key,
     column_stats_key,

@@ -23,8 +23,8 @@ from phantombase.timeline.codec.conform import check_conformable
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.triggers import TriggerStrategy
+from phantombase.timeline.locks.heartbeat import WANTED, read_wanted
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.locks.writer_gate import WANTED, read_wanted
 from phantombase.timeline.merge.slice_log import check_slice
 from phantombase.timeline.merge.slice_stream import check_base
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
+from phantombase.compactor_daemon.cleaning.choice import earliest_to_retain, held_files
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
-from phantombase.timeline.read.held_pins import HeldPin, SharedPin, hold
 from phantombase.timeline.read.pins import (
     PINS,
+    HeldPin,
     Pin,
     PinOptions,
+    SharedPin,
     all_pins,
-    earliest_to_retain,
-    held_files,
+    hold,
     live_pins,
     moment_to_hold,
     release,

@@ -19,8 +19,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.report.compactions import completed_compactions
-from phantombase.timeline.report.overview import overview
-from phantombase.timeline.report.values import FLAT, OPTIONAL, Clock, Known, as_json, is_late
+from phantombase.timeline.report.overview import FLAT, OPTIONAL, Clock, Known, as_json, is_late, overview
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import unzip_golden

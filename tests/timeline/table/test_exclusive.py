@@ -20,7 +20,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.forwarding import PrefixStorage
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.exclusive import Guard, check_lock, exclusive, refuse_in_progress, regardless
+from phantombase.timeline.table.in_progress import Guard, check_lock, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.table import Table
 from tests.project.rooms import modules
 from tests.support.compaction_steps import open_table
@@ -259,7 +259,7 @@ def test_no_section_is_opened_or_asked_in_another_way() -> None:
     """A lock of the table is held by `exclusive` alone, and asked by the storage of a section."""
     wrong = []
     for module, path in modules().items():
-        if module.startswith(("timeline.locks.", "timeline.storage.")) or module == "timeline.table.exclusive":
+        if module.startswith(("timeline.locks.", "timeline.storage.")) or module == "timeline.table.in_progress":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and re.fullmatch(r"(\w+\.)?lock\.hold", ast.unparse(node.func)):

@@ -18,7 +18,7 @@ from phantombase.compactor_daemon.attempt.outcome import CommitDecision, read_ou
 from phantombase.compactor_daemon.attempt.validity import Assessment, Validity
 from phantombase.timeline.format.compaction_plan import CompactionOperation
 from phantombase.timeline.format.instant import Instant, next_time
-from phantombase.timeline.instants.clock_evidence import Zone, ZoneVerdict
+from phantombase.timeline.instants.clock_check import Zone, ZoneVerdict
 from phantombase.timeline.instants.reserved_times import attempt_folder, attempts, instant_folder
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.storage.contract import Storage

@@ -20,8 +20,8 @@ from phantombase.timeline.errors import PressureError, UsageError
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
 from phantombase.timeline.instants.triggers import TriggerStrategy
+from phantombase.timeline.locks.heartbeat import WANTED, put_wanted, read_wanted
 from phantombase.timeline.locks.table_lock import table_lock
-from phantombase.timeline.locks.writer_gate import WANTED, put_wanted, read_wanted
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy

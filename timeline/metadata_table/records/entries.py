@@ -212,7 +212,7 @@ def fold(entries: Iterable[MetadataEntry]) -> dict[str, MetadataRecord | None]:
 def merge(
     base: Iterable[tuple[str, MetadataRecord]], logs: dict[str, MetadataRecord | None]
 ) -> Iterator[tuple[str, MetadataRecord]]:
-    """A slice's entries: those of its base file combined with the result of `merge.winner`, then those only in logs."""
+    """A slice's entries: those of its base file combined with those of its logs, then those only in logs."""
     rest = dict(logs)
     for key, older in base:
         newer = rest.pop(key, older)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.errors import MalformedError, PhantombaseError, UnsupportedError
 from phantombase.timeline.metadata_table.records.entries import file_groups_of, location
-from phantombase.timeline.metadata_table.records.hfile import ENTRIES, open_hfile
-from phantombase.timeline.metadata_table.records.hfile_write import encode_columns, encode_hfile
+from phantombase.timeline.metadata_table.records.hfile import ENTRIES, encode_columns, encode_hfile, open_hfile
 from phantombase.timeline.metadata_table.records.keys import file_group_index
 from tests.support.golden_tables import unzip_golden
 from tests.support.metadata_tables import CRC32, CRC32C, GZ, NO_CHECKSUM, NONE, Style, hblock, hfile, trailer

@@ -398,7 +398,7 @@ METADATA: tuple[Mutant, ...] = (
     ("writer_hooks/files/stored_keys", "slice_ is None or may_delete(storage, rule.marker, slice_)", "slice_ is None", "index/record_index"),
     ("writer_hooks/files/stager", "notes.unknown if self._work.notes_keys else NOT_NOTED", "notes.unknown", "index/record_index"),
     ("writer_hooks/write/rows", "options.buckets is not None or write.moved_keys is MovedKeys.MOVE", "options.buckets is not None", "index/record_index"),
-    ("timeline/metadata_table/record_index", "all(_OF_ALL.fullmatch(file_id) for file_id in groups)", "True", "index/record_index"),
+    ("timeline/metadata_table/indexed_columns", "all(_OF_ALL.fullmatch(file_id) for file_id in groups)", "True", "index/record_index"),
     ("writer_hooks/files/target_files", "                noted.deletes(won.keys.take(gone), by_value=typed)\n", "", "index/record_index"),
     ("writer_hooks/files/target_files", "gone.filter(pc.invert(pc.is_in(gone, value_set=moved)))", "gone", "index/record_index"),
     ("timeline/metadata_table/index_logs", "kept = np.append(~same, True)", "kept = np.ones(len(group), np.bool_)", "index/record_index"),

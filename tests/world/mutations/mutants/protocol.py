@@ -194,34 +194,34 @@ PROTOCOL: tuple[Mutant, ...] = (
         "validity",
     ),
     # The opening of a section: each guard is asked, and the lock before each change.
-    ("timeline/table/exclusive", "    if Guard.UPGRADE not in allow:\n", "    if False:\n", "table/exclusive"),
-    ("timeline/table/exclusive", "    if Guard.RESTORE not in allow:\n", "    if False:\n", "table/exclusive"),
-    ("timeline/table/exclusive", "    if Guard.ROLLBACK not in allow:\n", "    if False:\n", "table/exclusive"),
+    ("timeline/table/in_progress", "    if Guard.UPGRADE not in allow:\n", "    if False:\n", "table/exclusive"),
+    ("timeline/table/in_progress", "    if Guard.RESTORE not in allow:\n", "    if False:\n", "table/exclusive"),
+    ("timeline/table/in_progress", "    if Guard.ROLLBACK not in allow:\n", "    if False:\n", "table/exclusive"),
     (
-        "timeline/table/exclusive",
+        "timeline/table/in_progress",
         "            if Guard.SETTINGS not in allow:\n",
         "            if False:\n",
         "table/exclusive",
     ),
     (
-        "timeline/table/exclusive",
+        "timeline/table/in_progress",
         "is_held=lambda: is_open and section.is_held()",
         "is_held=section.is_held",
         "table/exclusive",
     ),
     (
-        "timeline/table/exclusive",
+        "timeline/table/in_progress",
         "GuardedStorage(unguarded(table.storage), asked.check)",
         "unguarded(table.storage)",
         "table/exclusive",
     ),
-    ("timeline/storage/guarded", "        self.check()\n", "        pass\n", "table/exclusive"),
+    ("timeline/storage/snapshot", "        self.check()\n", "        pass\n", "table/exclusive"),
     ("timeline/storage/forwarding", "            self._changing(*paths)\n", "            pass\n", "table/exclusive"),
     # A lock that is lost inside the section.
     (
         "compactor_daemon/attempt/decide",
         "        write_outcome(table.storage,",
-        "        from phantombase.timeline.storage.guarded import unguarded\n        write_outcome(unguarded(table.storage),",
+        "        from phantombase.timeline.storage.snapshot import unguarded\n        write_outcome(unguarded(table.storage),",
         "attempt/lost_lock",
     ),
     (

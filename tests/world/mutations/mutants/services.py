@@ -32,7 +32,7 @@ SERVICES: tuple[Mutant, ...] = (
     ("compactor_daemon/hudi_names", "            raise contradiction(first, kept[first], name, value)\n", "            continue\n", "hudi_names"),
     ("compactor_daemon/hudi_names", "            not known[name].agreeing or ", "            ", "hudi_names"),
     ("writer_hooks/write/rows", "    if rules.merge.orders_by_text and ", "    if False and ", "hudi_values"),
-    ("writer_hooks/write/writer", "            spec = replace(spec, merge_mode=MergeMode.COMMIT_TIME)", "            pass", "hudi_values"),
+    ("writer_hooks/write/table_conf", "        spec = replace(spec, merge_mode=MergeMode.COMMIT_TIME)", "        pass", "hudi_values"),
     ("writer_hooks/write/writer", "        names |= set(idle(", "        set(idle(", "hudi_values"),
     ("writer_hooks/write/table_conf", "elif one is None or one.kind is NameKind.SET:", "elif False:", "hudi_values"),
     ("writer_hooks/write/table_conf", "        ):\n            found.add(name)\n", "        ):\n            pass\n", "hudi_values"),
@@ -248,7 +248,7 @@ CLUSTERING: tuple[Mutant, ...] = (
 # Row groups that are copied as bytes: which may be, and what proves that they were.
 
 
-_RULES, _FILE = "timeline/codec/copy_rules", "timeline/codec/copied_file"
+_RULES, _FILE = "timeline/codec/copy_rules", "timeline/codec/copy_rules"
 _COPIED, _COPYING_MADE = "compactor_daemon/clustering/outputs", "compactor_daemon/clustering/outputs"
 _COPYING_CLUSTER, _COPYING_ROWS_IN = "compactor_daemon/clustering/cluster", "compactor_daemon/clustering/rows_in"
 _UNIT, _COPYING_TESTS = "copied_file", "copied"
