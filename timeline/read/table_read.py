@@ -104,16 +104,14 @@ SHOWN_ROWS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """One read. `partition`: at or under this path; `threads`: slices to read in parallel.
-
-    `as_of`: a point in time, see `Table.point_in_time`. `begin`, `end`: the window of an incremental read, after begin,
-    up to and including end: completion times on versions 8 and 9, requested times on version 6; `earliest` begins
-    before all. `net`: for a change feed, one change for each key, from the begin to the end of the window. `filter`:
-    only rows for which it is true, a text as in `filter.parse` or a tree. `newest_columns`: a window that ends in the
-    past has the columns of the newest write, as each batch of a stream, not those of its end. `whole_window`: the
-    window must reach `end`. Otherwise, on version 6, it ends before a pending write below `end`. UsageError, here or
-    by the read: an option that means nothing in a read of this kind.
-    """
+    """One read. `partition`: at or under this path; `threads`: slices to read in parallel. `as_of`: a point in time,
+    see `Table.point_in_time`. `begin`, `end`: the window of an incremental read, after begin, up to and including end:
+    completion times on versions 8 and 9, requested times on version 6; `earliest` begins before all. `net`: for a
+    change feed, one change for each key, from the begin to the end of the window. `filter`: only rows for which it is
+    true, a text as in `filter.parse` or a tree. `newest_columns`: a window that ends in the past has the columns of the
+    newest write, as each batch of a stream, not those of its end. `whole_window`: the window must reach `end`.
+    Otherwise, on version 6, it ends before a pending write below `end`. UsageError, here or by the read: an option that
+    means nothing in a read of this kind."""
 
     query: Query = option(Query.SNAPSHOT, "What to read, see above")
     as_of: str | None = option(None, "Read as of an instant, 'yyyy-MM-dd HH:mm:ss.SSS' or 'yyyy-MM-dd'.", metavar="I")
