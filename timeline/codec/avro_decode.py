@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from ..errors import MalformedError
 from .arrow_schema import arrow_type
-from .avro_binary import encode_long
+from .avro_container import encode_long
 from .avro_schema import smallest_bytes, without_null
 
 _Integers: TypeAlias = npt.NDArray[np.int64]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import MalformedError
-from .avro_binary import decode_long, decode_varint, encode_long, encode_varint
+from .avro_container import decode_long, decode_varint, encode_long, encode_varint
 from .calendar import old_calendar
 from .parquet_read import open_parquet, readable
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..codec.avro_binary import EncodedArray
 from ..codec.avro_container import (
     STRING,
+    EncodedArray,
     array_of,
     decode_value,
     defaulted,

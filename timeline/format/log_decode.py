@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from .. import errors
-from ..codec.avro_binary import decode_long
+from ..codec.avro_container import decode_long
 from ..codec.avro_decode import decode_records, record_starts
 from ..codec.avro_schema import OPERATION, changelog, parse_avro
 from ..codec.columns import SAME_NAMES, Names, counted, stored

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..codec.arrow_schema import arrow_schema, arrow_type
-from ..codec.avro_binary import encode_long
+from ..codec.avro_container import encode_long
 from ..codec.avro_encode import encode_table, exact_rows
 from ..codec.avro_schema import parse_avro
 from ..codec.calendar import NEW_CALENDAR

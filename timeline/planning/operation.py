@@ -14,7 +14,7 @@ from datetime import datetime
 
 import numpy as np
 
-from ..codec.avro_binary import EncodedArray, encode_long
+from ..codec.avro_container import EncodedArray, encode_long
 from ..errors import UsageError
 from ..format.compaction_plan import CompactionOperation, decode_operation, encode_operation, operation_metrics
 from ..format.instant import parse_time

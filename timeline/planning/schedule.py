@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..clocks import clock_ms
-from ..codec.avro_binary import OnDemand
+from ..codec.avro_container import OnDemand
 from ..errors import LockError
 from ..event_log import get_logger
 from ..format.compaction_plan import CompactionOperation, CompactionPlan, decode_plan, encode_plan

@@ -2,7 +2,7 @@
 
 Each round does what the search for the keys shows to be left, by the services of the table, one after the other:
 
-    search     every base and log file of the table, also those that no reader needs (`held_files`)
+    search     every base and log file of the table, also those that no reader needs (`key_list`)
     delete     the rows that readers still find, by one delta commit
     compact    the newest slices of touched file groups that have logs: pending plans that name them, then a new plan. A
                delete is always a log, so the compaction of its file group writes a base file without the keys
@@ -66,8 +66,7 @@ from ..engine.row_blobs import ROWS
 from ..files.stored_keys import KEY_FIELD, slice_keys
 from ..options import Operation, Write, WriteOptions
 from ..write.write import write
-from .held_files import HeldFile, Searched, search
-from .key_list import KeyList
+from .key_list import HeldFile, KeyList, Searched, search
 
 CERTIFICATES = f"{AUDIT_LOG}/erasures"
 _ROUNDS = 5

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase.timeline.codec.arrow_schema import arrow_schema
-from phantombase.timeline.codec.avro_binary import encode_long
-from phantombase.timeline.codec.avro_container import optional, read_record, root_record
+from phantombase.timeline.codec.avro_container import encode_long, optional, read_record, root_record
 from phantombase.timeline.codec.avro_schema import META_COLUMNS, parse_avro, smallest_bytes
 from phantombase.timeline.errors import MalformedError, PhantombaseError, StorageError, UnsupportedError
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, decode_plan, encode_plan

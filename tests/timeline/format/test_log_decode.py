@@ -23,7 +23,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.codec.arrow_schema import arrow_schema, arrow_type, project
-from phantombase.timeline.codec.avro_binary import decode_long, encode_long
+from phantombase.timeline.codec.avro_container import decode_long, encode_long
 from phantombase.timeline.codec.avro_decode import decode_records
 from phantombase.timeline.codec.avro_schema import parse_avro
 from phantombase.timeline.codec.conform import conform

@@ -26,11 +26,10 @@ from phantombase.timeline.cli.main import app
 from phantombase.timeline.dashboard.people_app import PeopleApp, exposition
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import parse_time
-from phantombase.timeline.service import quick_http, run
+from phantombase.timeline.service import run
 from phantombase.timeline.service.app import ServiceApp
-from phantombase.timeline.service.quick_http import BoundedHttp
 from phantombase.timeline.service.routes import PREFIX
-from phantombase.timeline.service.run import collect, collect_from_time_to_time, listening
+from phantombase.timeline.service.run import BoundedHttp, collect, collect_from_time_to_time, listening
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal import boundary
@@ -110,7 +109,7 @@ def test_what_is_not_http_or_too_long_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_head_that_does_not_come_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick_http, "_REQUEST_S", 0.2)
+    monkeypatch.setattr(run, "_REQUEST_S", 0.2)
     with served_here() as port, socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nhost: loc")
         with suppress(ConnectionResetError):
@@ -120,7 +119,7 @@ def test_a_head_that_does_not_come_is_cut_off(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("limit", ["_REQUEST_S", "_BODY_BYTES_MAX"])
 def test_a_body_that_does_not_end_is_cut_off(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that is sent slowly, and on a route that is answered without it."""
-    monkeypatch.setattr(quick_http, limit, 0.5 if limit == "_REQUEST_S" else 100)
+    monkeypatch.setattr(run, limit, 0.5 if limit == "_REQUEST_S" else 100)
     with served_here() as port, socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
         with pytest.raises(OSError):

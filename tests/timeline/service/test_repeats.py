@@ -16,10 +16,10 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from phantombase.timeline.service import asgi, quick_http
+from phantombase.timeline.service import asgi, run
 from phantombase.timeline.service.access import Access
-from phantombase.timeline.service.quick_http import QuickHttp
 from phantombase.timeline.service.routes import PREFIX, ROUTES
+from phantombase.timeline.service.run import QuickHttp
 from phantombase.timeline.service.served_tables import ServedTables
 from tests.support.golden_tables import unzip_golden
 from tests.support.service_client import Reply, ServiceClient, known, put, take_back_last
@@ -196,10 +196,10 @@ def test_a_connection_waits_for_its_next_request(wire: Wire, table: Path, monkey
 
     def noted(delay: float, do: Callable[..., object], *given: Any, **named: Any) -> asyncio.TimerHandle:
         timer = later(delay, do, *given, **named)
-        limits.extend([timer] if delay == quick_http._REQUEST_S else [])
+        limits.extend([timer] if delay == run._REQUEST_S else [])
         return timer
 
-    monkeypatch.setattr(quick_http, "_REQUEST_S", 1234.5)
+    monkeypatch.setattr(run, "_REQUEST_S", 1234.5)
     monkeypatch.setattr(wire.client.loop, "call_later", noted)
     before = wire.protocol.timeout_keep_alive_task
     assert wire.ask(asked).status == 200

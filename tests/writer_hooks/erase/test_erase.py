@@ -32,8 +32,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.erase.erase import CERTIFICATES, erase_keys
-from phantombase.writer_hooks.erase.held_files import Searched, search
-from phantombase.writer_hooks.erase.key_list import KeyList, read_keys
+from phantombase.writer_hooks.erase.key_list import KeyList, Searched, read_keys, search
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
 from tests.support.archived_tables import forget_heartbeats

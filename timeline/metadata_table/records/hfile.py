@@ -31,7 +31,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...codec.avro_binary import decode_varint, encode_varint
+from ...codec.avro_container import decode_varint, encode_varint
 from ...errors import MalformedError, UnsupportedError, decoding
 
 ENTRIES = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])

@@ -104,7 +104,7 @@ _SYNC, _ROUTES, _STATE = ("timeline/service/table_state", "timeline/service/rout
 _ACCESS = "timeline/service/access"
 _TOUCHED = "timeline/service/loading"
 _MARKERS = "timeline/service/marker_app"
-_QUICK, _REPEATS, _APP = "timeline/service/quick_http", "timeline/service/app", "timeline/service/app"
+_QUICK, _REPEATS, _APP = "timeline/service/run", "timeline/service/app", "timeline/service/app"
 SERVING: tuple[Mutant, ...] = (
     (_SYNC, "i.completed or i.action == \"compaction\")", "i.completed)", "touched"),
     (_SYNC, "client.last in times or client.last < times[0])", "True)", "touched"),
@@ -170,7 +170,7 @@ SERVING: tuple[Mutant, ...] = (
     ("timeline/dashboard/table_rows", "timeline.completed if kinds.get(i.identity, i.action) not in SERVICES]", "timeline.completed]", "report"),
     ("timeline/report/overview", "max((age for one in instants", "min((age for one in instants", "report"),
     ("timeline/report/overview", "        if row[\"state\"] == \"parked\":", "        if False:", "pages"),
-    ("timeline/service/quick_http", "        self._body_bytes += len(body)\n", "", "process"),
+    ("timeline/service/run", "        self._body_bytes += len(body)\n", "", "process"),
     (_MARKERS, "\"\".join(f\"{name}\\n\" for name in names)", "\",\".join(names)", "service/markers"),
     (_MARKERS, "return done.result() and first", "return done.result()", "service/markers"),
     (_MARKERS, "        storage.delete(kind)\n", "        pass\n", "service/markers"),
