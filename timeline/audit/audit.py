@@ -150,8 +150,7 @@ def _audit(table: Table, instant: str) -> InstantAudit:
 def _without_undone(
     now: _Now, instant: str, groups: tuple[GroupAudit, ...], problems: list[str]
 ) -> tuple[GroupAudit, ...]:
-    """Marks wrong groups as UNDONE if their file was removed because the compaction was undone. Reads the archive only
-    if there are such groups, since archives are large."""
+    """Marks wrong groups as UNDONE if the compaction was undone; reads the archive, which is large, only for these."""
     written = [b.path(b.output) for b in now.ledgers.groups if b.output is not None]
     lost = {b.key for b in now.ledgers.groups if b.output is None or now.size(b, b.output) is None}
     wrong = [g for g in groups if g.verdict is Verdict.WRONG and (g.partition, g.file_id) in lost]
@@ -310,9 +309,7 @@ def rules_of_audit(table: Table, schema: TableSchema, recorded: GroupLedger) -> 
 
 
 def _is_superseded(now: _Now, view: TableView, recorded: GroupLedger, instant: str) -> bool:
-    """Whether a cleaner may have removed the file that was written for the group at the instant. A cleaner removes a
-    file that a commit names only if a newer file exists or the group was replaced. So for a group without any file that
-    was not replaced, the answer is yes only if no commit names one of its files."""
+    """Whether a clean may have removed the file: a newer one exists, it was replaced, or no commit names one."""
     group = now.group(recorded)
     if recorded.key in view.facts.replaced:
         return True

@@ -227,8 +227,7 @@ def without_meta_columns(text: str) -> str:
 
 
 def project_text(text: str, columns: Sequence[str]) -> str:
-    """The schema with the named fields only, in its own order.
-    UnsupportedError: one of them uses a named type that an omitted field defines."""
+    """The schema with the named fields, in its order. UnsupportedError: one uses a type that an omitted one defines."""
     with reading(text):
         schema, wanted = json.loads(text), set(columns)
         fields = [f for f in schema["fields"] if f["name"] in wanted]

@@ -173,8 +173,7 @@ class _Change:
         return column
 
     def missing(self, one: pa.Field, rows: int, where: str, path: Path, above: int = 0) -> Any:
-        """The values of a column, or a field of a record, that the data does not have. `above`: the number of these
-        whose record is null."""
+        """The values of a column, or a record's field, that the data lacks. `above`: how many have null records."""
         if path in self.defaults.values:
             return pa.repeat(self.default(path, one, where), rows)
         if not one.nullable and (rows > above or self.strict):

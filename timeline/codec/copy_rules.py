@@ -127,8 +127,7 @@ class CopiedFile:
 
 
 def check_copied(source: pa.NativeFile, path: str, copied: CopiedFile) -> None:
-    """Compares a written file, by pyarrow's reading of its footer, with its sources: bytes and descriptions.
-    LedgerError: they differ."""
+    """Compares a written file, as pyarrow reads its footer, with its sources. LedgerError: they differ in it."""
     footer = read_footer(source, path)
     trees = value_of(footer.tree, at.ROW_GROUPS).items
     differs = [] if len(trees) == len(copied.chunks) else [f"{len(trees)} row groups"]
@@ -295,8 +294,7 @@ def _other_schema(footer: Footer, schema: pa.Schema) -> Iterator[_Found]:
 
 
 def _is_as(have: pa.Field, want: pa.Field) -> bool:
-    """Whether values need no change, and nulls only exist where they may. The names of the parts of lists and maps
-    differ by writer."""
+    """Whether values need no change, and nulls exist only where they may; names of parts of lists may differ."""
     return not (have.nullable and not want.nullable) and _is_type(have.type, want.type)
 
 

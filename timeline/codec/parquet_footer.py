@@ -60,8 +60,7 @@ def value_of(struct: Struct, number: int) -> Any:
 
 
 def read_struct(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[Struct, int]:
-    """(the struct that begins at an offset, the offset after it).
-    IndexError: it ends after the data. ValueError: no such wire type."""
+    """(the struct at an offset, the offset after it). IndexError: beyond the data. ValueError: no such wire type."""
     fields: Struct = []
     number = 0
     while head := data[at]:

@@ -163,8 +163,7 @@ def _all_rows(batches: Iterable[pa.RecordBatch], expected: int) -> Iterator[pa.R
 
 
 def read_parquet(source: pa.NativeFile, names: Sequence[str]) -> pa.Table:
-    """All rows of those named columns that the file has.
-    UnsupportedError: the file decodes to far more than its bytes."""
+    """All rows of those named columns that the file has. UnsupportedError: it decodes to far more than its bytes."""
     file = open_parquet(source)
     there = frozenset(file.schema_arrow.names)
     wanted = [name for name in names if name in there]

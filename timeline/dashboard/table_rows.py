@@ -101,8 +101,7 @@ def _within_hour(ages_s: Sequence[float | None]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDetails:
-    """What only a table's page shows. `now`: in its zone. `trend`: its debt over a day. `fleet_info`: of `status
-    --json`."""
+    """What only a table's page shows. `now`: in its zone. `trend`: of a day. `fleet_info`: of `status --json`."""
 
     overview: Overview = field(metadata=FLAT)
     timezone: str

@@ -148,8 +148,7 @@ _SUMMARY = msgspec.json.Decoder(_Summary)
 
 
 def decode_summary(data: bytes, where: str) -> CommitMetadata:
-    """The metadata; from JSON without write statistics, whose repeated field names take most of the decoding time.
-    Errors as in `decode`."""
+    """The metadata; from JSON without write statistics, which take most of the decoding time. Errors as in `decode`."""
     if not data.startswith(MAGIC):
         try:
             found = _SUMMARY.decode(data)

@@ -164,8 +164,7 @@ _PARTS: tuple[tuple[int, str, timedelta, dict[str, int]], ...] = (
 
 
 def _after(time: str) -> str:
-    """A real date greater than a time of 17 digits, which need not be a date; 17 nines if there is none. The result is
-    the next millisecond, or after a time that is not a date the next real one: March 1 after February 30."""
+    """A real date after a time of 17 digits, which need not be a date (March 1 after February 30); 17 nines: none."""
     for digits, form, span, fields in _PARTS:
         try:
             begin = datetime.strptime(time[:digits], form)

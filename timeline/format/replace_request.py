@@ -71,8 +71,7 @@ class PlannedSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterGroup:
-    """File slices of one partition whose rows are written to new file groups, `outputs` at most. `file_id`: of the
-    first one."""
+    """Slices of one partition whose rows become at most `outputs` new file groups. `file_id`: of the first one."""
 
     partition: str
     file_id: str
@@ -81,8 +80,7 @@ class ClusterGroup:
 
     @property
     def file_ids(self) -> tuple[str, ...]:
-        """The ids of the new file groups: the same in every try. Like Hudi's of one task, they differ in the number at
-        the end."""
+        """The ids of the new file groups, the same in every try; only the number at the end differs, as in Hudi."""
         head = self.file_id.removesuffix("-0")
         return (self.file_id, *(f"{head}-{number}" for number in range(1, self.outputs)))
 

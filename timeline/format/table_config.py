@@ -74,8 +74,7 @@ class TableConfig:
     @staticmethod
     @lru_cache(maxsize=_KEPT)
     def parse(data: bytes, where: str) -> TableConfig:
-        """Inverse of `dump`; the same bytes are parsed once.
-        MalformedError: not Properties text, truncated, wrong checksum, bad value."""
+        """Inverse of `dump`; the same bytes are parsed once. MalformedError: truncated, wrong checksum, bad value."""
         try:
             config = TableConfig(properties=javaproperties.loads(data))
         except ValueError as error:

@@ -79,8 +79,7 @@ def whole(config: TableConfig, load: Callable[[], T]) -> T:
 def archived_commits(
     storage: Storage, config: TableConfig, wanted: Collection[Instant]
 ) -> dict[Instant, CommitMetadata]:
-    """The metadata of archived writes: of most on versions 8 and 9, of none on 6. UnknownStateError: see
-    `load_history`."""
+    """The metadata of archived writes: of most on versions 8 and 9, of none on 6. Errors as in `load_history`."""
     where = config.history_folder
     records = archived_records(storage, config, wanted)
     return whole(config, lambda: {i: decode_commit(data, where) for i, data in records.items()})

@@ -41,8 +41,7 @@ _SKEW_MAX_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class _Used:
-    """A used time and its instant in the timeline; None: the time is reserved, or of the metadata table. `always`: new
-    times must exceed it even if it is in the future, as they must exceed the times of completed writes."""
+    """A used time and its instant; None: reserved, or of the metadata table. `always`: counts even if in the future."""
 
     time: str
     by: Instant | None

@@ -138,8 +138,7 @@ def trace(codes: Indices, is_row: Flags, alive: Flags, order: Indices, keys: int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lacking:
-    """Which columns winning rows lack after the merge of the logs: `columns`, one flag for each row.
-    `schema`: that of complete rows."""
+    """Which columns winning rows lack after the merge of the logs: a flag for each row. `schema`: of complete rows."""
 
     columns: Mapping[str, Flags]
     schema: pa.Schema

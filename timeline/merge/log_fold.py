@@ -91,8 +91,7 @@ def after_natural(codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, key
 def after_effective(
     codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, keys: int
 ) -> tuple[Flags, Ints]:
-    """Which entries are rows after the last delete of their key that took effect, by the rule of Hudi 0.15; and that
-    delete, or -1."""
+    """Which entries are rows after the last effective delete of their key, by Hudi 0.15's rule; that delete, or -1."""
     positions = np.arange(len(codes), dtype=np.int64)
     is_delete = kinds == EntryKind.DELETE
     effective = is_delete & natural

@@ -195,8 +195,7 @@ def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> 
 
 
 def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, int]) -> None:
-    """Puts requested and inflight. Hudi's rollback on version 6 reads the file groups from the inflight file.
-    `slices`: with the number of their entries."""
+    """Puts requested and inflight; Hudi's rollback on version 6 reads file groups from it. `slices`: their entries."""
     planned: defaultdict[str, list[WriteStat]] = defaultdict(list)
     for slice_, entries in slices.items():
         planned[slice_.partition].append(

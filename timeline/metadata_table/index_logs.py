@@ -155,8 +155,7 @@ def index_file_groups(table: Table) -> tuple[str, ...]:
 
 
 def stage_index_logs(table: Table, instant: str, keys: RecordedKeys, schema_text: str) -> IndexLogs:
-    """Stages the log files. `schema_text`: of the metadata table's records. May be repeated.
-    MissingFileError: the staging folder does not exist."""
+    """Stages the log files; repeatable. `schema_text`: of the metadata table. MissingFileError: no staging folder."""
     file_ids, storage = index_file_groups(table), table.storage
     encode, moment = encoder(schema_text), table.times.milliseconds(instant)
     ordered = keys.ordered

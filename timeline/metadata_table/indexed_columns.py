@@ -106,8 +106,7 @@ def keys_are_global(table: Table) -> bool:
 
 
 def has_one_record_index(table: Table) -> bool:
-    """Whether the metadata table has a record index, with file groups, that is global.
-    MalformedError: damaged definitions."""
+    """Whether the metadata table has a global record index with file groups. MalformedError: damaged definitions."""
     if RECORD_INDEX not in table.config.built_metadata_partitions:
         return False
     groups = {name.file_id for e in _files(table.storage) if (name := parse_data_file(e.name)) is not None}

@@ -246,8 +246,7 @@ def slice_entries(
     keys: Keys = None,
     complete: Completeness | None = None,
 ) -> Iterator[tuple[str, MetadataRecord]]:
-    """The merged entries of one file slice. `valid`: see `valid_instants`. `complete`: checked before the first entry.
-    Errors as in `read_entries`."""
+    """The merged entries of one slice; `complete` is checked before the first. Other arguments: `read_entries`."""
     logs = fold(_log_entries(storage, slice_, visibility, valid, keys, complete))
     if slice_.base is None:
         yield from merge((), logs)

@@ -39,8 +39,7 @@ _FIRST_FILLING_SUFFIX = "010"
 
 
 def valid_instants(table: Table, data: Timeline, metadata: Timeline) -> frozenset[str]:
-    """Requested times of the log blocks that count. `data`, `metadata`: active timelines of the data table (`table`)
-    and its metadata table."""
+    """Requested times of the log blocks that count. `data`, `metadata`: timelines of `table` and its metadata table."""
     pending = {i.requested_time for i in data.instants if not i.completed}
     valid = {i.requested_time for i in data.instants if i.completed}
     valid |= {

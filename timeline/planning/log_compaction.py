@@ -60,8 +60,7 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRun:
-    """Pieces, oldest first, of which any neighbours may be merged. `bottom`: no piece of the slice is, or can come,
-    below."""
+    """Pieces, oldest first, of which any neighbours may be merged. `bottom`: no piece of the slice can be below."""
 
     pieces: tuple[LogPiece, ...]
     bottom: bool

@@ -71,8 +71,7 @@ class Due:
 
 
 def due(timeline: Timeline, now: datetime, options: ScheduleOptions, *, left_out: bool = False) -> Due:
-    """Whether something is due, by the timeline alone. `now`: the table's clock; `left_out`: the last request left
-    something out."""
+    """Whether something is due, by the timeline alone. `now`: by the table; `left_out`: by the last request."""
     trigger = triggered(timeline, now, options)
     urgent = not trigger.fired and not trigger.held and options.fires(*unplanned(timeline, now), left_out=left_out)
     return Due(

@@ -275,8 +275,7 @@ def _last_plan(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | 
 
 
 def _written_since(table: Table, timeline: Timeline, time: str) -> list[str]:
-    """Partitions with completed delta commits since a plan, ordered by the first of them. On version 6 by requested
-    times: none was pending when the plan was made."""
+    """Partitions with completed delta commits since a plan, by the first of them (version 6: by requested times)."""
     by_completion = timeline.layout.has_completion_times
     since: list[tuple[str, Instant]] = []
     for requested, instant in timeline.completed_writes.items():

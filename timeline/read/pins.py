@@ -101,8 +101,7 @@ class Pin:
         return self.taken_ms + self.for_s * 1000
 
     def is_live(self, now_ms: int) -> bool:
-        """Whether the pin holds. `now_ms`: by the clock of the storage. A pin from the future holds: the clock was set
-        back."""
+        """Whether the pin holds at `now_ms` of the storage's clock; one of the future does: the clock was set back."""
         return now_ms < self.expires_ms
 
 

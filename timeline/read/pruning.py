@@ -203,8 +203,7 @@ _SLICES_TRIED = 3
 
 
 def where_of(wanted: Sequence[Filter | str], config: TableConfig, schema: pa.Schema) -> Where | None:
-    """A read's filters, all of which must be true, bound to the table's schema.
-    UsageError: see `parse_filter` and `bound`."""
+    """A read's filters, all of which must be true, bound to the schema. UsageError: see `parse_filter` and `bound`."""
     nodes = [bound(parse_filter(one) if isinstance(one, str) else one, schema) for one in wanted]
     if not nodes:
         return None

@@ -170,8 +170,7 @@ _HEALTH = ("/healthz", "/readyz")
 
 
 class ServiceApp:
-    """`markers`: whether markers of writers are served. `pages` answers all other requests, `login` people without the
-    token."""
+    """`markers`: serves those of writers. `pages` answers all other requests, `login` people without the token."""
 
     def __init__(
         self,

@@ -241,8 +241,7 @@ def _as_completed(timeline: Timeline, which: Callable[[Instant], bool]) -> Timel
 
 
 def _one_base_each(entries: tuple[Entry, ...], pending: Iterable[str], *, keep: bool) -> list[Entry]:
-    """The listing with at most one base file of each file group and pending instant: attempts of one task may leave
-    several. `keep`: False leaves out all base files of pending instants."""
+    """The listing with at most one base file a group and pending instant; `keep` False: none of pending ones."""
     pending = frozenset(pending)
     found: dict[object, Entry] = {}
     for entry in entries:

@@ -26,8 +26,7 @@ _NOT_IN_A_URI = re.compile(r"[^A-Za-z0-9_\-!.~'()*,;:$&+=@/\u0080-\U0010ffff]")
 
 @dataclass(frozen=True, slots=True)
 class Printer:
-    """Prints files below a base path, as the client spells it. `modified`: ms since the epoch, by partition and
-    name."""
+    """Prints files below a base path, as the client spells it. `modified`: ms since the epoch, by partition, name."""
 
     base_path: str
     modified: Mapping[str, Mapping[str, int]]

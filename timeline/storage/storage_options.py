@@ -104,8 +104,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageOptions:
-    """Options as they were given, under any of their names. `hadoop`: a Hadoop configuration; `given` wins.
-    Picklable, without secrets."""
+    """Options under any of their names. `hadoop`: a Hadoop configuration; `given` wins. Picklable, without secrets."""
 
     given: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     hadoop: tuple[tuple[str, str], ...] = field(default=(), repr=False)

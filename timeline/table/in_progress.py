@@ -272,8 +272,7 @@ def completed_rollback_of(table: Table, target: str) -> str | None:
 
 
 def _undone_by(table: Table, rollback: Instant) -> tuple[str, ...]:
-    """The instants that a completed rollback undid, from its record, or from its plan if a killed Hudi process left the
-    record empty or torn. Empty if neither can be read."""
+    """The instants that a rollback undid, by its record, by its plan if that is torn; else empty."""
     path = table.instant_path(rollback)
     try:
         return rolled_back_instants(table.storage.read(path), path)

@@ -103,8 +103,7 @@ def _first(timeline: Timeline) -> Timeline:
 
 
 def names_in_inputs(files: InstantFiles, timeline: Timeline, instant: str, evolved: str | None) -> StoredNames:
-    """The names in older files of an instant's columns. `evolved`: in its commit. UnsupportedError: see
-    `find_schema`."""
+    """The names in older files of an instant's columns. `evolved`: in its commit. Errors as in `find_schema`."""
     newest = _newest(files, timeline, None).evolved
     if newest is None:
         return StoredNames()

@@ -85,8 +85,7 @@ def make_marker(storage: Storage, instant: str, marker: Marker) -> None:
 
 
 def list_markers(storage: Storage, instant: str) -> list[Marker]:
-    """Every marker of an instant, in either form. MalformedError: other files. UnsupportedError: a later marker
-    type."""
+    """Every marker of an instant. MalformedError: other files. UnsupportedError: a later marker type."""
     return sorted(set(_markers(storage, marker_folder(instant))), key=lambda m: (m.path, m.kind.value))
 
 

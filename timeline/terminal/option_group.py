@@ -126,8 +126,7 @@ def _name(field: Field[Any]) -> str:
 
 
 def from_settings(default: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """An option dataclass with a file's settings of its options, and the others. UsageError: not a value of an
-    option."""
+    """An option dataclass with a file's settings of its options, and the others. UsageError: not a value."""
     named = {_name(f).replace("_", "-"): f for f in _options(default)}
     known = {name: value for name, value in given.items() if name.replace("_", "-") in named}
     made = {(f := named[name.replace("_", "-")]).name: value_of(type(default), f, v, name) for name, v in known.items()}

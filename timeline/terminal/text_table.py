@@ -178,8 +178,7 @@ def _fits(shown: Sequence[_Shown], widths: Sequence[int], width: int) -> bool:
 
 
 def _widths(shown: Sequence[_Shown], width: int) -> list[int]:
-    """The width of each column. The widest columns become narrower first, those that may be shortened before those that
-    wrap; words break last, instants after all other words."""
+    """The width of each column: the widest become narrower first; words break last, instants after all other words."""
     widths = [one.widest for one in shown]
     for floors in (
         [one.least for one in shown],

@@ -234,8 +234,7 @@ class FactLoader:
         )
 
     def left_out(self, timeline: Timeline) -> dict[str, dict[GroupKey, str]]:
-        """The planned file groups that each completed compaction left out, with the instants that replaced them.
-        Errors of `compaction_plan`."""
+        """The planned groups that completed compactions left out, with what replaced them; see `compaction_plan`."""
         replaced, found = self.replaced_groups(timeline), dict[str, dict[GroupKey, str]]()
         for done in timeline.completed if replaced else ():
             if done.family == "commit" and (metadata := self.files.commit_metadata(done)).compacted:

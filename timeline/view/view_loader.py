@@ -212,8 +212,7 @@ class ViewLoader:
                 )
 
     def partition_groups(self, partition: str, timeline: Timeline, facts: ViewFacts) -> tuple[FileGroup, ...]:
-        """The file groups of one partition. Without such a folder: the groups that completed writes name, with
-        flaws."""
+        """The file groups of a partition; without its folder those that completed writes name, with flaws."""
         entries = listed_if_there(self.storage, partition) or []
         if needs_archive(timeline, entries):
             timeline = self.timelines.with_its_archive(timeline)

@@ -224,8 +224,7 @@ class Witness:
         plans: Iterable[tuple[str, Named]] = (),
         uncompleted: Mapping[str, Later] | None = None,
     ) -> Witness:
-        """From writes and the files that each names (None: unknown). `plans`: of pending compactions. By requested
-        times."""
+        """From writes and the files that each names (None: unknown), and `plans`, pending, by requested times."""
         every = tuple(writes)
         known = tuple((instant, named) for instant, named in every if named is not None)
         unread = frozenset(instant for instant, named in every if named is None)

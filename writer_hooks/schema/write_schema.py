@@ -134,8 +134,7 @@ def schema_after(table: Table, timeline: Timeline, incoming: pa.Schema, write: W
 
 
 def _evolved(table: Table, own: TableSchema, text: str, write: Write) -> TableSchema:
-    """The schema of a table whose columns evolve on read: a write does not change it. UnsupportedError: the rows would
-    change it, or Hudi does not write such a table in this way."""
+    """The schema of a table whose columns evolve on read, which no write changes. UnsupportedError: such a write."""
     if text != own.commit_text:
         raise UnsupportedError(
             "rows that change the columns of a table with schema evolution on read are not supported",

@@ -389,8 +389,7 @@ def _check_rollback(conf: Mapping[str, str], found: Mapping[str, Any]) -> None:
 
 
 def _heartbeat(given: Mapping[str, int]) -> dict[str, float]:
-    """The times of heartbeats; nothing without a name for them. The interval is at most the default one, since writers
-    with other settings may check the heartbeat."""
+    """The times of heartbeats; the interval is at most the default: others check it by their own settings."""
     if not given:
         return {}
     expiry_s = given.get("interval_ms", _BEAT_MS) / 1000 * given.get("misses", _MISSES)
@@ -400,8 +399,7 @@ def _heartbeat(given: Mapping[str, int]) -> dict[str, float]:
 def _buckets(
     conf: Mapping[str, str], given: Mapping[str, Any], options: WriteOptions, ignored: list[str]
 ) -> Mapping[str, Any]:
-    """The bucket index, if the dictionary asks for it, or the write has it without another one in the dictionary.
-    Otherwise its names are ignored, as in Hudi."""
+    """The bucket index, if the dictionary or else the write asks for it; else its names are ignored, as in Hudi."""
     usual = _BY_BUCKET if options.buckets is not None else ""
     if conf.get(_INDEX, usual).strip().upper() == _BY_BUCKET:
         return {"buckets": options.buckets or _BUCKETS, **given}

@@ -163,8 +163,7 @@ def _retried(table: Table, job: _Job, first: Pieces | None) -> Written:
 
 
 class _ClusteringWait:
-    """The waits of one write for clusterings of the file groups that it changes: at most `limit_s` seconds from the
-    first conflict on, later tries included."""
+    """The waits of one write for clusterings of its file groups: `limit_s` seconds from the first conflict on."""
 
     def __init__(self, table: Table, limit_s: float) -> None:
         self.waited_s = 0.0
@@ -173,8 +172,7 @@ class _ClusteringWait:
         self._pauses = retry_pauses()
 
     def wait(self, error: ConflictError) -> bool:
-        """Waits until the clusterings that are pending now have ended; the next try cancels those of dead processes.
-        False: the time is up."""
+        """Waits until the clusterings pending now have ended; the next try cancels dead ones. False: the time is up."""
         self._begun = self._begun or Stopwatch()
         if self._begun.seconds() >= self._limit_s:
             return False
@@ -310,8 +308,7 @@ def _roll_back_dead(table: Table, timeline: Timeline, job: _Job) -> None:
 
 
 def _same_schema(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> TableSchema:
-    """The schema, with the names of its columns in the files that exist by now. ConflictError: the table's settings or
-    schema are not those for which the rows were prepared."""
+    """The schema, with its columns' names in the files by now. ConflictError: settings or schema have changed."""
     now = job.schema_of(begun.table, begun.timeline)
     if begun.table.config != table.config or now.recorded != schema.recorded:
         raise ConflictError(

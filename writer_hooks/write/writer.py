@@ -305,8 +305,7 @@ class Writer:
         return self._write(path, Operation.DELETE)
 
     def insert_overwrite(self, path: Place) -> Written:
-        """Replaces all rows of the partitions that these rows name. Rows of one key are all kept, unless the option
-        `combine` is set."""
+        """Replaces all rows of the partitions of these rows. Rows of one key are all kept, unless `combine` is set."""
         return self._write(path, Operation.INSERT_OVERWRITE)
 
     def insert_overwrite_table(self, path: Place) -> Written:
@@ -397,8 +396,7 @@ class Writer:
     def _opened(
         self, place: Place, engine: Engine, what: Write, *, streams: bool = False
     ) -> Iterator[tuple[Table, Pieces | None]]:
-        """The table at the path. If there is none, it is made, unless the rows do not fit it, and returned with the
-        prepared rows. `streams`: deletes make it, too: they may be the first part of the first batch."""
+        """The table at the path; a new one with the prepared rows. `streams`: deletes make it, too."""
         path = os.fspath(place)
         options = self.storage_options.over(engine.hadoop_conf(path))
         storage = open_storage(path, options)
