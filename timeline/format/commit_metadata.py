@@ -10,10 +10,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from functools import lru_cache
+from typing import Annotated, Any, TypedDict
 
 import msgspec
-from fastavro.validation import ValidationError, validate
 
 from ..codec.avro_container import (
     MAGIC,
@@ -132,6 +132,19 @@ class CommitMetadata:
 def decode(data: bytes, where: str) -> CommitMetadata:
     """The metadata in a commit file of any version; unknown fields are ignored.
     MalformedError: empty, truncated or broken; on a store without atomic writes the file may still be in progress."""
+    return _decode(data, where) if len(data) > _SMALL_BYTES else _decode_small(data, where)
+
+
+_SMALL_BYTES = 16 << 10
+
+
+@lru_cache(maxsize=256)
+def _decode_small(data: bytes, where: str) -> CommitMetadata:
+    """Small commits are read again and again: each step of a service asks them."""
+    return _decode(data, where)
+
+
+def _decode(data: bytes, where: str) -> CommitMetadata:
     if data.startswith(MAGIC):
         name, record = read_record(data, where, COMMIT_SCHEMA, REPLACE_SCHEMA)
         return from_record(record, is_replace=name == REPLACE_SCHEMA["name"])
@@ -177,20 +190,16 @@ def encode(metadata: CommitMetadata, encoding: MetadataEncoding) -> bytes:
 
 def _parse_json(data: bytes, where: str) -> dict[str, Any]:
     try:
-        record = json.loads(data)
-        if not isinstance(record, dict):
-            raise ValueError(f"a JSON {type(record).__name__}")
-        # Jackson lets values of a string map be null; such an entry is ignored.
-        extra = record.get("extraMetadata")
-        if extra is not None:
-            record["extraMetadata"] = {key: value for key, value in extra.items() if value is not None}
-        validate(record, REPLACE_SCHEMA)
-    except (ValueError, AttributeError, RecursionError, ValidationError) as error:
+        record = _JSON.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         what = "unreadable commit metadata"
         expected = "a JSON object or an Avro container file of commit metadata"
         found = f"{len(data)} bytes, {type(error).__name__}: {error}"
         todo = "If its writer is still running, read again; otherwise the file is damaged."
         raise MalformedError(what, path=where, expected=expected, found=found, todo=todo) from error
+    # Jackson lets values of a string map be null; such an entry is ignored.
+    if (extra := record.get("extraMetadata")) is not None:
+        record["extraMetadata"] = {key: value for key, value in extra.items() if value is not None}
     return record
 
 
@@ -209,13 +218,13 @@ def from_record(record: Mapping[str, Any], *, is_replace: bool) -> CommitMetadat
 
 def _stat(record: Mapping[str, Any]) -> WriteStat:
     """A null or missing field has its default: Java primitives are never null in memory."""
-    values = {name: record.get(hudi) for name, hudi in _STAT_NAMES.items()}
-    if values["runtime_stats"] is not None:
-        times = {name: values["runtime_stats"].get(hudi) for name, hudi in _RUNTIME_NAMES.items()}
-        values["runtime_stats"] = RuntimeStats(**{k: v for k, v in times.items() if v is not None})
-    if values["log_files"] is not None:
+    values = {name: value for hudi, name in _STAT_FIELDS.items() if (value := record.get(hudi)) is not None}
+    if (times := values.get("runtime_stats")) is not None:
+        named = {name: times.get(hudi) for name, hudi in _RUNTIME_NAMES.items()}
+        values["runtime_stats"] = RuntimeStats(**{k: v for k, v in named.items() if v is not None})
+    if "log_files" in values:
         values["log_files"] = tuple(values["log_files"])
-    return WriteStat(**{name: value for name, value in values.items() if value is not None})
+    return WriteStat(**values)
 
 
 def as_record(metadata: CommitMetadata) -> dict[str, Any]:
@@ -256,6 +265,7 @@ def _hudi_name(name: str) -> str:
 
 
 _STAT_NAMES = {f.name: _hudi_name(f.name) for f in fields(WriteStat)}
+_STAT_FIELDS = {hudi: name for name, hudi in _STAT_NAMES.items()}
 _RUNTIME_NAMES = {f.name: _hudi_name(f.name) for f in fields(RuntimeStats)}
 
 _JSON_LOG_NAMES = ("logVersion", "logOffset", "baseFile", "logFiles")
@@ -291,4 +301,31 @@ def _schema(name: str, extra_metadata: Schema, *more: Schema) -> Schema:
 COMMIT_SCHEMA = _schema("HoodieCommitMetadata", {**map_of(STRING), "default": None})
 REPLACE_SCHEMA = _schema(
     "HoodieReplaceCommitMetadata", map_of(STRING), optional("partitionToReplaceFileIds", map_of(array_of(STRING)))
+)
+
+_LONG = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_INT = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+_PRIMITIVES: Mapping[str, Any] = {"long": _LONG, "int": _INT, "boolean": bool, "string": str}
+
+
+def _json_type(schema: Any, **known: Any) -> Any:
+    """The type of values of an Avro schema in JSON; fields that it does not name are ignored. `known`: types of fields
+    that differ."""
+    if isinstance(schema, list):
+        (kind,) = (branch for branch in schema if branch != "null")
+        return _json_type(kind) | None
+    if isinstance(schema, str):
+        return _PRIMITIVES[schema]
+    if schema["type"] == "record":
+        types = {one["name"]: _json_type(one["type"]) for one in schema["fields"]} | known
+        return TypedDict(schema["name"], types, total=False)  # type: ignore[operator]
+    if schema["type"] == "array":
+        return list[_json_type(schema["items"])]  # type: ignore[misc]
+    if schema["type"] == "map":
+        return dict[str, _json_type(schema["values"])]  # type: ignore[misc]
+    return _PRIMITIVES[schema["type"]]
+
+
+_JSON: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(
+    _json_type(REPLACE_SCHEMA, extraMetadata=dict[str, str | None] | None)
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from ..errors import UnsupportedError
 from .instant import ACTIONS, Instant, State
@@ -74,23 +75,7 @@ class Layout:
 
     def parse(self, name: str) -> Instant | None:
         """The instant of a timeline file; None for files that are not instants (Hudi skips them too)."""
-        match = _NAME.fullmatch(name)
-        if match is None:
-            return None
-        time, completion, first, second = match.group("time", "completion", "first", "second")
-        if completion is not None and (second is not None or not self.has_completion_times):
-            return None
-        if second is None and first == "inflight":
-            action, state = "commit", State.INFLIGHT
-        elif second is None:
-            action, state = first, State.COMPLETED
-        elif second in ("requested", "inflight"):
-            action, state = first, State[second.upper()]
-        else:
-            return None
-        if action not in ACTIONS:
-            return None
-        return Instant(requested_time=time, action=action, state=state, completion_time=completion, file_name=name)
+        return _parsed(name, self.has_completion_times)
 
     def file_name(self, instant: Instant) -> str:
         """The timeline file name of an instant; inverse of `parse`."""
@@ -103,6 +88,28 @@ class Layout:
         if self.has_completion_times and instant.completion_time is not None:
             return f"{time}_{instant.completion_time}.{instant.family}"
         return f"{time}.{instant.family}"
+
+
+@lru_cache(maxsize=1 << 14)
+def _parsed(name: str, has_completion_times: bool) -> Instant | None:
+    """See `Layout.parse`; each load of a timeline parses all names."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    time, completion, first, second = match.group("time", "completion", "first", "second")
+    if completion is not None and (second is not None or not has_completion_times):
+        return None
+    if second is None and first == "inflight":
+        action, state = "commit", State.INFLIGHT
+    elif second is None:
+        action, state = first, State.COMPLETED
+    elif second in ("requested", "inflight"):
+        action, state = first, State[second.upper()]
+    else:
+        return None
+    if action not in ACTIONS:
+        return None
+    return Instant(requested_time=time, action=action, state=state, completion_time=completion, file_name=name)
 
 
 LAYOUT_1 = Layout(

@@ -229,22 +229,23 @@ class TimelineLoader:
         no active write is completed: all active writes may be rolled back, and earlier ones archived.
         UnknownStateError: an archived timeline exists and cannot be read."""
         entries = list_of_table(self.storage, self.config.timeline_folder)
-        parsed = {e.name: self.config.layout.parse(e.name) for e in entries if not e.is_folder}
+        layout = self.config.layout
+        parsed = {e.name: layout.parse(e.name) for e in entries if not e.is_folder}
         files = [(i, e.modified_ms) for e in entries if (i := parsed.get(e.name)) is not None]
         legacy = {
             instant.requested_time: self.clock.moment(modified_ms)
             for instant, modified_ms in files
-            if instant.completed and instant.completion_time is None and self.config.layout.has_completion_times
+            if instant.completed and instant.completion_time is None and layout.has_completion_times
         }
         instants = highest_states(i for i, _ in files)
         timeline = Timeline(
-            layout=self.config.layout,
+            layout=layout,
             instants=instants,
             hidden=hidden_writes((i for i, _ in files), instants),
             legacy_completions=legacy,
             written=written(files),
             commits_are_writes=not self.config.has_logs,
-            starts_behind=_starts_behind(files) if self.config.layout.slicing is Slicing.BY_BASE_INSTANT else False,
+            starts_behind=_starts_behind(files) if layout.slicing is Slicing.BY_BASE_INSTANT else False,
         )
         return self.with_its_archive(timeline) if archived or not timeline.completed else timeline
 
