@@ -344,7 +344,7 @@ def test_an_update_waits_for_a_clustering_no_longer_than_allowed(
     monkeypatch.setattr(Stopwatch, "seconds", lambda self: now[0] - 1000.0)
     _sleeps(monkeypatch, lambda seconds: now.append(now.pop() + 200.0))
     with pytest.raises(ClusteringConflictError, match="clustering_wait_s"):
-        upsert(path, one_row("k1", 100))
+        upsert(path, one_row("k1", 100), replace(WRITES, clustering_wait_s=600))
     assert now == [1600.0]
     assert read_rows(path) == rows
 

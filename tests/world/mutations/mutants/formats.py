@@ -186,12 +186,7 @@ FORMATS: tuple[Mutant, ...] = (
     ),
     ("timeline/format/instant", 'u.ljust(17, "9")', "u", "instant"),
     ("timeline/format/layout", 'if second is None and first == "inflight":', "if False:", "instant"),
-    (
-        "timeline/format/layout",
-        "(second is not None or not self.has_completion_times)",
-        "second is not None",
-        "instant",
-    ),
+    ("timeline/format/layout", "(second is not None or not has_completion_times)", "second is not None", "instant"),
     ("timeline/format/layout", "if action not in ACTIONS:", "if False:", "instant"),
     (
         "timeline/format/file_name",
