@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     ConflictError,
     LockError,
@@ -32,9 +33,12 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.column_range import ColumnRange
-from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare
+from phantombase.timeline.metadata_table.index_logs import FileKeys, RecordedKeys, keys_of_base_file
+from phantombase.timeline.metadata_table.indexed_columns import has_one_record_index
+from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare, with_index_logs
 from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.snapshot import list_ahead, without_snapshot
@@ -42,6 +46,7 @@ from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.in_progress import check_version, exclusive
 from phantombase.timeline.table.table import Table
 
+from .compaction import placed_group
 from .completed import completed_commits, completed_compaction, is_ours, named_files, remove_placed
 from .job import Job
 from .outcome import CommitDecision, Placement, is_revoked
@@ -80,6 +85,7 @@ def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
         placed = job.current(table, table.load_timeline(), decision)
         _place_all(table, placed)
         update = prepare(table, _change(table, placed))
+    keys = _keys_before(table, decision)
     with exclusive(table, lock, f"complete a {job.name}", OF_ATTEMPT, snapshot=True) as held:
         table = held.table
         done = completed_compaction(table, decision.instant, family)
@@ -94,12 +100,45 @@ def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
         if kept.placements != placed.placements:
             update = None
         _place_all(table, kept)  # again: another process may have removed what this one placed before it had the lock
-        _complete(table, job, decision, kept, update)
+        change = _change(table, kept)
+        if change.moves_rows:
+            change = replace(change, keys=_keys(table, kept, keys) or change.keys)
+        _complete(table, job, decision, kept, change, update)
 
 
-def _complete(table: Table, job: Job, decision: CommitDecision, kept: CommitDecision, update: Update | None) -> None:
+def _keys_before(table: Table, decision: CommitDecision) -> RecordedKeys | str | None:
+    """As `_keys`, outside of the lock, with the log files of the index."""
+    with suppress(MissingFileError):  # another process completes or cancels it
+        keys = _keys(table, decision)
+        return with_index_logs(table, decision.instant, keys) if isinstance(keys, RecordedKeys) else keys
+    return None
+
+
+def _keys(table: Table, decision: CommitDecision, known: RecordedKeys | str | None = None) -> RecordedKeys | str | None:
+    """The keys in the files of a clustering, which their rows bring to new file groups, for the record index; text
+    instead: why the index cannot hold one. None: there is no such index. `known`: before the files were placed."""
+    if not decision.replaced or not (table.config.populate_meta_fields and has_one_record_index(table)):
+        return None
+    if isinstance(known, RecordedKeys):
+        placed = zip(known.files, decision.placements, strict=True)
+        return replace(known, files=tuple(replace(one, path=placement.final) for one, placement in placed))
+    files, output = list[FileKeys](), OutputOptions()
+    for one in decision.placements:
+        path = one.staged if table.storage.find(one.final) is None else one.final
+        keys = keys_of_base_file(table.storage, placed_group(one.final), path)
+        if isinstance(keys, str):
+            return keys
+        files.append(keys)
+        output = one.output or output
+    folder = attempt_folder(decision.instant, decision.attempt)
+    return RecordedKeys(files=tuple(files), memory_limit=output.memory_limit, folder=folder)
+
+
+def _complete(
+    table: Table, job: Job, decision: CommitDecision, kept: CommitDecision, change: Change, update: Update | None
+) -> None:
     """Puts the completed file under the lock. `kept`: the decision without the files that must not be placed."""
-    apply_update(table, _change(table, kept), update)
+    apply_update(table, change, update)
     path = _completed_path(table, decision)
     table = table.snapshot()  # again: the steps since the last snapshot may have taken long
     job.begin_completing(table, decision)

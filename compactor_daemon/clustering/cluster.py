@@ -241,12 +241,14 @@ def _commits_since(table: Table, timeline: Timeline) -> int:
 
 
 def _refuse_indexes(table: Table) -> None:
-    """UnsupportedError: an index of the metadata table must be dropped, since rows move to other file groups."""
-    kept = upkeep_of(table, moves_rows=True)
+    """UnsupportedError: an index of the metadata table must be dropped, since rows move to other file groups. The
+    record index is kept, if it is one for all partitions, of stored keys."""
+    kept = upkeep_of(table, moves_rows=True, knows_keys=table.config.populate_meta_fields)
     if kept.dropped:
         raise UnsupportedError(
-            "the files of a table with an index of its rows cannot be clustered",
+            "the files of a table with an index that phantombase cannot move with the rows cannot be clustered",
             path=table.storage.base_path,
+            expected="no other index than a record index over all partitions",
             found=", ".join(kept.dropped),
             todo="Let Hudi cluster it, or drop the index with Hudi.",
         )

@@ -136,7 +136,7 @@ def _write_copied(file: IO[bytes], recipe: OutputFileSpec, rows_in: RowsIn, name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFileSpec:
-    """What all files of a clustering have in common. `folder`: where they are staged."""
+    """What all files of a clustering have in common. `folder`: where they are staged. `indexed`: see `RowsIn`."""
 
     folder: str
     rules: SliceRules
@@ -146,6 +146,7 @@ class OutputFileSpec:
     sort_by: tuple[str, ...] = ()
     sort_order: SortOrder = SortOrder.ORDER
     copy: Copy = Copy.REENCODE
+    indexed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,8 +188,8 @@ class Made:
 def make(
     storage: Storage, recipe: OutputFileSpec, names: Sequence[BaseFileName], inputs: tuple[FileSlice, ...]
 ) -> Made:
-    """Stages the files of a group. `names`: the final names of as many files as there may be. LedgerError: rows differ;
-    the staged files are removed."""
+    """Stages the files of a group. `names`: the final names of as many files as there may be. LedgerError: rows differ.
+    UnsupportedError: see `RowsIn`. The staged files are removed then."""
     started, partition = time.monotonic(), inputs[0].partition
     encoded = _why_encoded(storage, recipe, inputs)
     files: list[MadeFile] = []
@@ -196,7 +197,7 @@ def make(
     try:
         limit = recipe.output.memory_limit // _KEYS_SHARE
         keys = KeyTally(stack, limit, recipe.output.spill_dir)
-        rows_in = RowsIn(storage, recipe.rules, inputs, keys)
+        rows_in = RowsIn(storage, recipe.rules, inputs, keys, indexed=recipe.indexed)
         if encoded is None:
             files.append(_copied_file(storage, recipe, rows_in, names[0]))
         else:

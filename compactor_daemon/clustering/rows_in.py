@@ -18,11 +18,12 @@ from phantombase.timeline.codec.columns import Hashes
 from phantombase.timeline.codec.parquet_read import fetched_at_once
 from phantombase.timeline.codec.row_hash import hash_keys
 from phantombase.timeline.codec.spill_file import spill_folder, spilling
-from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.errors import MalformedError, UnsupportedError
 from phantombase.timeline.format.ledger import MASK, Identity, Ledger, total
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_merge import identity_columns, identity_sum
 from phantombase.timeline.merge.slice_stream import SliceStream, base_tables
+from phantombase.timeline.metadata_table.index_logs import cannot_hold
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.contract import Storage, open_listed
 from phantombase.timeline.view.view import FileSlice
@@ -79,8 +80,11 @@ def _repeated(parts: list[Hashes]) -> int:
 class RowsIn:
     """The merged rows of the inputs, in order, in large batches. Memory: what merging holds, and `KeyTally`."""
 
-    def __init__(self, storage: Storage, rules: SliceRules, inputs: tuple[FileSlice, ...], keys: KeyTally) -> None:
-        self._storage, self._rules, self.inputs = storage, rules, inputs
+    def __init__(
+        self, storage: Storage, rules: SliceRules, inputs: tuple[FileSlice, ...], keys: KeyTally, *, indexed: bool
+    ) -> None:
+        """`indexed`: the table has a record index, which must be able to hold the keys."""
+        self._storage, self._rules, self.inputs, self._indexed = storage, rules, inputs, indexed
         self._ledgers: list[Ledger] = []
         self._keys = keys
         self.base_rows = self.log_entries = 0
@@ -146,6 +150,13 @@ class RowsIn:
         if RECORD_KEY in rows.schema.names:
             for chunk in rows.column(RECORD_KEY).chunks:
                 self._keys.add(hash_keys(chunk, 0))
+                if self._indexed and (why := cannot_hold(chunk)):
+                    raise UnsupportedError(
+                        "rows cannot be clustered whose keys the record index cannot hold",
+                        path=f"{self.inputs[0].partition}/{self.inputs[0].file_id}",
+                        found=why,
+                        todo="Let Hudi cluster the table, or drop the index with Hudi.",
+                    )
 
     def logs_read(self) -> LogsRead:
         """What the log files of the inputs contained."""

@@ -13,6 +13,7 @@ from phantombase.timeline.format.replace_request import ClusterGroup
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.metadata_table.indexed_columns import has_one_record_index
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import Storage
@@ -171,6 +172,7 @@ def tasks_of(
         sort_by=pending.plan.sort_by,
         sort_order=SortOrder(pending.plan.sort_order or SortOrder.ORDER),
         copy=copy,
+        indexed=has_one_record_index(table),
     )
     return [
         ClusterTask(

@@ -22,7 +22,8 @@ from .timeline import Timeline
 
 OUTCOME = "outcome"
 DEAD, CANCELLED, COMMITTED = "dead", "cancelled", "commit"
-STAGED_DATA = (".parquet", ".log")
+STAGED_INDEX = ".index"
+STAGED_DATA = (".parquet", ".log", STAGED_INDEX)
 """Suffixes of the names of staged files."""
 
 

@@ -1,12 +1,13 @@
-"""Log files of the record index, made of the keys that a write's tasks have staged.
+"""Log files of the record index, made of the keys of a write or clustering.
 
     task      stage_keys: the keys that one file of a write adds to its file group, or deletes from it, in a file next
               to the staged data file, under a name that readers ignore
     driver    one log file for each file group of the index, staged outside the table lock; named inside the lock
 
-So no key is sent to the driver, and all these files are removed with the write's staging folder. The keys are read in
-portions. In each file group, a portion becomes an HFile block of the keys with a new location and a block of the
-deleted keys. Memory is bounded, whatever the write's size (`LogBounds`):
+So no key is sent to the driver, and all these files are removed with the write's staging folder. The keys of a
+clustering are those of its base files: any process can read them there. The keys are read in portions. In each file
+group, a portion becomes an HFile block of the keys with a new location and a block of the deleted keys.
+Memory is bounded, whatever the write's size (`LogBounds`):
 
     a portion and its blocks           bytes of its keys
     keys that are read ahead           number of open files
@@ -19,17 +20,20 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..codec.avro_schema import RECORD_KEY
 from ..codec.columns import flat
+from ..codec.parquet_read import open_parquet, parquet_batches, readable
 from ..format.log_encode import delete_block, hfile_block
+from ..instants.reserved_times import STAGED_INDEX
 from ..prefetch import AHEAD, prefetched
 from ..storage.contract import Storage
-from ..storage.folders import staged_folder
 from ..storage.staged_file import staged_output
 from ..table.table import Table, open_metadata_table
 from .read import open_slices
@@ -43,7 +47,8 @@ _BATCH_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileKeys:
-    """The staged keys of one file: its file group, path of the staged file, number of keys, bytes of the keys."""
+    """The keys of one file: its file group, path of the file with the staged keys, or of the base file itself, number
+    of keys, bytes of the keys."""
 
     partition: str
     file_id: str
@@ -62,12 +67,15 @@ class FileKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedKeys:
-    """The staged keys of a write. `memory_limit`: bytes that making log files of them takes approximately.
-    `replaced`: keys of file groups that the write replaces. For a key in both, the entry in `files` counts."""
+    """The keys of a write or clustering. `memory_limit`: bytes that making log files of them takes approximately.
+    `folder`: where these are staged. `replaced`: keys of file groups that the write replaces. For a key in both, the
+    entry in `files` counts. `made`: log files that were made of these keys already."""
 
     files: tuple[FileKeys, ...]
     memory_limit: int
+    folder: str
     replaced: tuple[FileKeys, ...] = ()
+    made: IndexLogs | None = None
 
     @property
     def ordered(self) -> tuple[FileKeys, ...]:
@@ -92,11 +100,49 @@ def stage_keys(
     return FileKeys(partition=group[0], file_id=group[1], path=path, count=count, size=size)
 
 
-def read_keys(source: pa.NativeFile) -> Iterator[tuple[pa.StringArray, pa.BooleanArray]]:
+_LONGEST_KEY = (1 << 15) - 1
+"""The longest key that an HFile can hold, in bytes of UTF-8."""
+_BEYOND = r"[\x{10000}-\x{10FFFF}]"
+"""Characters that Java and an HFile order differently: Hudi's look-ups use Java's order."""
+
+
+def cannot_hold(keys: pa.Array) -> str:
+    """Why the index cannot hold one of these keys; empty: it can hold all."""
+    if pc.any(pc.match_substring_regex(keys, _BEYOND)).as_py():
+        return "a key has characters above U+FFFF, which Hudi and HFiles order in different ways"
+    if (pc.max(pc.binary_length(keys)).as_py() or 0) > _LONGEST_KEY:
+        return f"a key is longer than {_LONGEST_KEY} bytes"
+    return ""
+
+
+def keys_of_base_file(storage: Storage, group: tuple[str, str], path: str) -> FileKeys | str:
+    """All keys of a base file, as new ones; text instead: why the index cannot hold one. `group`: partition and file
+    id. MalformedError: the file cannot be read."""
+    count, size = 0, 0
+    for keys, _ in _read_keys(_opened(storage, path), path):
+        if why := cannot_hold(keys):
+            return why
+        count, size = count + len(keys), size + keys.nbytes
+    return FileKeys(partition=group[0], file_id=group[1], path=path, count=count, size=size)
+
+
+_BASE = ".parquet"
+
+
+def _opened(storage: Storage, path: str) -> pa.NativeFile:
+    return storage.open_input(path, whole=not path.endswith(_BASE))
+
+
+def _read_keys(source: pa.NativeFile, path: str) -> Iterator[tuple[pa.StringArray, pa.BooleanArray]]:
     """The keys of an opened file, and which of them are deleted, by batches."""
-    with source, pa.ipc.open_stream(source) as stream:
-        for batch in stream:
-            yield batch.column(0), batch.column(1)
+    with source:
+        if path.endswith(_BASE):
+            with readable("base file", path):
+                for batch in parquet_batches(source, open_parquet(source), [RECORD_KEY], _BATCH_ROWS):
+                    yield batch.column(0).cast(pa.string()), pa.repeat(pa.scalar(False), batch.num_rows)
+        else:
+            with pa.ipc.open_stream(source) as stream:
+                yield from ((batch.column(0), batch.column(1)) for batch in stream)
 
 
 _PORTION_ROWS, _PORTION_BYTES = 1 << 19, 256 << 20
@@ -155,7 +201,7 @@ def index_file_groups(table: Table) -> tuple[str, ...]:
 
 
 def stage_index_logs(table: Table, instant: str, keys: RecordedKeys, schema_text: str) -> IndexLogs:
-    """Stages the log files; repeatable. `schema_text`: of the metadata table. MissingFileError: no staging folder."""
+    """Stages the log files; repeatable. `schema_text`: of the metadata table. MissingFileError: no such folder."""
     file_ids, storage = index_file_groups(table), table.storage
     encode, moment = encoder(schema_text), table.times.milliseconds(instant)
     ordered = keys.ordered
@@ -165,7 +211,7 @@ def stage_index_logs(table: Table, instant: str, keys: RecordedKeys, schema_text
     logs: list[IndexLog] = []
     for first in range(0, len(file_ids), bounds.files):
         some = range(first, min(first + bounds.files, len(file_ids)))
-        with _Files(table, instant, schema_text) as files:
+        with _Files(table, instant, schema_text, keys.folder) as files:
             for portion in _portions(storage, ordered, bounds, len(file_ids), some):
                 files.add(portion, values)
         logs += files.logs(file_ids)
@@ -179,13 +225,10 @@ def _portions(
     held: list[pa.Table] = []
     rows, size = 0, 0
     paths = [k.path for k in keys]
-    sources = (
-        map(storage.open_input, paths)
-        if storage.is_file_system
-        else prefetched(paths, storage.open_input, bounds.ahead)
-    )
-    for number, source in enumerate(sources):
-        for batch, deleted in read_keys(source):
+    opened = partial(_opened, storage)
+    sources = map(opened, paths) if storage.is_file_system else prefetched(paths, opened, bounds.ahead)
+    for number, (path, source) in enumerate(zip(paths, sources, strict=True)):
+        for batch, deleted in _read_keys(source, path):
             group = pa.array(file_groups_of(batch, count))
             file = pa.repeat(pa.scalar(number, pa.int64()), len(batch))
             table = pa.table({"group": group, "key": batch, "deleted": deleted, "file": file})
@@ -203,9 +246,9 @@ def _portions(
 class _Files(ExitStack):
     """The log files of some file groups while they are written."""
 
-    def __init__(self, table: Table, instant: str, schema_text: str) -> None:
+    def __init__(self, table: Table, instant: str, schema_text: str, folder: str) -> None:
         super().__init__()
-        self._storage, self._instant, self._schema = table.storage, instant, schema_text
+        self._storage, self._instant, self._schema, self._folder = table.storage, instant, schema_text, folder
         self._old = not table.layout.has_completion_times
         self._open: dict[int, tuple[str, IO[bytes]]] = {}
         self._entries: dict[int, int] = {}
@@ -237,7 +280,7 @@ class _Files(ExitStack):
 
     def _file(self, group: int) -> IO[bytes]:
         if group not in self._open:
-            path = f"{staged_folder(self._instant)}/{uuid.uuid4().hex}.index"
+            path = f"{self._folder}/{uuid.uuid4().hex}{STAGED_INDEX}"
             self._open[group] = path, self.enter_context(staged_output(self._storage, path))
         return self._open[group][1]
 

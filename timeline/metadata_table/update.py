@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..event_log import get_logger
 from ..format.commit_metadata import CommitMetadata
@@ -49,8 +49,8 @@ class Change:
     """The change that `instant` makes. `files`: the new files. `moves_rows`: see `upkeep`. `schema_text`: of the files'
     newest rows, as commits record it; None: record nothing about their content. `measured`: ranges of the files that
     are known already. `removed`: of a clean, names of the removed files, by partition, and removed partitions; a clean
-    adds no files. `keys`: of a write, the keys that its files add and delete, as its tasks have staged them; a text:
-    why they are unknown."""
+    adds no files. `keys`: of a write or clustering, the keys that its files add and delete; a text: why they are
+    unknown."""
 
     instant: str
     files: Sizes
@@ -92,6 +92,11 @@ class Update:
     index: IndexLogs | None = None
 
 
+def with_index_logs(table: Table, instant: str, keys: RecordedKeys) -> RecordedKeys:
+    """Keys whose log files are made already: outside of the lock. May be repeated."""
+    return replace(keys, made=stage_index_logs(table, instant, keys, newest_schema(open_metadata_table(table))))
+
+
 def check_keepable(table: Table, *, moves_rows: bool = True) -> None:
     """UnsupportedError if a change would make a partition of the metadata table wrong, see `upkeep`."""
     upkeep_of(table, moves_rows)
@@ -127,9 +132,11 @@ def prepare(table: Table, change: Change) -> Update | None:
             if BLOOM_FILTERS in table.config.building_metadata_partitions:
                 raise being_built(BLOOM_FILTERS, table.storage.base_path)
             dropped = (*dropped, BLOOM_FILTERS)
-    index = None
-    if RECORD_INDEX in wanted.kept and isinstance(change.keys, RecordedKeys) and change.keys.ordered:
-        index = stage_index_logs(table, change.instant, change.keys, schema_text)
+    index, keys = None, change.keys
+    if RECORD_INDEX in wanted.kept and isinstance(keys, RecordedKeys) and keys.ordered:
+        index = keys.made
+        if index is None or not _fits(table, index):
+            index = stage_index_logs(table, change.instant, keys, schema_text)
     return Update(
         upkeep=wanted, measure=measure, dropped=dropped, records=records, schema_text=schema_text, index=index
     )

@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from phantombase.timeline.codec.arrow_schema import project
@@ -36,13 +35,10 @@ from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.merge.rule import MergeRule, SliceRules
 from phantombase.timeline.merge.slice_log import may_delete, may_delete_by_value
 from phantombase.timeline.merge.slice_stream import SliceStream
+from phantombase.timeline.metadata_table.index_logs import cannot_hold
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.view.view import FileSlice
 
-_LONGEST_KEY = (1 << 15) - 1
-"""The longest key that an HFile can hold, in bytes of UTF-8."""
-_BEYOND = r"[\x{10000}-\x{10FFFF}]"
-"""Characters that Java and an HFile order differently: Hudi's look-ups use Java's order."""
 NOT_NOTED = "there was no index over all partitions when the write began"
 """Hudi may have built an index since then, without this write, which was pending."""
 
@@ -62,15 +58,6 @@ class KeyNotes:
         """Marks the notes as not complete if they have a key that the index cannot hold."""
         for keys in (*self.added, *self.deleted):
             self.unknown = cannot_hold(keys) or self.unknown
-
-
-def cannot_hold(keys: pa.Array) -> str:
-    """Why the index cannot hold one of these keys; empty: it can hold all."""
-    if pc.any(pc.match_substring_regex(keys, _BEYOND)).as_py():
-        return "a key has characters above U+FFFF, which Hudi and HFiles order in different ways"
-    if (pc.max(pc.binary_length(keys)).as_py() or 0) > _LONGEST_KEY:
-        return f"a key is longer than {_LONGEST_KEY} bytes"
-    return ""
 
 
 def compares(rule: MergeRule) -> bool:

@@ -33,14 +33,14 @@ from phantombase.timeline.codec.row_hash import KeyLookup
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_log import may_delete, may_delete_by_value
-from phantombase.timeline.metadata_table.index_logs import FileKeys, stage_keys
+from phantombase.timeline.metadata_table.index_logs import FileKeys, cannot_hold, stage_keys
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.view.view import BaseFile, FileGroup, FileSlice, latest_base, latest_slice, slice_before
 
 from ..engine.engine import Pieces
 from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
-from ..files.stored_keys import base_keys, cannot_hold, compares, positions_in, slice_keys
+from ..files.stored_keys import base_keys, compares, positions_in, slice_keys
 from ..files.task_context import WriteWork
 from .prepare_step import ToSlot
 

@@ -21,6 +21,7 @@ from phantombase.timeline.metadata_table.index_logs import FileKeys, RecordedKey
 from phantombase.timeline.metadata_table.indexed_columns import has_one_record_index
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import GroupKey
 
@@ -150,7 +151,7 @@ def stage_rows(
         with place_keys(rows, work, route, slots, write.moved_keys).kept() as placed:
             done = _staged(work, placed, placed.row_counts(), slots, write)
     files = [StagedFile.from_json(data) for data in done]
-    return files, _noted_keys(files, gone, write)
+    return files, _noted_keys(files, gone, write, staged_folder(work.instant))
 
 
 def _staged(work: WriteWork, rows: Pieces, counts: RowCounts, slots: int, write: Write) -> list[bytes]:
@@ -191,13 +192,15 @@ def write_set(
     )
 
 
-def _noted_keys(files: Sequence[StagedFile], gone: tuple[FileKeys, ...] | str, write: Write) -> RecordedKeys | str:
+def _noted_keys(
+    files: Sequence[StagedFile], gone: tuple[FileKeys, ...] | str, write: Write, folder: str
+) -> RecordedKeys | str:
     """See `stage_rows`. `gone`: of replaced file groups."""
     unknown = next((file.keys_unknown for file in files if file.keys_unknown), None)
     if unknown is not None or isinstance(gone, str):
         return unknown or str(gone)
     noted = tuple(file.keys for file in files if file.keys is not None)
-    return RecordedKeys(files=noted, memory_limit=write.options.output.memory_limit, replaced=gone)
+    return RecordedKeys(files=noted, memory_limit=write.options.output.memory_limit, folder=folder, replaced=gone)
 
 
 def _keys(file_ids: Mapping[str, Sequence[str]]) -> frozenset[GroupKey]:

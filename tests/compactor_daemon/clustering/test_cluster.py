@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.attempt.outcome import find_decision
 from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
@@ -26,6 +27,7 @@ from phantombase.compactor_daemon.clustering.cancel import cancel_clustering, ca
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping, SortOrder
 from phantombase.compactor_daemon.undo.restore import restore_table
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.audit.audit import Verdict
 from phantombase.timeline.audit.clusterings import audit_clustering
 from phantombase.timeline.clocks import Stopwatch
@@ -43,6 +45,7 @@ from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import State, later
 from phantombase.timeline.instants.reserved_times import put_tombstone
 from phantombase.timeline.locks.section import Section
+from phantombase.timeline.metadata_table import index_logs
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
@@ -80,6 +83,8 @@ from tests.support.failing_storage import Call, HookedStorage, ProcessDied, paus
 from tests.support.faults import Faults, died_or_ended, request_rollback
 from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.places import SEED
+from tests.support.record_indexes import check_index, set_partitions, true_places
+from tests.support.record_indexes import rows as index_rows
 from tests.support.selection import ALL, deep
 from tests.support.written_tables import check_nothing_left, impatient, read_rows, seed_note, written_table
 
@@ -143,6 +148,82 @@ def test_the_metadata_table_names_the_new_file(name: str, tmp_path: Path) -> Non
     kept = [column for column in before.column_names if column != "_hoodie_file_name"]
     assert after.sort_by("id").select(kept) == before.sort_by("id").select(kept)
     assert validate(open_table(path)).differences == ()
+
+
+RECORD_INDEXES = one_of("version", 9, 6, 8)
+
+
+def indexed(version: int, tmp_path: Path) -> Path:
+    """A table of Hudi with a record index of two file groups; some keys are deleted, one is below a delete as well."""
+    path = unzip_golden(f"more/v{version}_record_index", tmp_path)
+    writer(index_rows(range(20, 40), 10)).option(small_file_bytes=0).upsert(str(path))
+    writer(index_rows((4, 21), 11)).delete(str(path))
+    return path
+
+
+@RECORD_INDEXES
+@pytest.mark.parametrize("portion", [3, deep(1 << 19)])
+def test_the_record_index_names_the_new_file(
+    version: int, portion: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind it, behind writes of the same keys, another clustering into several files, and a rollback of it."""
+    monkeypatch.setattr(index_logs, "_PORTION_ROWS", portion)
+    monkeypatch.setattr(index_logs, "_FILES_MAX", 1)
+    path = indexed(version, tmp_path)
+    before = check_index(path)
+    done = cluster(path).done
+    assert done is not None
+    after = check_index(path)
+    assert before.keys() == after.keys()
+    assert {file_id for _, file_id in after.values()}.isdisjoint(file_id for _, file_id in before.values())
+    check_nothing_left(path)
+    writer(index_rows(range(0, 50, 2), 20)).upsert(str(path))
+    writer(index_rows((6, 7), 21)).delete(str(path))
+    last = check_index(path)
+    assert cluster(path, options=replace(SIZED, target_size=100_000, sort_by=("id",))).done is not None
+    assert check_index(path).keys() == last.keys()
+    roll_back_newest(open_table(path), LOCK, max(open_table(path).load_timeline().completed_writes))
+    assert check_index(path) == last
+
+
+@RECORD_INDEXES
+def test_the_record_index_behind_a_dead_process(version: int, tmp_path: Path) -> None:
+    """At any call that changes something: the next process makes its log files again, from the placed files."""
+    origin = indexed(version, tmp_path)
+    places = check_index(origin)
+    work = Faults.of(origin, lambda s: cluster(Path(s.base_path), s), share=(0, 7))
+    for _, path in work.deaths():
+        assert true_places(path).keys() == places.keys()
+        forget_heartbeats(path)
+        cluster(path)
+        assert check_index(path).keys() == places.keys()
+        writer(index_rows((5, 22), 30)).upsert(str(path))
+        assert check_index(path).keys() == places.keys()
+        check_nothing_left(path)
+
+
+@pytest.mark.parametrize("names", ["record_index,secondary_index_ts", "expr_index_ts"])
+def test_other_indexes_are_refused_by_name(names: str, tmp_path: Path) -> None:
+    path = indexed(9, tmp_path)
+    set_partitions(path, f"files,{names}")
+    before = sorted(p.name for p in path.rglob("*"))
+    with pytest.raises(UnsupportedError, match=names.rpartition(",")[2]):
+        cluster(path)
+    assert sorted(p.name for p in path.rglob("*")) == before
+
+
+def test_keys_that_the_record_index_cannot_hold(tmp_path: Path) -> None:
+    """Nothing is pending behind the error, and the index is kept."""
+    path = indexed(9, tmp_path)
+    partitions = ",".join(open_table(path).config.metadata_partitions)
+    writer(index_rows((3,), 30).set_column(0, "id", pa.array(["\U0001f600"]))).upsert(str(path))
+    set_partitions(path, partitions)
+    rows = true_places(path)
+    with pytest.raises(UnsupportedError, match="cannot hold"):
+        cluster(path)
+    assert true_places(path) == rows
+    assert open_table(path).config.metadata_partitions == tuple(partitions.split(","))
+    assert pending_clusterings(open_table(path), open_table(path).load_timeline()) == ()
 
 
 def test_a_bucket_index_is_refused(tmp_path: Path) -> None:

@@ -13,9 +13,14 @@ import pyarrow as pa
 import pytest
 
 from phantombase import writer
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
+from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table import index_logs
-from tests.hudi.cases.indexed_table import IndexedTable
+from phantombase.timeline.metadata_table.validate import validate
+from tests.hudi.cases.indexed_table import ALL_INDEXES, IndexedTable
 from tests.hudi.cases.rows import partition
 from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.support.record_indexes import check_index, hudi_places
@@ -147,6 +152,38 @@ def test_our_overwrites_keep_it(
 def rows_in(place: str, numbers: range, ts: int) -> pa.Table:
     """Keys in a partition that is not theirs by `rows`."""
     return rows(numbers, ts).set_column(1, "p", pa.array([place] * len(numbers)))
+
+
+@versions(deep=[9, 8, 6])
+def test_hudi_finds_every_key_behind_our_clusterings(judge: Judge, version: int, tmp_path: Path) -> None:
+    """Also key filters and statistics of the new files, and behind compactions of the metadata table."""
+    options = {
+        **RECORD_INDEX,
+        **ALL_INDEXES,
+        "hoodie.parquet.small.file.limit": 0,
+        "hoodie.merge.small.file.group.candidates.limit": 0,
+        "hoodie.metadata.compact.max.delta.commits": 4,
+    }
+    table = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=options)
+    table.create(rows(range(20), 1))
+    table.upsert(rows(range(20, 40), 2))
+    table.upsert(rows(range(0, 40, 3), 3))
+    table.delete(rows((4, 25), 4))
+    joined, rewritten = ClusterOptions(min_files=2, wait_s=0), ClusterOptions(rewrite=("all",), wait_s=0)
+    for number, how in enumerate((joined, rewritten), 1):
+        kept = set(table.open().config.built_metadata_partitions)
+        output = OutputOptions(codec=Codec.GZIP, row_group_rows=3 - number)
+        done = cluster_table(table.open(), how, ProcessLock("cluster"), output=output)
+        assert done.done is not None
+        assert set(table.open().config.built_metadata_partitions) == kept
+        assert validate(table.open()).differences == ()
+        assert hudi_places(judge, table.path) == check_index(table.path)
+        table.upsert(rows(range(0, 40 + 10 * number, 2), 4 + number))
+        table.delete(rows((5, 6, 21), 10 + number))
+        assert hudi_places(judge, table.path) == check_index(table.path)
+        table.agree()
+    there = {*range(40), *range(40, 60, 2)} - {5, 21, 25} | {4}
+    assert set(check_index(table.path)) == {f"{n:05d}" for n in there - {6}}
 
 
 @pytest.mark.deep

@@ -464,7 +464,7 @@ MIB = 1 << 20
 def noted(files: int, count: int, key_bytes: int, limit: int) -> RecordedKeys:
     """Files of so many keys each."""
     one = FileKeys(partition="p", file_id="f", path="p", count=count, size=count * key_bytes)
-    return RecordedKeys(files=(one,) * files, memory_limit=limit)
+    return RecordedKeys(files=(one,) * files, memory_limit=limit, folder="")
 
 
 def test_small_logs_of_an_object_store_are_made_in_one_pass() -> None:

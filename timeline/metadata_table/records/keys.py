@@ -5,7 +5,7 @@
     column_stats             column | partition | file     yes
     partition_stats          column | partition            yes
     bloom_filters            partition | file              yes
-    record_index             (by Java's hash)              by a write that knows its keys; compactions move no rows
+    record_index             (by Java's hash)              by a write or clustering that knows its keys
     secondary_index_*                                      no: it follows rows
     expr_index_*                                           no: values of files that only Hudi can compute
 

@@ -426,12 +426,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "decision",
     ),
     ("compactor_daemon/attempt/compaction", "        table.storage.delete(inflight)\n", "        pass\n", "decision"),
-    (
-        "compactor_daemon/attempt/publish",
-        "    apply_update(table, _change(table, kept), update)\n",
-        "",
-        "attempt/faults",
-    ),
+    ("compactor_daemon/attempt/publish", "    apply_update(table, change, update)\n", "", "attempt/faults"),
     (
         "compactor_daemon/attempt/publish",
         "    if done is None:\n        raise StorageError(",
