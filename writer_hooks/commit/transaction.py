@@ -248,15 +248,16 @@ class Transaction:
     def _others(self, table: Table, *, everywhere: bool) -> bool:
         """Whether another write has completed since this one began: the record index may hold keys of both. One with a
         later instant may have completed before the load: on versions 8 and 9 its log of the index counts after that of
-        this write. `everywhere`: one with rows was a conflict already, one that only replaces was none."""
+        this write. `everywhere`: one with rows was a conflict already, one that only replaces was none. A clustering
+        has no key of this write: it is a conflict to replace a file group of it."""
         before, now = _names(self.timeline.instants), table.load_timeline()
         if not everywhere and not before <= _names(now.instants):
             return True  # archived since then: what has ended is unknown
         done = _names(i for i in self.timeline.completed if i.requested_time < self.instant)
         late = [i for i in now.completed if i.is_write and i.identity not in done]
         found = (table.commit_metadata(i) for i in late if i.identity != (self.instant, self.action))
-        writes = (m for m in found if not m.compacted and m.operation_type != LOG_COMPACT)
-        return any(not everywhere or (m.replaced_groups and m.operation_type != CLUSTER) for m in writes)
+        writes = (m for m in found if not m.compacted and m.operation_type not in (LOG_COMPACT, CLUSTER))
+        return any(not everywhere or m.replaced_groups for m in writes)
 
     def _unknown(self, path: str, error: PhantombaseError) -> UnknownCommitError:
         """The completed file could not be put, and does not exist. An abandoned request to an object store may still be

@@ -22,6 +22,7 @@ from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.log_block import scan_blocks
 from phantombase.timeline.format.table_config import save_table_config
+from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock, StorageLock
 from phantombase.timeline.metadata_table import index_logs
@@ -33,6 +34,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.place_files import place_all
 from phantombase.writer_hooks.index import lookup_step
 from tests.hudi.cases.rows import partition
+from tests.support.archived_tables import cluster, request
 from tests.support.compaction_steps import run_one
 from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.places import SEED
@@ -336,6 +338,26 @@ def test_another_write_meanwhile_takes_it_out(
     assert not is_kept(path)
     assert any("completed since then" in line for line in caplog.messages)
     assert keys(75) <= true_places(path).keys()
+
+
+@one_of("path", "v6", "v9", "v8", indirect=True)
+def test_a_clustering_meanwhile_leaves_it_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It moves other keys than an insert has."""
+    first = [True]
+
+    def placed(*args: object) -> object:
+        if first:
+            first.clear()
+            (path / heartbeat_path(plan)).unlink()
+            assert [one.instant for one in cluster(path).finished] == [plan]
+        return place_all(*args)  # type: ignore[arg-type]
+
+    wrote(range(20, 40), 10).option(small_file_bytes=0).upsert(str(path))
+    plan = request(path)
+    monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", placed)
+    wrote(range(80, 90), 11).option(small_file_bytes=0).insert(str(path))
+    assert not first
+    assert keys(*range(80, 90)) <= check_index(path).keys()
 
 
 @one_of("path", "v6", "v9", "v8", indirect=True)

@@ -389,6 +389,7 @@ METADATA: tuple[Mutant, ...] = (
     ("timeline/metadata_table/records/entries", "_unscaled if _is_decimal(older, newer) else _java_order", "_java_order", "metadata_table/read"),
     # The record index.
     ("writer_hooks/index/key_index", "            hits = [living(self.work, partition, pa.concat_tables(hits))] if hits else []\n", "", "index/record_index"),
+    ("writer_hooks/commit/transaction", "not in (LOG_COMPACT, CLUSTER))", "not in (LOG_COMPACT,))", "index/record_index"),
     ("writer_hooks/commit/transaction", "if change.knows_keys and self._others(table, everywhere=mine.everywhere):", "if False:", "index/record_index"),
     ("writer_hooks/files/stored_keys", "slice_ is None or may_delete(storage, rule.marker, slice_)", "slice_ is None", "index/record_index"),
     ("writer_hooks/files/stager", "notes.unknown if self._work.notes_keys else NOT_NOTED", "notes.unknown", "index/record_index"),
