@@ -24,6 +24,7 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.log_visibility import Visibility
 from phantombase.timeline.instants.reserved_times import attempts
 from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.table.table import Table, TableSchema
 
@@ -32,7 +33,7 @@ from .compaction import Compaction
 from .hudi_executors import ForeignTrace, foreign_trace, refuse_live
 from .job import Job
 from .outcome import attempt_dead, decisions, declare_dead, open_next, read_outcome
-from .slice_task import SliceDone, StageTask, Tasks, done_slices
+from .slice_task import SliceDone, StageTask, Tasks, done_slices, leave_record
 from .validity import assess, gather_evidence, refuse
 
 _log = get_logger()
@@ -131,6 +132,7 @@ def stage(
     storage = table.storage
     adopted: Mapping[str, SliceDone] | None = None
     own: dict[int, SliceDone] = {}
+    before: Mapping[int, SliceDone] = {}
     for _ in range(options.redo_max):
         check()
         seen = table.snapshot(reload=False)
@@ -140,7 +142,8 @@ def stage(
         if adopted is None:
             adopted = _adoptable(seen, attempt)
             own = done_slices(seen.storage, attempt.instant, attempt.number)
-        done = {t.position: d for t in tasks if (d := _usable(t, own, adopted)) is not None}
+            before = attempt.job.staged_before(seen, tasks)
+        done = {t.position: d for t in tasks if (d := _usable(t, own, adopted, before)) is not None}
         todo = [t for t in tasks if t.position not in done]
         for task in todo:  # the record of a merge of other inputs blocks the new record
             if seen.storage.find(task.record_path) is not None:
@@ -151,7 +154,7 @@ def stage(
         if waiting:
             _wait_for(table, waiting, attempt, options, check, wait_scope)
         elif not todo:
-            return [done[t.position] for t in tasks], schema
+            return [_recorded(storage, t, done[t.position], before) for t in tasks], schema
     raise BarrierError(
         f"the inputs of a file group kept changing under the {attempt.job.name}",
         path=storage.base_path,
@@ -179,17 +182,27 @@ def _adoptable(table: Table, attempt: Attempt) -> dict[str, SliceDone]:
     return found
 
 
-def _usable(task: StageTask, own: Mapping[int, SliceDone], adopted: Mapping[str, SliceDone]) -> SliceDone | None:
-    mine = own.get(task.position)
-    if mine is not None and mine.fingerprint == task.fingerprint and _is_current(mine, task.rules.visibility):
-        return mine
+def _recorded(storage: Storage, task: StageTask, done: SliceDone, before: Mapping[int, SliceDone]) -> SliceDone:
+    """What was staged before the plan gets its record only now: who cancels an attempt that may decide, or retires it,
+    removes what its records name."""
+    if done is not before.get(task.position):
+        return done
+    return leave_record(storage, task.record_path, done)
+
+
+def _usable(
+    task: StageTask, own: Mapping[int, SliceDone], adopted: Mapping[str, SliceDone], before: Mapping[int, SliceDone]
+) -> SliceDone | None:
+    for mine in (own.get(task.position), before.get(task.position)):
+        if mine is not None and mine.fingerprint == task.fingerprint and is_current(mine, task.rules.visibility):
+            return mine
     theirs = adopted.get(task.fingerprint)
-    if theirs is not None and _is_current(theirs, task.rules.visibility):
+    if theirs is not None and is_current(theirs, task.rules.visibility):
         return replace(theirs, position=task.position)
     return None
 
 
-def _is_current(done: SliceDone, visibility: Visibility) -> bool:
+def is_current(done: SliceDone, visibility: Visibility) -> bool:
     """Whether the writes that a result left out are still uncommitted, and those that it merged still committed.
 
     The fingerprint does not show this on version 6: a write has the same log files before and after it completes.

@@ -36,9 +36,16 @@ from phantombase.timeline.view.view import FileGroup, GroupKey, TableView, input
 
 from .completed import remove_placed
 from .job import Clauses
-from .outcome import CommitDecision, Placement, ReplacedGroup
-from .pending_clusterings import has_begun, inflight_content, planned_clustering, why_passed
-from .slice_task import OutputFile, SliceDone, StageTask
+from .outcome import CommitDecision, Placement, ReplacedGroup, decisions
+from .pending_clusterings import (
+    has_begun,
+    inflight_content,
+    planned_clustering,
+    remove_dead_runs,
+    staging_folder,
+    why_passed,
+)
+from .slice_task import OutputFile, SliceDone, StageTask, slices_in
 
 _WRITES = ("commit", "deltacommit", "replacecommit")
 
@@ -101,6 +108,20 @@ class Clustering:
                 "while Hudi's cleaner does not run, or let it retain commits.",
             )
         return self.make_tasks(table, attempt, output)
+
+    def staged_before(self, table: Table, tasks: Sequence[StageTask]) -> Mapping[int, SliceDone]:
+        """A file that a decision names is left out: who reverts that deletes it at any time."""
+        folder = "" if self.plan is None else staging_folder(self.plan.staged)
+        if not folder or listed_if_there(table.storage, folder) is None:
+            return {}
+        made = {done.fingerprint: done for done in slices_in(table.storage, folder).values()}
+        taken = {one.staged for decision in decisions(table.storage, self._time) for one in decision.placements}
+        found = dict[int, SliceDone]()
+        for task in tasks:
+            done = made.get(task.fingerprint)
+            if done is not None and taken.isdisjoint(file.staged for file in done.files) and _is_there(table, done):
+                found[task.position] = done.at(task.position, task.instant, task.attempt)
+        return found
 
     def commit(self, done: Sequence[SliceDone], schema: TableSchema, properties: Mapping[str, str]) -> CommitMetadata:
         return _commit(done, schema.commit_text, properties)
@@ -196,6 +217,7 @@ class Clustering:
 
     def end(self, table: Table, decision: CommitDecision, done: Instant) -> None:
         delete_markers(table.storage, decision.instant)
+        remove_dead_runs(table)
 
 
 def _named(plan: ClusterPlan) -> list[ClusterGroup]:
@@ -204,6 +226,11 @@ def _named(plan: ClusterPlan) -> list[ClusterGroup]:
         replace(group, slices=tuple(replace(one, base_bytes=0, log_bytes=0) for one in group.slices))
         for group in plan.groups
     ]
+
+
+def _is_there(table: Table, done: SliceDone) -> bool:
+    found = [(file.size, table.storage.find(file.staged)) for file in done.files]
+    return all(entry is not None and entry.size == size for size, entry in found)
 
 
 def _lost(table: Table, decision: CommitDecision) -> Iterator[str]:

@@ -40,7 +40,7 @@ from .hudi_executors import inflight_path
 from .inputs import Input, has_barrier, planned_inputs
 from .job import Clauses
 from .outcome import CommitDecision, Placement, ReplacedGroup
-from .slice_task import SliceChunk, SliceDone, SliceTask, StageSpec, compact_slice
+from .slice_task import SliceChunk, SliceDone, SliceTask, StageSpec, StageTask, compact_slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +99,9 @@ class Compaction:
         measure = Measure.of(table, schema)
         found = tasks_for(enumerate(inputs), rules, schema, output, instant=instant, attempt=attempt, measure=measure)
         return found, schema
+
+    def staged_before(self, table: Table, tasks: Sequence[StageTask]) -> Mapping[int, SliceDone]:
+        return {}
 
     def commit(self, done: Sequence[SliceDone], schema: TableSchema, properties: Mapping[str, str]) -> CommitMetadata:
         commit = log_compaction_commit if self._plan.merges_logs else compaction_commit

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 
-from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.format.commit_metadata import CLUSTER, LEDGER, LOG_COMPACT
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.ledger import CLUSTERED
-from phantombase.timeline.instants.reserved_times import attempts, instant_folder
+from phantombase.timeline.instants.reserved_times import attempts, instant_folder, staged_files
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 
-from .outcome import CommitDecision, Placement
+from .outcome import STAGED_ENDINGS, CommitDecision, Placement, decisions
 from .slice_task import SliceDone, done_slices
 
 
@@ -102,6 +103,15 @@ def decision_of_commit(table: Table, done: Instant) -> CommitDecision:
             if stat.path
         ),
     )
+
+
+def named_staged_files(storage: Storage, instant: str) -> list[str]:
+    """What attempts at an instant have staged, and what their records name elsewhere (`Job.staged_before`): all that a
+    decision may place."""
+    named = {file.staged for done in finished_slices(storage, instant) for file in done.files}
+    with suppress(MalformedError):
+        named |= {one.staged for decision in decisions(storage, instant) for one in decision.placements}
+    return sorted({*staged_files(storage, instant, STAGED_ENDINGS), *named})
 
 
 def finished_slices(storage: Storage, instant: str) -> list[SliceDone]:

@@ -72,6 +72,10 @@ class Job(Protocol):
     def tasks(self, table: Table, attempt: int, output: OutputOptions) -> tuple[Sequence[StageTask], TableSchema]:
         """One task a file, and the table's schema. `table`: a snapshot. ConflictError: the plan cannot be executed."""
 
+    def staged_before(self, table: Table, tasks: Sequence[StageTask]) -> Mapping[int, SliceDone]:
+        """What was staged for these tasks before the plan was put, by position, with the final names of this attempt.
+        It is current: its inputs, schema and rules are those of the task."""
+
     def commit(self, done: Sequence[SliceDone], schema: TableSchema, properties: Mapping[str, str]) -> CommitMetadata:
         """The content of the completed file."""
 

@@ -13,12 +13,14 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.table import Table
 
 from .outcome import decisions
+from .pending_clusterings import remove_dead_runs
 
 _log = get_logger()
 
 
 def tidy(table: Table, lock: TableLock) -> None:
-    """Finishes completed compactions, so that their records are not needed. Errors other than LockError are logged.
+    """Finishes completed compactions, so that their records are not needed, and removes what dead processes staged for
+    a clustering. Errors other than LockError are logged.
 
     A stale commit is retracted here: until then what it merged must remain.
     """
@@ -26,6 +28,7 @@ def tidy(table: Table, lock: TableLock) -> None:
 
     try:
         finish_completed(table, lock)
+        remove_dead_runs(table)
     except LockError:
         raise
     except PhantombaseError as error:

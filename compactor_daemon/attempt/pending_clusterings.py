@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import ConflictError, MalformedError
+from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
@@ -24,10 +25,16 @@ from phantombase.timeline.format.replace_request import ClusterPlan, decode_clus
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.read.windows import retained_since
+from phantombase.timeline.storage.contract import listed_if_there
+from phantombase.timeline.storage.folders import CLUSTERINGS
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.table.table import Table
 
+_log = get_logger()
 _PROCESS = "phantombase.cluster"
+ALIVE = "alive"
+"""The heartbeat of a run that stages a clustering, see `clustering.ahead`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,3 +139,32 @@ def inflight_content(table: Table) -> bytes:
     """The content of the inflight file that phantombase puts."""
     content = CommitMetadata(operation_type=CLUSTER, extra_metadata={_PROCESS: process_name()})
     return encode_commit(content, table.layout.encoding)
+
+
+def remove_dead_runs(table: Table) -> None:
+    """Removes what dead runs have staged for a clustering, unless a pending plan names it: who continues that adopts
+    it. The heartbeats are read before the timeline is loaded: a run lives until its plan is visible."""
+    table = replace(table, storage=without_snapshot(table.storage))
+    storage = table.storage
+    runs = [e.name for e in listed_if_there(storage, CLUSTERINGS) or () if e.is_folder]
+    if not runs:
+        return
+    now_ms = storage_ms(storage)
+    dead = {one for one in runs if not is_live(read_heartbeat(storage, f"{CLUSTERINGS}/{one}/{ALIVE}"), now_ms)}
+    try:
+        named = named_runs(table, table.load_timeline()) if dead else frozenset[str]()
+    except MalformedError as error:  # the plan may name any
+        _log.warning("staged_files_left", path=CLUSTERINGS, error=str(error))
+        return
+    for one in dead - named:
+        storage.delete_folder(f"{CLUSTERINGS}/{one}")
+
+
+def named_runs(table: Table, timeline: Timeline) -> frozenset[str]:
+    """The runs that pending plans name. MalformedError: a plan cannot be read."""
+    return frozenset(one.plan.staged for one in pending_clusterings(table, timeline))
+
+
+def staging_folder(staged: str) -> str:
+    """Where a run stages files before it puts its plan, see `ClusterPlan.staged`; "": it does not."""
+    return f"{CLUSTERINGS}/{staged}" if staged else ""

@@ -70,7 +70,7 @@ def retire(table: Table, decision: CommitDecision) -> Table:
             place(table, decision, placement)
     job.end(table, decision, done)
     remove_strays(table, done, _groups(table, decision))
-    remove_staged(table.storage, decision.instant)
+    remove_staged(table.storage, decision.instant, [one.staged for one in decision.placements])
     return table
 
 
@@ -118,6 +118,7 @@ def remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) -> 
                 table.storage.delete(path)
 
 
-def remove_staged(storage: Storage, instant: str) -> None:
-    """Removes what was staged for an instant, and its heartbeat."""
-    storage.delete_all([*staged_files(storage, instant, STAGED_ENDINGS), heartbeat_path(instant)])
+def remove_staged(storage: Storage, instant: str, elsewhere: Collection[str] = ()) -> None:
+    """Removes what was staged for an instant, and its heartbeat. `elsewhere`: staged files of other folders, too."""
+    own = staged_files(storage, instant, STAGED_ENDINGS)
+    storage.delete_all([*sorted({*own, *elsewhere}), heartbeat_path(instant)])

@@ -36,6 +36,7 @@ from phantombase.timeline.metadata_table.column_range import ColumnRange, ranges
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice, input_names
 
@@ -124,6 +125,16 @@ class SliceDone:
         )
         return (first, *self.more)
 
+    def at(self, position: int, instant: str, attempt: int) -> SliceDone:
+        """The same base files as those of this position of an attempt: only their final names differ."""
+
+        def final(file_id: str) -> str:
+            token = f"{position}-{attempt}-{COMPACTOR}"
+            return join(self.partition, str(BaseFileName(file_id=file_id, token=token, instant=instant)))
+
+        more = tuple(replace(one, final=final(one.file_id)) for one in self.more)
+        return replace(self, position=position, final=self.final and final(self.file_id), more=more)
+
     def to_json(self) -> bytes:
         """As stored."""
         ledger, ranges, output = self.ledger.to_json(), ranges_to_json(self.ranges), output_to_json(self.output)
@@ -153,14 +164,19 @@ class SliceDone:
 
 def done_slices(storage: Storage, instant: str, attempt: int) -> dict[int, SliceDone]:
     """The finished file slices of one attempt, by position; one with an unreadable record counts as unfinished."""
-    folder, done = attempt_folder(instant, attempt), dict[int, SliceDone]()
+    return slices_in(storage, attempt_folder(instant, attempt))
+
+
+def slices_in(storage: Storage, folder: str) -> dict[int, SliceDone]:
+    """As `done_slices`, of a folder. MissingFileError: it does not exist."""
+    done = dict[int, SliceDone]()
     for entry in storage.list(folder):
         if entry.name.endswith(OK) and not entry.is_folder:
             path = f"{folder}/{entry.name}"
             try:
                 found = SliceDone.from_json(storage.read(path), path)
             except MalformedError as error:
-                _log.warning("slice_record_unreadable", instant=instant, attempt=attempt, error=str(error))
+                _log.warning("slice_record_unreadable", path=path, error=str(error))
             else:
                 done[found.position] = found
     return done

@@ -35,7 +35,7 @@ from ..cleaning.clean import clean_table
 from ..cleaning.orphan_choice import OrphanOptions
 from ..cleaning.orphans import remove_orphans
 from ..clustering.cancel import cancel_pending_clusterings
-from ..clustering.cluster import cluster_table
+from ..clustering.cluster import cluster_table, put_off
 from ..clustering.options import ClusterOptions
 from ..execution.runners import check_memory, open_runner, this_machine
 from ..metadata_services.due import MetadataOptions
@@ -216,6 +216,8 @@ def _render_clustered(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if data["why"]:
         small = f"; {plural(data['small'], 'small file')}" if data["small"] and "small" in data["why"] else ""
         yield f"nothing to cluster: {data['why']}{small}"
+    if data["left_out"]:
+        yield put_off(data["left_out"], data["done"])
     for why, number in sorted(data["kept"].items()):
         yield f"{plural(number, 'file group')} cannot be clustered now: {why}"
     if data["left"]:

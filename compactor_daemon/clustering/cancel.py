@@ -18,13 +18,7 @@ from functools import partial
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, LockError, MalformedError, PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.instants.reserved_times import (
-    attempts,
-    has_tombstone,
-    put_tombstone,
-    recorded_instants,
-    staged_files,
-)
+from phantombase.timeline.instants.reserved_times import attempts, has_tombstone, put_tombstone, recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.table_lock import TableLock
@@ -36,9 +30,8 @@ from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.table.traces import delete_markers, traces_of, undo, unpublish
 from phantombase.timeline.view.witness import lost_completion
 
-from ..attempt.completed import is_ours
+from ..attempt.completed import is_ours, named_staged_files
 from ..attempt.outcome import (
-    STAGED_ENDINGS,
     CommitDecision,
     dead_record,
     decisions,
@@ -48,7 +41,14 @@ from ..attempt.outcome import (
     revoke_decision,
     write_outcome,
 )
-from ..attempt.pending_clusterings import PendingClustering, has_begun, is_at_work, pending_clusterings, work_left
+from ..attempt.pending_clusterings import (
+    PendingClustering,
+    has_begun,
+    is_at_work,
+    pending_clusterings,
+    remove_dead_runs,
+    work_left,
+)
 from ..attempt.publish import publish
 from ..attempt.retire import remove_staged, retire
 from ..attempt.revert import revert_files
@@ -104,11 +104,12 @@ def remove(table: Table, pending: PendingClustering) -> None:
     unpublish(table, pending.requested)
     _end_attempts(table.storage, pending.time)
     # Before its files are listed: from here on no process can place one.
-    table.storage.delete_all(staged_files(table.storage, pending.time, STAGED_ENDINGS))
+    table.storage.delete_all(named_staged_files(table.storage, pending.time))
     find = partial(traces_of, table, pending.time, "replacecommit", scan=False)
     undo(table, pending.requested, find, partial(forget, table, pending.time))
     _end_attempts(table.storage, pending.time)  # those that were opened since then: they find the tombstone
     remove_staged(table.storage, pending.time)
+    remove_dead_runs(table)
 
 
 def give_up(table: Table, pending: PendingClustering, lock: TableLock, why: str) -> None:

@@ -14,6 +14,7 @@ one is published, by the next process.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.clocks import Stopwatch, clock_ms
 from phantombase.timeline.codec.copy_rules import Obstacle
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
@@ -62,7 +63,7 @@ from ..attempt.clustering import Clustering
 from ..attempt.compact_or_resume import Compacted, compact_instant, decide
 from ..attempt.completed import finished_slices, is_ours
 from ..attempt.needed_records import tidy
-from ..attempt.outcome import CommitDecision, find_decision
+from ..attempt.outcome import CommitDecision, decisions, find_decision
 from ..attempt.pending_clusterings import (
     PendingClustering,
     is_at_work,
@@ -80,6 +81,7 @@ from ..execution.runners import LocalRunner
 from ..leftovers import forget_heartbeats, remove_left_behind
 from ..options import AttemptOptions
 from ..service_run import ServiceAnswer, ServiceMeans
+from .ahead import make_ahead, staging_run, still_whole
 from .cancel import end_clustering, may_be_published, retract_stale
 from .choice import ClusterChoice, FilesFor, choose_windows, planned
 from .options import ClusterOptions, Copy
@@ -89,6 +91,9 @@ from .standing import Footers, Standing, standing_of
 from .tasks import inputs_now, tasks_of
 
 _log = get_logger()
+_REQUESTS = 3
+"""How often a plan is put whose groups are written to by writes that did not know it."""
+_POLL_S = 0.5
 ClusterProgress = Callable[[str, int, int], None]
 """Called with (instant, files made, files in all)."""
 
@@ -117,13 +122,15 @@ class ClusterResult:
     """`done`: completed now, or what would be done, with instant "". `finished`: clusterings that an earlier run left.
     `cancelled`: instants of cancelled plans of earlier runs, whose files had changed. In a dry run `finished` and
     `cancelled` are what a run would do; `finished` has plans of Hudi, too. `left`: new files that the bounds left to
-    the next run. `why`: why there was nothing to do. `small`, `kept`: see `ClusterChoice`. `left_to_hudi`: pending
-    plans of Hudi that are not executed here, with the reason. `reasons`: of a rewriting, see `ClusterChoice`."""
+    the next run. `left_out`: groups that were written to while their files were made. `why`: why there was nothing to
+    do. `small`, `kept`: see `ClusterChoice`. `left_to_hudi`: pending plans of Hudi that are not executed here, with the
+    reason. `reasons`: of a rewriting, see `ClusterChoice`."""
 
     done: Clustered | None
     finished: tuple[Clustered, ...] = ()
     cancelled: tuple[str, ...] = ()
     left: int = 0
+    left_out: int = 0
     why: str = ""
     small: int = 0
     kept: Mapping[str, int] = field(default_factory=dict)
@@ -169,18 +176,11 @@ def cluster_table(
         table=table, options=options, lock=lock, output=output, runner=runner or LocalRunner(1), progress=progress
     )
     earlier = work.finish_pending() if resumes else _Earlier()
-    with ExitStack() as stack:
-        with exclusive(table, lock, "plan a clustering", READ_INSIDE) as held:
-            seen = held.table
-            timeline, choice = _choose(seen, options, copying, footers)
-            if not choice.windows:
-                return _result(choice, None, earlier)
-            pending = _plan(seen, timeline, choice, options)
-            # Before the plan is visible: without a heartbeat the plan is dead.
-            beats = stack.enter_context(heartbeat(regardless(seen).storage, pending.time, BEAT_S))
-            put_requested(seen, pending.requested, encode_cluster_plan(pending.plan, seen.storage.base_path))
-        done = work.execute(pending, options.copy, beats)
-    return _result(choice, done, earlier)
+    _, choice = _choose(table.reload(), options, copying, footers)
+    if not choice.windows:
+        return _result(choice, None, earlier)
+    done, left_out = work.cluster(choice)
+    return _result(choice, done, earlier, left_out)
 
 
 def commit_stays(table: Table, error: ConflictError) -> bool:
@@ -209,13 +209,7 @@ def _choose(
     timeline = view.timeline
     if options.sort_by:
         check_sortable(table.schema_to_cluster(timeline).arrow, options.sort_by, table.storage.base_path)
-    if replacing := pending_replacing_writes(table, timeline):
-        raise BarrierError(
-            "a write that replaces file groups is pending; it does not say which",
-            path=table.instant_path(replacing[0]),
-            instant=replacing[0].requested_time,
-            todo="Let the writer finish. If it is dead, the next writer rolls it back. Then run again.",
-        )
+    _refuse_replacing(table, timeline)
     choice = choose_windows(view, standing, options, table.storage.base_path)
     if choice.windows:
         schema = table.schema_to_cluster(timeline)  # refused before anything is requested
@@ -227,6 +221,16 @@ def _choose(
 def _facts(table: Table, options: ClusterOptions, footers: Footers) -> tuple[TableView, Standing]:
     view = table.load_view()
     return view, standing_of(table, view, options, footers)
+
+
+def _refuse_replacing(table: Table, timeline: Timeline) -> None:
+    if replacing := pending_replacing_writes(table, timeline):
+        raise BarrierError(
+            "a write that replaces file groups is pending; it does not say which",
+            path=table.instant_path(replacing[0]),
+            instant=replacing[0].requested_time,
+            todo="Let the writer finish. If it is dead, the next writer rolls it back. Then run again.",
+        )
 
 
 def _commits_since(table: Table, timeline: Timeline) -> int:
@@ -254,16 +258,6 @@ def _refuse_indexes(table: Table) -> None:
         )
 
 
-def _plan(table: Table, timeline: Timeline, choice: ClusterChoice, options: ClusterOptions) -> PendingClustering:
-    plan = ClusterPlan(
-        groups=tuple(planned(window) for window in choice.windows),
-        sort_by=options.sort_by,
-        sort_order=options.sort_order.value,
-    )
-    action, time_ = table.layout.pending_clustering, table.next_time(timeline)
-    return PendingClustering(requested=Instant(requested_time=time_, action=action, state=State.REQUESTED), plan=plan)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Earlier:
     """What became of plans that were pending; see `ClusterResult`."""
@@ -288,6 +282,76 @@ class _Work:
     def _copy(self) -> Copy:
         """For files that were not chosen to be copied: those that cannot be are encoded."""
         return Copy.TRY if self.options.copy is Copy.FORCE else self.options.copy
+
+    def cluster(self, choice: ClusterChoice) -> tuple[Clustered | None, int]:
+        """Makes the files, then requests the clustering and completes it. Returns also the number of groups that were
+        left out, since they were written to meanwhile. None: all were, or another process completed it. ConflictError:
+        the same, behind the request. Then the plan is cancelled, and requested again without them."""
+        with staging_run(self.table) as name:
+            plan = ClusterPlan(
+                groups=tuple(planned(window) for window in choice.windows),
+                sort_by=self.options.sort_by,
+                sort_order=self.options.sort_order.value,
+                staged=name,
+            )
+            run = partial(self.runner, self.table.storage, progress=partial(self.progress, ""))
+            made = make_ahead(self.table, plan, self.options.copy, self.output, run)
+            failed: ConflictError | None = None
+            for _ in range(_REQUESTS):
+                pending: PendingClustering | None = None
+                try:
+                    with ExitStack() as stack:
+                        pending, beats = self._request(plan, made, stack)
+                        if pending is None:
+                            break
+                        done = self.execute(pending, self.options.copy, beats)
+                        return done, len(plan.groups) - len(pending.plan.groups)
+                except ConflictError as error:
+                    if pending is None and failed is not None:  # a rollback is in progress, for example
+                        raise failed from error
+                    if pending is None or not self._may_request_again(error, pending):
+                        raise
+                    failed = error
+            if failed is not None:
+                raise failed
+            return None, len(plan.groups)
+
+    def _request(
+        self, plan: ClusterPlan, made: Mapping[str, SliceDone], stack: ExitStack
+    ) -> tuple[PendingClustering | None, Heartbeats]:
+        """Puts what is left of a plan, with a new instant, and its heartbeat. None: nothing is left. BarrierError: a
+        write that replaces file groups did not end in time."""
+        waited = Stopwatch()
+        while True:
+            try:
+                with exclusive(self.table, self.lock, "plan a clustering", READ_INSIDE) as held:
+                    seen, timeline = held.table, held.timeline
+                    refuse_left_to_hudi(seen, "clustering")
+                    _refuse_indexes(seen)
+                    _refuse_replacing(seen, timeline)
+                    plan = still_whole(seen, plan, self.options.copy, self.output, made)
+                    if not plan.groups:
+                        return None, Heartbeats()
+                    action, time_ = seen.layout.pending_clustering, seen.next_time(timeline)
+                    requested = Instant(requested_time=time_, action=action, state=State.REQUESTED)
+                    # Before the plan is visible: without a heartbeat the plan is dead.
+                    beats = stack.enter_context(heartbeat(regardless(seen).storage, time_, BEAT_S))
+                    put_requested(seen, requested, encode_cluster_plan(plan, seen.storage.base_path))
+                    return PendingClustering(requested=requested, plan=plan), beats
+            except BarrierError:
+                if waited.seconds() >= self.options.wait_s:
+                    raise
+                time.sleep(_POLL_S)
+
+    def _may_request_again(self, error: ConflictError, pending: PendingClustering) -> bool:
+        """Whether a clustering was cancelled before it was decided, by this process: no other one uses the files."""
+        now = self.table.reload()
+        if (
+            isinstance(error, AttemptDeadError | BarrierError)
+            or now.load_timeline().find(pending.time, "replacecommit") is not None
+        ):
+            return False
+        return not decisions(now.storage, pending.time)
 
     def finish_pending(self) -> _Earlier:
         """Finishes clusterings of dead processes, and executes plans of Hudi. One on which another process works, or
@@ -484,18 +548,25 @@ def _would_finish(table: Table, timeline: Timeline) -> _Earlier:
     return _Earlier(finished=tuple(finished), cancelled=tuple(gone), left_to_hudi=left)
 
 
-def _result(choice: ClusterChoice, done: Clustered | None, earlier: _Earlier) -> ClusterResult:
+def _result(choice: ClusterChoice, done: Clustered | None, earlier: _Earlier, left_out: int = 0) -> ClusterResult:
     return ClusterResult(
         done=done,
         finished=earlier.finished,
         cancelled=earlier.cancelled,
         left_to_hudi=dict(earlier.left_to_hudi),
         left=choice.left,
+        left_out=left_out,
         why="" if choice.windows else choice.why,
         small=choice.small,
         kept=dict(choice.kept),
         reasons=dict(choice.reasons or {}),
     )
+
+
+def put_off(left_out: int, done: object) -> str:
+    """What a person reads of groups that were left out."""
+    number = f"all {left_out}" if done is None else str(left_out)
+    return f"put off: {number} planned groups were written to while their files were made"
 
 
 def run_service(table: Table, options: ClusterOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
@@ -510,4 +581,6 @@ def run_service(table: Table, options: ClusterOptions, lock: TableLock, means: S
     all_ = [*done.finished, *([] if done.done is None else [done.done])]
     files, made = sum(one.files for one in all_), sum(one.made for one in all_)
     what = f"{plural(files, 'file')} clustered, now {made}" if all_ else f"nothing to cluster: {done.why}"
+    if done.left_out and not all_:
+        what = put_off(done.left_out, done.done)
     return ServiceAnswer(what=what, instants=len(all_))

@@ -136,7 +136,9 @@ def _write_copied(file: IO[bytes], recipe: OutputFileSpec, rows_in: RowsIn, name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFileSpec:
-    """What all files of a clustering have in common. `folder`: where they are staged. `indexed`: see `RowsIn`."""
+    """What all files of a clustering have in common. `folder`: where they are staged. `indexed`: see `RowsIn`.
+    `is_named`: their instant is known. Else their rows name only the file group, as rows in logs do, since a file's
+    name has its instant."""
 
     folder: str
     rules: SliceRules
@@ -147,6 +149,10 @@ class OutputFileSpec:
     sort_order: SortOrder = SortOrder.ORDER
     copy: Copy = Copy.REENCODE
     indexed: bool = False
+    is_named: bool = True
+
+    def name_in_rows(self, name: BaseFileName) -> str:
+        return str(name) if self.is_named else name.file_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +246,7 @@ def _why_encoded(storage: Storage, recipe: OutputFileSpec, inputs: tuple[FileSli
 def _copied_file(storage: Storage, recipe: OutputFileSpec, rows_in: RowsIn, name: BaseFileName) -> MadeFile:
     staged = _staged_path(recipe)
     with staged_output(storage, staged) as file:
-        copied = _write_copied(file, recipe, rows_in, str(name))
+        copied = _write_copied(file, recipe, rows_in, recipe.name_in_rows(name))
     made = _read_back(storage, recipe, staged, rows_in.inputs[0].partition, name, copied.rows)
     try:
         with storage.open_input(staged) as source:
@@ -258,7 +264,7 @@ def _encoded_files(
     partition = rows_in.inputs[0].partition
     for name, part in zip(names, _parts(recipe, rows_in, len(names)), strict=False):
         staged = _staged_path(recipe)
-        written = _stage_encoded(storage, staged, recipe, part, str(name))
+        written = _stage_encoded(storage, staged, recipe, part, recipe.name_in_rows(name))
         if written:
             yield _read_back(storage, recipe, staged, partition, name, written)
         else:

@@ -152,19 +152,35 @@ def tasks_of(
     pending: PendingClustering, copy: Copy, table: Table, attempt: int, output: OutputOptions
 ) -> tuple[Sequence[ClusterTask], TableSchema]:
     """The tasks of an attempt; see `Job.tasks`. StalePlanError: an input is not as it was planned."""
-    view = _view(table, pending)
-    timeline = view.timeline  # with its archive, if only that shows the writes of these files
-    inputs = _inputs(table, view, pending, timeline)
-    if not all(inputs):
+    tasks, schema = whole_tasks(pending, copy, table, attempt, output, folder=attempt_folder(pending.time, attempt))
+    if len(tasks) != len(pending.plan.groups):
         raise StalePlanError(
             "the files of a clustering are not as they were planned",
             path=table.storage.base_path,
             instant=pending.time,
             todo="Run again: the plan is cancelled, and a new one made.",
         )
+    return tasks, schema
+
+
+def whole_tasks(
+    pending: PendingClustering,
+    copy: Copy,
+    table: Table,
+    attempt: int,
+    output: OutputOptions,
+    *,
+    folder: str,
+    is_named: bool = True,
+) -> tuple[Sequence[ClusterTask], TableSchema]:
+    """The tasks of the groups whose inputs are as they were planned. `folder`: where they stage; `is_named`: see
+    `OutputFileSpec`."""
+    view = _view(table, pending)
+    timeline = view.timeline  # with its archive, if only that shows the writes of these files
+    inputs = _inputs(table, view, pending, timeline)
     schema = table.schema_to_cluster(timeline)
     spec = OutputFileSpec(
-        folder=attempt_folder(pending.time, attempt),
+        folder=folder,
         rules=merge_rules(table, timeline, schema, output),
         schema_text=schema.file_text,
         output=output,
@@ -173,12 +189,14 @@ def tasks_of(
         sort_order=SortOrder(pending.plan.sort_order or SortOrder.ORDER),
         copy=copy,
         indexed=has_one_record_index(table),
+        is_named=is_named,
     )
     return [
         ClusterTask(
             spec, ClusterPart(instant=pending.time, attempt=attempt, position=number, group=group, inputs=slices)
         )
         for number, (group, slices) in enumerate(zip(pending.plan.groups, inputs, strict=True))
+        if slices
     ], schema
 
 

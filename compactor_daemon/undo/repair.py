@@ -49,7 +49,7 @@ from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.archived_timeline import archived_clean_plans
 from phantombase.timeline.instants.instant_files import StateFile, load_state_files
-from phantombase.timeline.instants.reserved_times import attempts, recorded_instants, staged_files
+from phantombase.timeline.instants.reserved_times import attempts, recorded_instants
 from phantombase.timeline.locks.heartbeat import is_live, may_be_written, process_name, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.rule import SliceRules
@@ -64,9 +64,9 @@ from phantombase.timeline.table.traces import delete_markers
 from phantombase.timeline.view.view import DataFile, FileSlice, GroupKey
 
 from ..attempt.compaction import merge_rules
-from ..attempt.completed import completed_compaction, finished_slices
+from ..attempt.completed import completed_compaction, finished_slices, named_staged_files
 from ..attempt.hudi_executors import foreign_trace, refuse_live
-from ..attempt.outcome import STAGED_ENDINGS, read_outcome, revoke_decision
+from ..attempt.outcome import read_outcome, revoke_decision
 from ..attempt.pending_clusterings import PendingClustering, every_pending, has_begun
 from ..attempt.slice_task import read_back
 from ..attempt.validity import refuse_rollback
@@ -107,7 +107,7 @@ def cancel_unreadable_attempt(
         finals = _finals(table, instant)
         if dry_run:
             return TakenBack(attempt=number, files=finals)
-        staged = staged_files(storage, instant, STAGED_ENDINGS)  # once it is revoked, the next attempt may stage others
+        staged = named_staged_files(storage, instant)  # once it is revoked, the next attempt may stage others
         storage.delete_all(finals)
         forget(table, instant)
         revoke_decision(storage, instant, number, "its record cannot be read", process_name())

@@ -42,7 +42,7 @@ from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.folders import HOODIE
+from phantombase.timeline.storage.folders import CLUSTERINGS, HOODIE
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.engine.engine import LocalEngine
@@ -335,13 +335,23 @@ def of_attempt(path: str) -> bool:
     return re.search(r"\.phantombase/\d", path) is not None
 
 
+def of_clustering(path: str) -> bool:
+    """Whether a path is of staged files of a clustering: of an attempt, or before its plan."""
+    return of_attempt(path) or path.startswith(f"{CLUSTERINGS}/")
+
+
+def opens_attempt(call: Call) -> bool:
+    """Whether an attempt begins: its plan is visible."""
+    return call.name == "put_if_absent" and of_attempt(call.path) and call.path.endswith("/open")
+
+
 def request(path: Path, *, alive: bool = True, options: ClusterOptions = TWO) -> str:
     """Leaves a requested clustering, of a process that died behind the request, or seems to live; its instant."""
 
     dead: list[str] = []
 
     def hook(call: Call) -> object:
-        if dead or (call.name == "open_output" and of_attempt(call.path)):
+        if dead or opens_attempt(call):
             dead.append(call.path)
             raise ProcessDied(call.path)
         return call.do()
@@ -357,6 +367,8 @@ def request(path: Path, *, alive: bool = True, options: ClusterOptions = TWO) ->
 def forget_heartbeats(path: Path) -> None:
     """A process that died in this test is this process, which is alive."""
     shutil.rmtree(path / ".hoodie" / ".heartbeat", ignore_errors=True)
+    for alive in (path / CLUSTERINGS).glob("*/alive"):
+        alive.unlink()
 
 
 def hidden(path: Path, do: Callable[[], object]) -> None:

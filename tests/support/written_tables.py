@@ -82,6 +82,7 @@ def check_nothing_left(path: Path, *, served: bool = False) -> None:
     assert not list((hoodie / ".temp").glob("*"))
     assert not list((hoodie / ".heartbeat").glob("*"))
     assert not list((path / RECORDS / "writes").glob("*"))
+    assert not list((path / RECORDS / "clusterings").glob("*"))
     assert not list(hoodie.rglob("*.tmp"))
 
 

@@ -35,13 +35,14 @@ from ..codec.avro_container import (
     write_record,
 )
 from ..errors import MalformedError, UnsupportedError
-from ..storage.folders import as_uri, inside_table, join
+from ..storage.folders import RECORD_NAME, as_uri, inside_table, join
 from .commit_metadata import CLUSTER
 from .compaction_plan import operation_metrics
 
 _DELETE_PARTITION = "DELETE_PARTITION"
 _FILE_ID = "phantombase.file_id"
 _SORT_ORDER = "phantombase.sort_order"
+_STAGED = "phantombase.staged"
 _SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
 _PACKAGE = "org.apache.hudi.client.clustering.run.strategy."
 _STRATEGIES = (
@@ -88,15 +89,17 @@ class ClusterGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
     """What a clustering writes. `sort_by`: columns by which the rows of each group are sorted; `sort_order`: how, "" by
-    one after the other. `strategy`: the class that executes it in Hudi. `is_own`: phantombase made the plan.
-    `has_bootstrap`: it names files outside the table. `spans_partitions`: a group has slices of several partitions, as
-    a planner of a user may make it; here it is one group for each."""
+    one after the other. `strategy`: the class that executes it in Hudi. `is_own`: phantombase made the plan. `staged`:
+    the run that staged its files before it was put, "" if none did. `has_bootstrap`: it names files outside the table.
+    `spans_partitions`: a group has slices of several partitions, as a planner of a user may make it; here it is one
+    group for each."""
 
     groups: tuple[ClusterGroup, ...]
     sort_by: tuple[str, ...] = ()
     sort_order: str = ""
     strategy: str = ""
     is_own: bool = True
+    staged: str = ""
     has_bootstrap: bool = False
     spans_partitions: bool = False
 
@@ -128,10 +131,13 @@ def encode_cluster_plan(clustering: ClusterPlan, base_path: str) -> bytes:
     """The bytes of the requested file of a clustering. If Hudi executes the plan, it sorts by the columns too."""
     groups, params = clustering.groups, {_SORT_COLUMNS: ",".join(clustering.sort_by)} if clustering.sort_by else {}
     base = as_uri(base_path)
+    extra = {_SORT_ORDER: clustering.sort_order} if clustering.sort_by else {}
+    if clustering.staged:
+        extra[_STAGED] = clustering.staged
     plan = {
         "inputGroups": [_group_record(group, base) for group in groups],
         "strategy": {"strategyClassName": f"{_PACKAGE}{_STRATEGIES[0]}", "strategyParams": params, "version": _VERSION},
-        "extraMetadata": {_SORT_ORDER: clustering.sort_order} if clustering.sort_by else {},
+        "extraMetadata": extra,
         "version": _VERSION,
         "preserveHoodieMetadata": True,
     }
@@ -152,6 +158,7 @@ def decode_cluster_plan(data: bytes, where: str) -> ClusterPlan | None:
     is_own = None not in ids
     strategy = plan["strategy"] or {}
     params = strategy.get("strategyParams") or {}
+    extra = plan["extraMetadata"] or {}
     return ClusterPlan(
         groups=tuple(
             one
@@ -159,9 +166,10 @@ def decode_cluster_plan(data: bytes, where: str) -> ClusterPlan | None:
             for one in _groups(str(file_id) if is_own else _derived_id(data, position), group, where)
         ),
         sort_by=tuple(filter(None, map(str.strip, params.get(_SORT_COLUMNS, "").split(",")))),
-        sort_order=(plan["extraMetadata"] or {}).get(_SORT_ORDER, ""),
+        sort_order=extra.get(_SORT_ORDER, ""),
         strategy=strategy.get("strategyClassName") or "",
         is_own=is_own,
+        staged=staged if (staged := extra.get(_STAGED, "")) and RECORD_NAME.fullmatch(staged) else "",
         has_bootstrap=any(one["bootstrapFilePath"] for group in groups for one in group["slices"] or ()),
         spans_partitions=any(len(_by_partition(group)) > 1 for group in groups),
     )

@@ -117,7 +117,8 @@ class Heartbeat:
 
 
 def heartbeat_path(instant: str) -> str:
-    return f"{HEARTBEATS}/{instant}"
+    """The heartbeat file of an instant. For work without an instant, which Hudi must not see, a path stands for it."""
+    return instant if "/" in instant else f"{HEARTBEATS}/{instant}"
 
 
 def read_heartbeat(storage: Storage, instant: str) -> Heartbeat | None:

@@ -28,6 +28,9 @@ TEMPORARY = f"{RECORDS}/tmp"
 WRITES = f"{RECORDS}/writes"
 """Writes stage their files here: a folder for each instant."""
 
+CLUSTERINGS = f"{RECORDS}/clusterings"
+"""Clusterings stage their files here before their plan is visible: a folder for each run."""
+
 
 def staged_folder(instant: str) -> str:
     return f"{WRITES}/{instant}"

@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from phantombase.compactor_daemon.attempt.finish import remove_abandoned
 from phantombase.compactor_daemon.attempt.needed_records import tidy
+from phantombase.compactor_daemon.attempt.pending_clusterings import remove_dead_runs
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.clustering.cancel import settle_dead_clusterings
@@ -190,6 +191,7 @@ def erase_keys(
         if (done.steps, found.held) == before:
             break
     remove_left_behind(seen)
+    remove_dead_runs(seen)
     remove_abandoned(seen.storage)
     metadata = _clean_metadata(seen, means)
     return _certified(seen, found, means, done, metadata)

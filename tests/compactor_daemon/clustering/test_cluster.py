@@ -19,6 +19,7 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.attempt.needed_records import tidy
 from phantombase.compactor_daemon.attempt.outcome import find_decision
 from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
 from phantombase.compactor_daemon.attempt.publish import publish
@@ -70,8 +71,9 @@ from tests.support.archived_tables import (
     golden_small_files,
     hidden,
     living,
-    of_attempt,
+    of_clustering,
     one_row,
+    opens_attempt,
     overwrite,
     rename,
     request,
@@ -510,9 +512,9 @@ def test_a_column_that_came_meanwhile_stays(version: int, tmp_path: Path) -> Non
 
 
 def _is_waiting(path: Path) -> bool:
-    """Whether a clustering has made its file, and waits."""
+    """Whether a clustering has an attempt, which waits."""
     pending = pending_clusterings(open_table(path), open_table(path).load_timeline())
-    return any(list((path / RECORDS / one.time).glob("*/*.ok")) for one in pending)
+    return any(list((path / RECORDS / one.time).glob("*/open")) for one in pending)
 
 
 @one_of("version", 9, 8, 6)
@@ -539,11 +541,11 @@ def test_a_changed_input_takes_the_plan_back(version: int, tmp_path: Path) -> No
 
 
 def while_making(path: Path, do: Callable[[], object]) -> Storage:
-    """A storage of a clustering during which something happens once, while it makes its first file."""
+    """A storage of a clustering during which something happens once, when its plan is visible."""
     done: list[str] = []
 
     def hook(call: Call) -> object:
-        if call.name == "open_output" and of_attempt(call.path) and not done:
+        if opens_attempt(call) and not done:
             done.append(call.path)
             do()
         return call.do()
@@ -732,8 +734,9 @@ def test_a_restore_undoes_what_a_dead_process_left(version: int, tmp_path: Path)
         forget_heartbeats(copy)
         restore_table(open_table(copy), LOCK, target)
         assert read_rows(copy) == rows
-        check_nothing_left(copy)
         upsert(copy, one_row("k1", 100))
+        tidy(open_table(copy), LOCK)
+        check_nothing_left(copy)
         assert read_rows(copy) == {**rows, "k1": (100, 100.0)}
 
 
@@ -745,7 +748,7 @@ def test_a_process_that_wakes_up_late(version: int, tmp_path: Path) -> None:
     asleep: list[str] = []
 
     def meanwhile(call: Call) -> object:
-        if call.name == "place" and of_attempt(call.path) and not asleep:
+        if call.name == "place" and of_clustering(call.path) and not asleep:
             asleep.append(call.path)
             forget_heartbeats(path)
             (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
@@ -936,7 +939,7 @@ def test_files_get_their_names_behind_the_inflight_file_and_their_markers(versio
     placed: list[str] = []
 
     def hook(call: Call) -> object:
-        if call.name == "place" and of_attempt(call.path):
+        if call.name == "place" and of_clustering(call.path):
             (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
             assert (path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))).read_bytes()
             decision = find_decision(open_table(path).storage, pending.time)
@@ -1042,7 +1045,7 @@ def test_hudi_that_begins_while_files_are_placed(when: str, version: int, tmp_pa
         if early and not begun and call.name == "put_if_absent" and call.path.endswith(".inflight"):
             begins()
         done = call.do()
-        if not early and not begun and call.name == "place" and of_attempt(call.path):
+        if not early and not begun and call.name == "place" and of_clustering(call.path):
             begins()
         return done
 
@@ -1129,31 +1132,22 @@ def test_no_file_is_placed_behind_the_files_that_are_cancelled(version: int, tmp
 
 
 @one_of("version", 9, 6)
-def test_finished_files_of_a_dead_attempt_are_adopted(version: int, tmp_path: Path) -> None:
+def test_files_that_a_dead_process_staged_before_its_plan_are_adopted(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version, 4)
     size = 3 * max(file.stat().st_size for file in path.glob("*/*.parquet")) // 2
     two = ClusterOptions(min_files=2, target_size=size, small_size=size, wait_s=0)
-    dead, made = list[str](), list[str]()
-
-    def dies(call: Call) -> object:
-        if dead or (call.name == "open_output" and of_attempt(call.path) and made):
-            dead.append(call.path)
-            raise ProcessDied(call.path)
-        made.extend([call.path] if call.name == "open_output" and of_attempt(call.path) else [])
-        return call.do()
+    instant, made = request(path, alive=False, options=two), list[str]()
 
     def notes(call: Call) -> object:
-        made.extend([call.path] if call.name == "open_output" and of_attempt(call.path) else [])
+        made.extend([call.path] if call.name == "open_output" else [])
         return call.do()
 
-    with pytest.raises(ProcessDied):
-        cluster(path, HookedStorage(open_table(path).storage, dies), two)
-    forget_heartbeats(path)
     result = cluster(path, HookedStorage(open_table(path).storage, notes), two)
-    assert [one.made for one in result.finished] == [2]
-    assert len([one for one in made if result.finished[0].instant in one]) == 2
+    assert [(one.instant, one.made) for one in result.finished] == [(instant, 2)]
+    assert not [one for one in made if instant in one]
     assert read_rows(path) == rows
+    check_nothing_left(path)
 
 
 @one_of("version", 9, 6)

@@ -32,7 +32,7 @@ from tests.support.archived_tables import (
     compact,
     golden_small_files,
     living,
-    of_attempt,
+    of_clustering,
     one_row,
     request,
     small_files,
@@ -70,7 +70,7 @@ def test_the_same_file_but_for_row_groups(version: int, tmp_path: Path) -> None:
     (new,), (theirs) = files(path), files(other)
     assert pq.read_metadata(new).num_row_groups == 6
     ours, expected = (pq.read_table(p) for p in (new, *theirs))
-    assert set(ours["_hoodie_file_name"].to_pylist()) == {new.name}
+    assert set(ours["_hoodie_file_name"].to_pylist()) == {new.name.split("_")[0]}  # its instant was not known yet
     assert ours.drop_columns(["_hoodie_file_name"]) == expected.drop_columns(["_hoodie_file_name"])
     assert key_values(new) == key_values(*theirs)
     (one,), (two,) = (ledgers(p, d.instant) for p, d in ((path, done), (other, encoded)))
@@ -200,7 +200,7 @@ def test_a_copied_byte_that_changed_is_found(tmp_path: Path) -> None:
 
     def damages(call: Call) -> object:
         source: Any = call.do()
-        if call.name != "open_input" or not of_attempt(call.path):
+        if call.name != "open_input" or not of_clustering(call.path):
             return source
         opened.append(call.path)
         chunk = pq.ParquetFile(source).metadata.row_group(2).column(8)

@@ -46,7 +46,7 @@ from tests.support.archived_tables import (
     cluster,
     clustered,
     forget_heartbeats,
-    of_attempt,
+    of_clustering,
     one_row,
     overwrite,
     request,
@@ -265,7 +265,7 @@ def test_a_take_back_that_slept_deletes_no_file_that_another_completed(version: 
         if dead:
             raise ProcessDied(call.path)
         done = call.do()
-        if call.name == "place" and of_attempt(call.path):
+        if call.name == "place" and of_clustering(call.path):
             dead.append(call.path)
             raise ProcessDied(call.path)
         return done
@@ -277,7 +277,7 @@ def test_a_take_back_that_slept_deletes_no_file_that_another_completed(version: 
     slept: list[str] = []
 
     def sleeps(call: Call) -> object:
-        deletes = call.name in ("delete", "delete_all") and not of_attempt(call.path)
+        deletes = call.name in ("delete", "delete_all") and not of_clustering(call.path)
         if deletes and call.path.endswith(".parquet") and not slept:
             slept.append(call.path)
             result = cluster(path)

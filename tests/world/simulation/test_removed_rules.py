@@ -5,7 +5,7 @@ The ninth, "unknown is never no", is the business of `tests/compactor_daemon/att
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -64,9 +64,9 @@ def named_before(
     return _decide_commit(table, begun, done, schema, lock, properties)
 
 
-def records_removed(storage: Storage, instant: str) -> None:
+def records_removed(storage: Storage, instant: str, elsewhere: Collection[str] = ()) -> None:
     """In the place of `remove_staged`: an instant that is completed needs no records any more."""
-    _remove_staged(storage, instant)
+    _remove_staged(storage, instant, elsewhere)
     storage.delete_folder(instant_folder(instant))
 
 
@@ -279,7 +279,7 @@ _CLEANED = beside("replace", "versions", "archive", "sleep", count=200, compacto
 _BLIND = beside("blind", count=20, version=6, writers=0, deaths=2, compactors=2)
 _CLOCK = "phantombase.timeline.instants.table_clock"
 REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
-    ("F1: merged again where a write was left out", _BLIND, {"attempt.attempt._is_current": true}, "lost"),
+    ("F1: merged again where a write was left out", _BLIND, {"attempt.attempt.is_current": true}, "lost"),
     (
         "F2: a decision stands",
         _RESTORE,

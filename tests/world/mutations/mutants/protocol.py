@@ -31,7 +31,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/attempt",
-        "        elif not todo:\n            return [done[t.position] for t in tasks], schema",
+        "        elif not todo:\n            return [_recorded(storage, t, done[t.position], before) for t in tasks], schema",
         "        else:\n            made = done_slices(storage, attempt.instant, attempt.number)\n            return [done.get(t.position) or made[t.position] for t in tasks], schema",
         "attempt",
     ),
@@ -57,7 +57,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/attempt",
-        "if theirs is not None and _is_current(theirs, task.rules.visibility):",
+        "if theirs is not None and is_current(theirs, task.rules.visibility):",
         "if theirs is not None:",
         "adoption",
     ),
