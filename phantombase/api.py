@@ -57,8 +57,8 @@ def read(
     is how long it outlives a process that was killed, `2h` by default. Hudi's own cleaner knows no pins.
     """
     given: dict[str, Any] = {
-        "query": None if query is None else Query(query),
-        "columns": None if columns is None else tuple(columns),
+        "query": query,
+        "columns": columns,
         "filter": filter,
         "limit": limit,
         "as_of": as_of,

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import field, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from functools import cache
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import UsageError
 
@@ -81,23 +85,53 @@ def duration_s(text: str, what: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
-def with_members(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an option dataclass; a text that names a member of an enum becomes that member. For a tuple of members
-    a single one, or a list, is accepted too. UsageError: no such member."""
-    hints = get_type_hints(options)
-    return {name: _with_members(hints.get(name), value, f"a value of {name}") for name, value in given.items()}
+def check_kinds(options: Any) -> None:
+    """Each value of an option dataclass is what its field says. A text that names a member of an enum becomes the
+    member, a list a tuple, a single text or member a tuple of one. UsageError: anything else, such as the text `false`
+    for a bool, which would count as true."""
+    for name, hint in _hints(options.__class__).items():
+        value = getattr(options, name)
+        if (taken := _taken(hint, value, name.replace("_", "-"))) is not value:
+            object.__setattr__(options, name, taken)
 
 
-def _with_members(hint: Any, value: Any, what: str) -> Any:
-    kind = _enum(hint)
-    if kind is not None and get_origin(hint) is tuple and isinstance(value, str | Enum | list | tuple):
-        each = value if isinstance(value, list | tuple) else [value]
-        return tuple(member(kind, one, what) for one in each)
-    return member(kind, value, what) if kind is not None and isinstance(value, str) else value
+@cache
+def _hints(options: Any) -> dict[str, Any]:
+    return get_type_hints(options)
 
 
-def _enum(hint: Any) -> type[Enum] | None:
-    return next((kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and issubclass(kind, Enum)), None)
+_KINDS: Mapping[type, tuple[type, str]] = {
+    bool: (bool, "True or False"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+    str: (str, "a text"),
+}
+
+
+def _taken(hint: Any, value: Any, name: str) -> Any:
+    if get_origin(hint) in (Union, UnionType):
+        several = [one for one in get_args(hint) if one is not NoneType]
+        return value if value is None or len(several) > 1 else _taken(several[0], value, name)
+    if get_origin(hint) is tuple and get_args(hint)[1:] == (...,):
+        given = tuple(value) if isinstance(value, list) else (value,) if isinstance(value, str | Enum) else value
+        if not isinstance(given, tuple):
+            raise _of_another_kind(name, "a tuple", value)
+        each = tuple(_taken(get_args(hint)[0], one, name) for one in given)
+        return value if each == value else each
+    if not isinstance(hint, type):
+        return value
+    if issubclass(hint, Enum):
+        return member(hint, value, f"a value of {name}")
+    if hint is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    kind, what = _KINDS.get(hint, (hint if is_dataclass(hint) else object, hint.__name__))
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind in (Integral, Real)):
+        raise _of_another_kind(name, what, value)
+    return value
+
+
+def _of_another_kind(name: str, expected: str, value: Any) -> UsageError:
+    return UsageError(f"not a value of {name}", expected=expected, found=repr(value))
 
 
 def same_option(options: type, name: str) -> Any:
@@ -122,7 +156,9 @@ def idle_of(options: Any, unused: Mapping[str, bool]) -> tuple[str, ...]:
 
 
 def check_least(options: Any, least: Mapping[str, float]) -> None:
-    """UsageError if a value is below its least one; None passes."""
+    """UsageError if a value is below its least one, or of another kind than its field; None passes. See `check_kinds`,
+    which goes first."""
+    check_kinds(options)
     for name, bound in least.items():
         value = getattr(options, name)
         if value is not None and not value >= bound:
@@ -139,7 +175,9 @@ def check_finite(options: Any, least: Mapping[str, float]) -> None:
 
 
 def check_above_zero(options: Any, *names: str) -> None:
-    """UsageError if a value is not above zero, infinite or not a number; None passes."""
+    """UsageError if a value is not above zero, infinite or not a number; None passes. See `check_kinds`, which goes
+    first."""
+    check_kinds(options)
     for name in names:
         value = getattr(options, name)
         if value is not None and not 0 < value < math.inf:

@@ -305,9 +305,12 @@ class Limit:
     """A point in time at which work ends. Another thread may move it closer while the work runs.
 
     `seconds` from now; None: no limit so far. `clock`: seconds, monotonic; None: this machine's.
+    UsageError: not a number of seconds.
     """
 
     def __init__(self, seconds: float | None = None, clock: Callable[[], float] | None = None) -> None:
+        if seconds is not None and not 0 <= seconds < float("inf"):
+            raise UsageError("not a time limit", expected="seconds, or None for no limit", found=str(seconds))
         self._clock = clock or time.monotonic
         self._end = float("inf") if seconds is None else self._clock() + seconds
         self._closed = False

@@ -6,12 +6,16 @@ import ast
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import Field, fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import walk_packages
 from typing import Annotated, Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.attempt.compact_or_resume import Limit
 from phantombase.compactor_daemon.attempt.failures import Failure, RetryOptions, Waits, readiness
 from phantombase.compactor_daemon.cli.option_flags import ATTEMPT, EXECUTE, OUTPUT, offers
 from phantombase.compactor_daemon.daemon.dispatch import Rules
@@ -21,6 +25,9 @@ from phantombase.timeline.codec.output_options import Codec, OutputOptions, pars
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.heartbeat import EXPIRY_S
 from phantombase.timeline.option import NUMBERS, decimal_number, whole_number
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.strategies import Strategy
+from phantombase.timeline.read.table_read import Query, ReadOptions
 from phantombase.timeline.terminal.option_group import Only, type_of, value_of
 from phantombase.writer_hooks.options import CompactionOptions, WriteOptions
 from tests.project.every_command import NO_NUMBERS, every_command
@@ -74,6 +81,60 @@ def test_what_never_ends_or_cannot_be_meant_is_refused(make: Callable[..., Any],
         make(**{name: value})
     assert name.replace("_", "-") in error.value.what
     assert f"{value:g}" in (error.value.found or "")
+
+
+def _every_option() -> Iterator[tuple[type, str]]:
+    """Of all dataclasses of the packages that have a field with help, but those of commands alone."""
+    seen: set[type] = set()
+    for package in PACKAGES[:3]:
+        for found in walk_packages([str(ROOT / package)], f"phantombase.{package}."):
+            if ".cli." in found.name:
+                continue
+            for kind in vars(import_module(found.name)).values():
+                if (
+                    isinstance(kind, type)
+                    and is_dataclass(kind)
+                    and ".cli." not in kind.__module__
+                    and kind not in seen
+                ):
+                    seen.add(kind)
+                    every: tuple[Field[Any], ...] = fields(kind)
+                    if any("help" in one.metadata for one in every):
+                        yield from ((kind, one.name) for one in every if one.init)
+
+
+def test_a_value_of_another_kind_is_refused() -> None:
+    """Else the text `false` counts as true, and a policy or a query that is given as text as none of those that are."""
+    asked = [*_every_option()]
+    assert len(asked) > 150
+    other = {"filter", "notify", "services", "lock", "storage_option", "older_than", "properties"}
+    for kind, name in asked:
+        if name not in other:
+            with pytest.raises(UsageError, match=f"not a value of {name.replace('_', '-')}"):
+                kind(**{name: object()})
+
+
+def test_texts_are_members_and_single_values_tuples(tmp_path: Path) -> None:
+    assert ReadOptions(query="READ_OPTIMIZED", columns="id") == ReadOptions(  # type: ignore[arg-type]
+        query=Query.READ_OPTIMIZED, columns=("id",)
+    )
+    assert ScheduleOptions(strategies="day-based").strategies == (Strategy.DAY_BASED,)  # type: ignore[arg-type]
+    assert WriteOptions(buckets=2, bucket_fields=["a"]).bucket_fields == ("a",)  # type: ignore[arg-type]
+    assert OutputOptions(spill_dir=tmp_path).spill_dir == str(tmp_path)  # type: ignore[arg-type]
+    for make in (
+        lambda: ReadOptions(data_skipping="false"),  # type: ignore[arg-type]
+        lambda: ReadOptions(limit=True),
+        lambda: ReadOptions(limit=2.5),  # type: ignore[arg-type]
+        lambda: ReadOptions(columns=(1,)),  # type: ignore[arg-type]
+        lambda: ReadOptions(query="snap"),  # type: ignore[arg-type]
+        lambda: WriteOptions(output="gzip"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UsageError, match="not a value of"):
+            make()
+    with pytest.raises(UsageError, match="no column is asked for"):
+        ReadOptions(columns=())
+    with pytest.raises(UsageError, match="not a time limit"):
+        Limit(math.nan)
 
 
 def test_a_heartbeat_slower_than_hudi_waits_is_refused_whatever_we_wait() -> None:

@@ -122,7 +122,13 @@ def _ordering_fields(names: Sequence[str], schema: pa.Schema) -> tuple[str, ...]
     nested = [name for name in names if "." in name and name not in schema.names]
     if nested:
         raise UnsupportedError("ordering fields inside records are not supported", found=", ".join(nested))
-    return tuple(name for name in names if name in schema.names)
+    found = tuple(name for name in names if name in schema.names)
+    unordered = [str(schema.field(name)) for name in found if pa.types.is_nested(schema.field(name).type)]
+    if unordered:
+        raise UnsupportedError(
+            "values of ordering fields that have no order", found=", ".join(unordered), todo=USE_HUDI
+        )
+    return found
 
 
 def _check_marker(marker: DeleteMarker | None, schema: pa.Schema) -> None:

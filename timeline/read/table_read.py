@@ -136,7 +136,9 @@ class ReadOptions:
     spill_dir: str | None = same_option(OutputOptions, "spill_dir")
 
     def __post_init__(self) -> None:
-        check_least(self, least_of(ReadOptions))
+        check_least(self, {**least_of(ReadOptions), "threads": 1, "batch_rows": 1})
+        if self.columns == ():
+            raise UsageError("no column is asked for", expected="columns, or None for all of them", found="none")
         if self.whole_window and self.end is None:
             raise UsageError("whole_window needs the end that the window must reach", expected="end", found="none")
 

@@ -192,7 +192,7 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
     if own is not None and config.merge_mode is not MergeMode.COMMIT_TIME:
         _check_ordering(config, arrow_schema(own), arrow_schema(text))
     if config.merge_mode is MergeMode.EVENT_TIME and not write.deletes:
-        _refuse_bytes(config, arrow_schema(text))
+        _refuse_unordered(config, arrow_schema(text))
     whole, given = arrow_schema(text), frozenset(incoming.names)
     empty = project(whole, [n for n in whole.names if n in given]).empty_table()
     check_virtual_keys(config, whole)
@@ -228,15 +228,31 @@ def _check_ordering(config: TableConfig, before: pa.Schema, after: pa.Schema) ->
             )
 
 
-def _refuse_bytes(config: TableConfig, schema: pa.Schema) -> None:
-    """UnsupportedError: an ordering column of bytes: Hudi 1.2.0 fails to compare two rows, also its own ones (seen)."""
+def _refuse_unordered(config: TableConfig, schema: pa.Schema) -> None:
+    """UnsupportedError: an ordering column of bytes: Hudi 1.2.0 fails to compare two rows, also its own ones (seen); or
+    of a type without an order; or a field inside a record."""
     for name in config.ordering_fields:
-        if name in schema.names and pa.types.is_binary(schema.field(name).type):
+        if name not in schema.names:
+            raise UnsupportedError(
+                "an ordering field inside a record is not supported",
+                expected="a column of the table",
+                found=name,
+                todo="Write its value as a column of its own, too.",
+            )
+        field = schema.field(name)
+        if pa.types.is_binary(field.type):
             raise UnsupportedError(
                 "Hudi cannot read a table that orders rows by bytes",
                 expected="an ordering column of another type",
-                found=str(schema.field(name)),
+                found=f"{name}: {field.type}",
                 todo="Write the column as text, for instance in hexadecimal digits.",
+            )
+        if pa.types.is_nested(field.type):
+            raise UnsupportedError(
+                "values of this type have no order",
+                expected="an ordering column of another type",
+                found=f"{name}: {field.type}",
+                todo="Order the rows by another column.",
             )
 
 

@@ -29,7 +29,7 @@ from phantombase.timeline.errors import NotATableError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash
-from phantombase.timeline.option import member, with_members
+from phantombase.timeline.option import member
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
@@ -146,7 +146,6 @@ class Writer:
 
     def option(self, **options: Any) -> Writer:
         """Sets fields of `WriteOptions`."""
-        options = with_members(WriteOptions, options)
         own = replace(self.own, **options) if self.own is not None else None
         # What `conf` has said of an operation does not contradict a method behind it.
         undone = COMBINES if self.own is not None and options.get("combine") is not None else ()
@@ -444,7 +443,7 @@ class Writer:
 
 def _requests(given: Mapping[str, Any]) -> ScheduleOptions:
     """The options of a method. UsageError: one of them is never used with the others."""
-    options = ScheduleOptions(**with_members(ScheduleOptions, given))
+    options = ScheduleOptions(**given)
     if idle := [name for name in options.idle if name in given]:
         raise UsageError(
             f"{', '.join(idle)} means nothing here",
