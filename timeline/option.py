@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields, is_dataclass, replace
@@ -122,8 +121,8 @@ def _taken(hint: Any, value: Any, name: str) -> Any:
         return value
     if issubclass(hint, Enum):
         return member(hint, value, f"a value of {name}")
-    if hint is str and isinstance(value, os.PathLike):
-        return os.fspath(value)
+    if hint is str and hasattr(value, "__fspath__"):
+        return value.__fspath__()
     kind, what = _KINDS.get(hint, (hint if is_dataclass(hint) else object, hint.__name__))
     if not isinstance(value, kind) or (isinstance(value, bool) and kind in (Integral, Real)):
         raise _of_another_kind(name, what, value)

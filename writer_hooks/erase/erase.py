@@ -174,7 +174,7 @@ def erase_keys(
     if not dry_run:
         _end_dead(table.reload(), means)
     done, seen = _Done(), table.reload()
-    found = search(seen, _rules(seen), keys, {})
+    found = _search(seen, keys, {})
     if dry_run:
         held = {one.group for one in found.held}
         rows = sum(batch.num_rows for batch in _living(seen, _view(seen), held, keys))
@@ -187,7 +187,7 @@ def erase_keys(
         before = done.steps, found.held
         _round(seen, found, means, done)
         seen = seen.reload()
-        found = search(seen, _rules(seen), keys, found.free)
+        found = _search(seen, keys, found.free)
         if (done.steps, found.held) == before:
             break
     remove_left_behind(seen)
@@ -195,6 +195,17 @@ def erase_keys(
     remove_abandoned(seen.storage)
     metadata = _clean_metadata(seen, means)
     return _certified(seen, found, means, done, metadata)
+
+
+def _search(table: Table, keys: KeyList, known: Mapping[str, int]) -> Searched:
+    """As `search`. MissingFileError, MalformedError: a file of the newest state is lost or damaged: it may hold a key,
+    and come back."""
+    view = _view(table)
+    for group in view.groups:
+        slice_ = latest_slice(group)
+        if slice_ is not None and keys.of_partition(group.partition) is not None and not is_replaced(group, view.facts):
+            slice_.check_whole(table.storage.base_path)
+    return search(table, _rules(table), keys, known)
 
 
 def _delete(means: _Means) -> Write:

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from phantombase.timeline.codec.arrow_schema import arrow_schema, project
 from phantombase.timeline.codec.columns import flat
-from phantombase.timeline.codec.parquet_read import open_parquet
+from phantombase.timeline.codec.parquet_read import open_parquet, readable
 from phantombase.timeline.codec.row_hash import KeyLookup
 from phantombase.timeline.errors import MalformedError, MissingFileError, UnsupportedError, UsageError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
@@ -237,8 +237,10 @@ def _searched(
 
 def _keys(source: pa.NativeFile, name: BaseFileName | LogFileName, path: str, rules: SliceRules) -> Iterator[pa.Array]:
     if isinstance(name, BaseFileName):
-        return base_keys(source, open_parquet(source), path, rules)
-    return _log_keys(source, path, rules)
+        with readable("base file", path):
+            yield from base_keys(source, open_parquet(source), path, rules)
+    else:
+        yield from _log_keys(source, path, rules)
 
 
 def _log_keys(source: pa.NativeFile, path: str, rules: SliceRules) -> Iterator[pa.Array]:

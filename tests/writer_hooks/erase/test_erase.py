@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
-from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
@@ -39,7 +40,8 @@ from tests.support.archived_tables import forget_heartbeats
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.faults import Faults
-from tests.support.golden_tables import LOCK, one_of, unzip_golden
+from tests.support.golden_tables import DAMAGES, LOCK, one_of, unzip_golden
+from tests.support.golden_tables import put as damaged
 from tests.support.places import traces
 from tests.support.record_indexes import check_index
 
@@ -405,6 +407,33 @@ def test_a_block_that_cannot_be_read_may_hold_any_key(tmp_path: Path) -> None:
     assert "may hold any key" in held.why
     assert erased(path, keys_of(SECRET)).left == ()
     assert rows_of(path) == {("mon", "a"): 2}
+
+
+@one_of("version", 9, 6)
+def test_a_lost_or_damaged_file_may_hold_the_key(version: int, tmp_path: Path) -> None:
+    """No certificate is written: it may come back, as of a disk that is not mounted. What is of older states goes,
+    or is named."""
+    whole = tmp_path / "t"
+    in_old_slices(whole, version)
+    of_now = {base.path for g in open_table(whole).load_view().groups if (base := g.slices[-1].base) is not None}
+    for number, file in enumerate(sorted(whole.glob("mon/*.parquet"))):
+        for what, damage in DAMAGES.items():
+            path = shutil.copytree(whole, tmp_path / f"{number} {what}")
+            mine = path / file.relative_to(whole)
+            data = mine.read_bytes()
+            damaged(mine, damage(data))
+            refusal, left = None, ""
+            try:
+                left = str(erased(path, keys_of(SECRET)).left)
+            except PhantombaseError as error:
+                refusal = str(error)
+            if refusal is not None:
+                assert file.name in refusal
+            else:
+                assert str(file.relative_to(whole)) not in of_now
+                assert not mine.exists() or file.name in left
+            mine.write_bytes(data)
+            assert rows_of(path) == rows_of(whole)
 
 
 # --- lists and certificates -------------------------------------------------------------------------------------------
