@@ -34,7 +34,7 @@ from phantombase.timeline.table.table import Table, TableSchema, from_one_snapsh
 from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker
 from phantombase.timeline.view.view import FileGroup, GroupKey, TableView, input_names, is_replaced
 
-from .completed import remove_placed
+from .completed import keep_ledger, remove_placed
 from .job import Clauses
 from .outcome import CommitDecision, Placement, ReplacedGroup, decisions
 from .pending_clusterings import (
@@ -216,6 +216,7 @@ class Clustering:
         )
 
     def end(self, table: Table, decision: CommitDecision, done: Instant) -> None:
+        keep_ledger(table, decision, done)
         delete_markers(table.storage, decision.instant)
         remove_dead_runs(table)
 
@@ -324,6 +325,7 @@ def _commit(done: Sequence[SliceDone], schema_text: str, properties: Mapping[str
             skipped=one.skipped,
             copied_row_groups=one.copied_row_groups,
             more=tuple((file.final.rpartition("/")[2], file.size) for file in one.more),
+            more_hashes=tuple(file.hash for file in one.more if file.hash),
         )
         for one in done
     ]

@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
+from phantombase.timeline.audit.ledgers import ledger_of
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import AttemptDeadError, MalformedError, PhantombaseError, StoppedError, UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.compaction_plan import CompactionPlan
-from phantombase.timeline.format.ledger import CLUSTERED, decode_ledgers
+from phantombase.timeline.format.ledger import decode_ledgers
 from phantombase.timeline.instants.reserved_times import COMMITTED
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
@@ -284,8 +284,7 @@ def _death_explains_errors(storage: Storage, attempt: Attempt) -> Iterator[None]
 def _summary(storage: Storage, decision: CommitDecision, seconds: float, *, resumed: bool) -> Compacted:
     commit = decode_commit(decision.content, decision.completed_path)
     stats = [s for part in commit.partition_to_write_stats.values() for s in part]
-    text = commit.extra_metadata.get(CLUSTERED) or commit.extra_metadata[LEDGER]
-    ledgers = decode_ledgers(text, decision.completed_path)
+    ledgers = decode_ledgers(ledger_of(commit) or "", decision.completed_path)
     bases = [storage.find(one.path(one.base)) for one in ledgers if one.base is not None]
     read = sum(e.size for e in bases if e is not None) + sum(s.total_log_size_compacted for s in stats)
     return Compacted(

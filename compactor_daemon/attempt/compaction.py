@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.audit.ledgers import add_entry
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, StorageError
 from phantombase.timeline.format.clean import decode_clean_plan
@@ -35,7 +34,7 @@ from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.view.view import GroupKey, TableView
 
-from .completed import is_ours
+from .completed import keep_ledger
 from .hudi_executors import inflight_path
 from .inputs import Input, has_barrier, planned_inputs
 from .job import Clauses
@@ -450,15 +449,3 @@ def _back(table: Table, timeline: Timeline, instant: str, passed: Collection[str
             if any(table.storage.find(path) is not None for path in paths):
                 found.append(group)
     return tuple(found)
-
-
-def keep_ledger(table: Table, decision: CommitDecision, done: Instant) -> None:
-    """Copies the ledger of a compaction, completed as `done`, into the audit log, which outlives the commit.
-
-    Does nothing if `done` is the commit of another decision: this process may have stalled while the compaction was
-    rolled back and executed again, and the last entry must be that of the last execution.
-    """
-    if not is_ours(table, done, decision):
-        return
-    ledger = decode_commit(decision.content, decision.completed_path).extra_metadata[LEDGER]
-    add_entry(table.storage, decision.instant, decision.attempt, table.instant_path(done), ledger)

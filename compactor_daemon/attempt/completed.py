@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 
+from phantombase.timeline.audit.ledgers import add_entry, ledger_of
 from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.format.commit_metadata import CLUSTER, LEDGER, LOG_COMPACT
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
@@ -117,3 +118,15 @@ def named_staged_files(storage: Storage, instant: str) -> list[str]:
 def finished_slices(storage: Storage, instant: str) -> list[SliceDone]:
     """Finished slices of all attempts; the slices that a decision names are among them."""
     return [d for number in attempts(storage, instant) for d in done_slices(storage, instant, number).values()]
+
+
+def keep_ledger(table: Table, decision: CommitDecision, done: Instant) -> None:
+    """Copies the ledger of what was completed as `done` into the audit log, which outlives the commit.
+
+    Does nothing if `done` is the commit of another decision: this process may have stalled while the instant was rolled
+    back and executed again, and the last entry must be that of the last execution.
+    """
+    if is_ours(table, done, decision):
+        ledger = ledger_of(decode_commit(decision.content, decision.completed_path))
+        assert ledger is not None, "every decision has a ledger"
+        add_entry(table.storage, decision.instant, decision.attempt, table.instant_path(done), ledger)

@@ -51,7 +51,7 @@ _SLICE_TODO = "Nothing is lost: the next run merges the file slice again."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFile:
-    """A staged file: see `SliceDone`. `rows`: its number of rows."""
+    """A staged file: see `SliceDone`. `rows`: its number of rows. `hash`: of a clustering, of all its rows, in hex."""
 
     file_id: str
     staged: str
@@ -59,6 +59,7 @@ class OutputFile:
     size: int
     rows: int
     ranges: tuple[ColumnRange, ...] | None = None
+    hash: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(replace(self, ranges=None)), "ranges": ranges_to_json(self.ranges)}

@@ -101,7 +101,13 @@ class ClusterTask:
     def _done(self, made: Made) -> SliceDone:
         files = [
             OutputFile(
-                file_id=one.file_id, staged=one.staged, final=one.final, size=one.size, rows=one.rows, ranges=one.ranges
+                file_id=one.file_id,
+                staged=one.staged,
+                final=one.final,
+                size=one.size,
+                rows=one.rows,
+                ranges=one.ranges,
+                hash=f"{one.hash:016x}",
             )
             for one in made.files
         ]

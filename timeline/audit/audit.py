@@ -12,7 +12,7 @@ not as an error: the entry in the audit log remains, and its files need not exis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -21,7 +21,6 @@ from typing import TypeAlias
 from ..codec.arrow_schema import project
 from ..codec.parquet_read import open_parquet, readable
 from ..errors import LedgerError, PhantombaseError, UsageError
-from ..format.commit_metadata import LEDGER
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..format.ledger import GroupLedger
 from ..format.log_block import HeaderKey, scan_blocks
@@ -36,7 +35,7 @@ from ..table.in_progress import refuse_half_upgraded
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.log_blocks import slice_blocks
 from ..view.view import DataFile, FileGroup, FileSlice, GroupKey, TableView, is_replaced, latest_base, slice_before
-from .ledgers import KeptLedgers, commits_with_ledgers, kept_ledgers, logged_instants
+from .ledgers import KeptLedgers, commits_with_ledgers, kept_ledgers, ledger_of, logged_clusterings, logged_instants
 
 
 def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:
@@ -47,7 +46,7 @@ def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:
     timeline = table.load_timeline()  # before the archive is: Hudi archives an instant, then removes it here
     for done in table.files.completed_commits(instant):
         metadata = table.commit_metadata(done)
-        if LEDGER in metadata.extra_metadata or not metadata.named_files.isdisjoint(written):
+        if ledger_of(metadata) is not None or not metadata.named_files.isdisjoint(written):
             return False
         # Otherwise the commit names other files: a write of the same millisecond, or Hudi executed the plan since.
     return was_undone(instant, table.with_archive(timeline))
@@ -104,7 +103,8 @@ class InstantAudit:
 
 def audited_instants(table: Table, only: str | None = None) -> tuple[str, ...]:
     """Compactions with a ledger, earliest first. UsageError: `only` is not one of them."""
-    found = {i.requested_time for i in commits_with_ledgers(table)} | set(logged_instants(table.storage))
+    known = {i.requested_time for i in commits_with_ledgers(table)}
+    found = known.union(logged_instants(table.storage)) - logged_clusterings(table.storage, unless=known)
     if only is None:
         return tuple(sorted(found))
     if only not in found:
@@ -142,25 +142,33 @@ def _audit(table: Table, instant: str) -> InstantAudit:
     now = _now(table, ledgers, problems)
     flawed = ((one, [*_missed_logs(now, instant, one), *_second_files(now, instant, one)]) for one in ledgers.groups)
     groups = tuple(audited_group(one, found, partial(_files, now, instant, one)) for one, found in flawed)
-    groups = _without_undone(now, instant, groups, problems)
+    lost = {b.key for b in ledgers.groups if b.output is None or now.size(b, b.output) is None}
+    groups = without_undone(table, instant, ledgers.groups, groups, lost, problems, only_wrong=True)
     staged = tuple(staged_files(table.storage, instant, STAGED_DATA))  # a finished compaction has removed them
     return InstantAudit(instant=instant, groups=groups, problems=tuple(problems), leftovers=staged)
 
 
-def _without_undone(
-    now: _Now, instant: str, groups: tuple[GroupAudit, ...], problems: list[str]
+def without_undone(
+    table: Table,
+    instant: str,
+    recorded: Sequence[GroupLedger],
+    groups: tuple[GroupAudit, ...],
+    lost: Collection[GroupKey],
+    problems: list[str],
+    *,
+    only_wrong: bool = False,
 ) -> tuple[GroupAudit, ...]:
-    """Marks wrong groups as UNDONE if the compaction was undone; reads the archive, which is large, only for these."""
-    written = [b.path(b.output) for b in now.ledgers.groups if b.output is not None]
-    lost = {b.key for b in now.ledgers.groups if b.output is None or now.size(b, b.output) is None}
-    wrong = [g for g in groups if g.verdict is Verdict.WRONG and (g.partition, g.file_id) in lost]
+    """Marks `lost` groups, whose file is missing, as UNDONE if the instant was undone; `only_wrong`: those that are
+    wrong. Reads the archive, which is large, only for these."""
+    written = [one.path(name) for one in recorded for name, _ in one.outputs]
+    gone = [g for g in groups if (g.partition, g.file_id) in lost and (g.verdict is Verdict.WRONG or not only_wrong)]
     try:
-        if not wrong or not is_undone(now.table, instant, written):
+        if not gone or not is_undone(table, instant, written):
             return groups
     except PhantombaseError as error:
-        problems.append(f"whether the compaction was undone is unknown: {error}")
+        problems.append(f"whether it was undone is unknown: {error}")
         return groups
-    return tuple(replace(g, verdict=Verdict.UNDONE, problems=()) if g in wrong else g for g in groups)
+    return tuple(replace(g, verdict=Verdict.UNDONE, problems=()) if g in gone else g for g in groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,12 @@
 """Verifies a completed clustering again from the files that still exist.
 
-    ledger     its equations
-    outputs    their sizes, their footers and the hash of all their rows
+    ledger     its equations, and the audit log against the commit
+    outputs    their sizes, their footers, and the hash of the rows of each
     inputs     while all of them exist: merged again, they have the same ledger; without log files, the same hash
     closure    no log file on an input that is not an input itself, since the outputs would lack its entries
     overlap    no other commit replaced an input, since its rows would be visible again
 
-A clustering is audited while its commit is on the active timeline; it has no entry in the audit log."""
+One whose commit was archived, or undone, is audited by its entry in the audit log: its files need not exist."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ..errors import LedgerError, MissingFileError
+from ..errors import LedgerError
 from ..format.commit_metadata import CommitMetadata
 from ..format.file_name import parse_data_file
-from ..format.ledger import CLUSTERED, MASK, GroupLedger, Ledger, decode_ledgers, total
+from ..format.ledger import CLUSTERED, MASK, GroupLedger, Ledger, total
 from ..merge.slice_stream import SliceStream
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.view import FileGroup, GroupKey, TableView, latest_base
@@ -32,12 +32,16 @@ from .audit import (
     same,
     settled,
     slice_of,
+    without_undone,
 )
+from .ledgers import commits_with_ledgers, kept_ledgers, logged_clusterings
 
 
 def clustered_instants(table: Table) -> tuple[str, ...]:
-    """Completed clusterings of phantombase on the active timeline, earliest first."""
-    return tuple(time for time, metadata in _replacing(table).items() if CLUSTERED in metadata.extra_metadata)
+    """Completed clusterings of phantombase, also archived and undone ones, earliest first."""
+    active = {time for time, metadata in _replacing(table).items() if CLUSTERED in metadata.extra_metadata}
+    known = active.union(i.requested_time for i in commits_with_ledgers(table))
+    return tuple(sorted(active | logged_clusterings(table.storage, unless=known)))
 
 
 def audit_clustering(table: Table, instant: str) -> InstantAudit:
@@ -46,21 +50,18 @@ def audit_clustering(table: Table, instant: str) -> InstantAudit:
 
 
 def _audit(table: Table, instant: str) -> InstantAudit:
-    commits = _replacing(table)
-    if instant not in commits:
-        raise MissingFileError(
-            "the clustering was archived or undone while the table was audited",
-            path=table.storage.base_path,
-            instant=instant,
-            todo="Run it again: only clusterings on the active timeline are audited.",
-        )
-    recorded = decode_ledgers(commits[instant].extra_metadata[CLUSTERED], f"the commit of {instant}")
+    commits, ledgers = _replacing(table), kept_ledgers(table, instant)
+    recorded, problems = ledgers.groups, list(ledgers.problems)
     replaced_by = {
         key: other for other, metadata in commits.items() if other != instant for key in metadata.replaced_groups
     }
-    now = _Now(table, _groups_now(table, recorded), replaced_by)
-    groups = tuple(audited_group(one, [*_of_inputs(now, one)], partial(_files, now, one)) for one in recorded)
-    return InstantAudit(instant=instant, groups=groups, problems=(), leftovers=())
+    now = _Now(table, _groups_now(table, recorded), replaced_by, ledgers.named)
+    flawed = [(one, [*_of_inputs(now, one)] if instant in commits else []) for one in recorded]
+    groups = tuple(audited_group(one, found, partial(_files, now, one)) for one, found in flawed)
+    lost = {one.key for one in recorded if any(now.size(one, name) is None for name, _ in one.outputs)}
+    if lost and instant not in commits:
+        groups = without_undone(table, instant, recorded, groups, lost, problems)
+    return InstantAudit(instant=instant, groups=groups, problems=tuple(problems), leftovers=())
 
 
 def _replacing(table: Table) -> dict[str, CommitMetadata]:
@@ -79,11 +80,13 @@ def _groups_now(table: Table, recorded: Sequence[GroupLedger]) -> Mapping[GroupK
 
 @dataclass(frozen=True, slots=True)
 class _Now:
-    """The table as it is now. `groups`: of its partitions. `replaced_by`: other commits that replaced file groups."""
+    """The table as it is now. `groups`: of its partitions. `replaced_by`: other commits that replaced file groups.
+    `named`: files that the commit of the clustering names."""
 
     table: Table
     groups: Mapping[GroupKey, FileGroup]
     replaced_by: Mapping[GroupKey, str]
+    named: frozenset[str]
 
     def size(self, recorded: GroupLedger, name: str) -> int | None:
         entry = self.table.storage.find(recorded.path(name))
@@ -114,7 +117,7 @@ def _by_file_id(recorded: GroupLedger) -> dict[GroupKey, list[str]]:
 def _files(now: _Now, recorded: GroupLedger) -> Verdict:
     rows = out = 0
     schema, gone = None, False
-    for output, expected in recorded.outputs:
+    for number, (output, expected) in enumerate(recorded.outputs):
         path, size = recorded.path(output), now.size(recorded, output)
         if size is None:
             if not _is_superseded(now, recorded, output):
@@ -123,6 +126,8 @@ def _files(now: _Now, recorded: GroupLedger) -> Verdict:
             continue
         same("size of the written file", size, expected, path)
         count, hash_, schema = read_base(now.table, path, recorded)
+        if recorded.hashes:
+            same("hash of the rows in the written file", f"{hash_:016x}", f"{recorded.hashes[number]:016x}", path)
         rows, out = rows + count, (out + hash_) & MASK
     if gone:
         return Verdict.CLEANED
@@ -159,6 +164,7 @@ def _is_superseded(now: _Now, recorded: GroupLedger, output: str) -> bool:
     key = (recorded.partition, recorded.file_id if name is None else name.file_id)
     if key in now.replaced_by:
         return True
-    group = now.groups.get(key)
-    base = latest_base(group) if group is not None else None
+    if (group := now.groups.get(key)) is None:
+        return recorded.path(output) not in now.named
+    base = latest_base(group)
     return base is not None and name is not None and base.name.instant > name.instant

@@ -1,7 +1,8 @@
-"""What a compaction records about its rows, the ledger of every file group.
+"""What a compaction or clustering records about its rows, the ledger of every file group.
 
-A ledger is stored twice: in the commit's extraMetadata under `LEDGER`, and in the audit log, which remains when Hudi
-archives the commit. The audit log has an entry for each completed execution; entries are never changed or deleted.
+A ledger is stored twice: in the commit's extraMetadata under `LEDGER`, of a clustering under `CLUSTERED`, and in the
+audit log, which remains when Hudi archives the commit. The audit log has an entry for each completed execution; entries
+are never changed or deleted.
 
     .hoodie/.phantombase/audit/<C>.json      the first execution
     .hoodie/.phantombase/audit/<C>-2.json    the second: the first was rolled back, and C was executed again
@@ -12,14 +13,14 @@ An entry is JSON: instant, attempt, completed (path of the commit), ledger (text
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 
 from ..errors import MalformedError
-from ..format.commit_metadata import LEDGER
+from ..format.commit_metadata import LEDGER, CommitMetadata
 from ..format.instant import Instant
-from ..format.ledger import GroupLedger, decode_ledgers
+from ..format.ledger import CLUSTERED, GroupLedger, decode_ledgers
 from ..record_fields import Fields
 from ..storage.contract import Storage
 from ..storage.folders import RECORDS
@@ -45,11 +46,12 @@ _TODO = "The compaction's commit holds the same ledger until it is archived. Onl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """An entry. `ledger`: None if it cannot be read; `trouble`: the reason."""
+    """An entry. `ledger`: None if it cannot be read; `trouble`: the reason. `of_clustering`: by its completed file."""
 
     path: str
     ledger: str | None = None
     trouble: str = ""
+    of_clustering: bool = False
 
 
 def add_entry(storage: Storage, instant: str, attempt: int, completed: str, ledger: str) -> None:
@@ -78,22 +80,35 @@ def _entries(storage: Storage, instant: str) -> Iterator[AuditEntry]:
 def _read(storage: Storage, path: str) -> AuditEntry:
     try:
         fields = Fields.parse(storage.read(path), path, "unreadable entry of the audit log", _TODO)
-        return AuditEntry(path=path, ledger=fields.text("ledger"))
+        of_clustering = fields.text("completed").endswith(".replacecommit")
+        return AuditEntry(path=path, ledger=fields.text("ledger"), of_clustering=of_clustering)
     except MalformedError as error:
         return AuditEntry(path=path, trouble=str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptLedgers:
-    """The ledgers of a compaction, and problems of their storage. `named`: files that its commit names."""
+    """The ledgers of an instant, and problems of their storage. `named`: files that its commit names."""
 
     groups: tuple[GroupLedger, ...]
     problems: tuple[str, ...]
     named: frozenset[str]
 
 
+def ledger_of(metadata: CommitMetadata) -> str | None:
+    """The ledgers in a commit, as stored."""
+    return metadata.extra_metadata.get(LEDGER, metadata.extra_metadata.get(CLUSTERED))
+
+
 def commits_with_ledgers(table: Table, only: str | None = None) -> list[Instant]:
-    return [i for i in table.files.completed_commits(only) if LEDGER in table.commit_metadata(i).extra_metadata]
+    """The completed compactions; with `only` also that clustering."""
+    return [i for i in table.files.completed_commits(only) if ledger_of(table.commit_metadata(i)) is not None]
+
+
+def logged_clusterings(storage: Storage, unless: Collection[str] = ()) -> frozenset[str]:
+    """The clusterings among the instants with an entry. `unless`: those that are known not to be ones."""
+    instants = (one for one in logged_instants(storage) if one not in unless)
+    return frozenset(one for one in instants if _read(storage, audit_path(one)).of_clustering)
 
 
 def kept_ledgers(table: Table, instant: str) -> KeptLedgers:
@@ -101,9 +116,9 @@ def kept_ledgers(table: Table, instant: str) -> KeptLedgers:
     logged = entries(table.storage, instant)
     commits = {table.instant_path(c): table.commit_metadata(c) for c in commits_with_ledgers(table, instant)}
     problems = [e.trouble for e in logged if e.ledger is None]
-    texts = {path: metadata.extra_metadata[LEDGER] for path, metadata in commits.items()}
+    texts = {path: ledger_of(metadata) or "" for path, metadata in commits.items()}
     if len(commits) > 1:
-        problems.append(f"{len(commits)} completed commits of one compaction: {', '.join(commits)}")
+        problems.append(f"{len(commits)} completed commits of one instant: {', '.join(commits)}")
     if not commits:
         texts = {e.path: e.ledger for e in reversed(logged) if e.ledger is not None}
     else:
@@ -141,7 +156,7 @@ def _same_execution(commits: Mapping[str, str], logged: tuple[AuditEntry, ...]) 
 def _written(ledger: str) -> frozenset[str]:
     """Paths of the written files in a ledger; empty if the ledger cannot be read."""
     try:
-        return frozenset(g.path(g.output) for g in decode_ledgers(ledger, "") if g.output is not None)
+        return frozenset(g.path(name) for g in decode_ledgers(ledger, "") for name, _ in g.outputs)
     except MalformedError:
         return frozenset()
 

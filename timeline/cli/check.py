@@ -30,7 +30,8 @@ from .parameters import CLOCK, StorageOption, TablePath, Timezone, reports
 def audit(
     path: TablePath,
     instant: Annotated[
-        str | None, typer.Argument(metavar="[INSTANT]", help="Only this compaction; default: all by phantombase.")
+        str | None,
+        typer.Argument(metavar="[INSTANT]", help="Only this compaction or clustering; default: all by phantombase."),
     ] = None,
     storage_option: StorageOption = None,
 ) -> CommandResult:
@@ -39,7 +40,7 @@ def audit(
     Every compaction by phantombase leaves a [b]ledger[/b]: what went into each file group and what came out, as
     counts and as sums of row hashes. The audit checks the ledger itself, counts and hashes the rows of the base file
     that it describes, and, while the inputs still exist, runs the merge again. It finds log files that were left
-    out and for second base files. Clusterings on the active timeline are checked in the same way.
+    out and for second base files. Clusterings are checked in the same way, each file that they wrote by its own hash.
 
     [b]proved[/b]: all checks passed. [b]output proved[/b]: a cleaner has removed inputs. [b]cleaned[/b]: the base file
     was removed too, since a newer one replaced it. [b]undone[/b]: the compaction was rolled back or restored away, with

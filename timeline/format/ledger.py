@@ -152,15 +152,15 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
 
 CLUSTERED = "phantombase.clustered"
 """The key for ledgers of a clustering, by the first new file group; the inputs are files of other groups."""
-_COPIED, _MORE = "copied_row_groups", "more_outputs"
+_COPIED, _MORE, _HASHES = "copied_row_groups", "more_outputs", "more_hashes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLedger:
     """One compacted file group, or one group of a clustering. `inputs`: names of the merged files, base files first;
     `output`: name of the written file, None if there was nothing to write; `size` in bytes; `more`: names and sizes of
-    the other files that a clustering wrote; `skipped`: log blocks left out, by cause. `copied_row_groups`: those that a
-    clustering copied as bytes."""
+    the other files that a clustering wrote; `more_hashes`: of their rows, in hex, none if unknown; `skipped`: log
+    blocks left out, by cause. `copied_row_groups`: those that a clustering copied as bytes."""
 
     partition: str
     file_id: str
@@ -171,6 +171,15 @@ class GroupLedger:
     skipped: Mapping[str, int]
     copied_row_groups: int = 0
     more: tuple[tuple[str, int], ...] = ()
+    more_hashes: tuple[str, ...] = ()
+
+    @property
+    def hashes(self) -> tuple[int, ...]:
+        """Of the rows of each written file; none if unknown."""
+        if self.output is None or self.ledger.identity is None or len(self.more_hashes) != len(self.more):
+            return ()
+        others = [int(text, 16) for text in self.more_hashes]
+        return ((self.ledger.identity.out - sum(others)) & MASK, *others)
 
     @property
     def outputs(self) -> tuple[tuple[str, int], ...]:
@@ -202,7 +211,7 @@ def encode_ledgers(groups: list[GroupLedger]) -> str:
                 "output": g.output,
                 "size": g.size,
                 **({_COPIED: g.copied_row_groups} if g.copied_row_groups else {}),
-                **({_MORE: g.more} if g.more else {}),
+                **({_MORE: g.more, _HASHES: g.more_hashes} if g.more else {}),
             }
             for g in groups
         },
@@ -228,4 +237,5 @@ def _group(key: str, values: Mapping[str, Any]) -> GroupLedger:
         skipped=dict(values["skipped"]),
         copied_row_groups=int(values.get(_COPIED, 0)),
         more=tuple((str(name), int(size)) for name, size in values.get(_MORE, ())),
+        more_hashes=tuple(f"{int(text, 16):016x}" for text in values.get(_HASHES, ())),
     )

@@ -16,13 +16,16 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants
 from phantombase.timeline.audit.clusterings import audit_clustering, clustered_instants
-from phantombase.timeline.audit.ledgers import audit_path
+from phantombase.timeline.audit.ledgers import audit_path, kept_ledgers
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MissingFileError, UsageError
@@ -33,7 +36,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import ONE, built_upon, cluster, long_table, one_row, overwrite, small_files
+from tests.support.archived_tables import ONE, SMALL, built_upon, cluster, long_table, one_row, overwrite, small_files
 from tests.support.archived_tables import compact as compact_small
 from tests.support.archived_tables import upsert as upsert_small
 from tests.support.compaction_steps import open_table, run_all
@@ -43,7 +46,7 @@ from tests.support.interleaving import serial_pools
 from tests.support.moved_tables import schedule, upsert
 from tests.support.selection import deep
 from tests.support.trips import rows
-from tests.support.written_tables import written_table
+from tests.support.written_tables import read_rows, written_table
 
 
 def compact(path: Path) -> list[str]:
@@ -388,6 +391,69 @@ def test_another_file_under_its_name(tmp_path: Path) -> None:
     assert verdict is Verdict.WRONG
     with pytest.raises(MissingFileError, match="a completed write names a base file"):  # readers fail, too
         read_table(open_table(path))
+
+
+_SORTED = ClusterOptions(grouping=Grouping.SIZE, target_size=400_000, sort_by=("ts",), wait_s=0)
+
+
+def test_two_files_that_are_swapped(tmp_path: Path) -> None:
+    """Of one group, and of one size: all rows are there, each file has those of the other."""
+    path = tmp_path / "trips"
+    rows = small_files(path, 9)
+    done = cluster(path, options=_SORTED).done
+    assert done is not None
+    assert audited(path)[1] is Verdict.PROVED
+    table = open_table(path)
+    (recorded,) = kept_ledgers(table, done.instant).groups
+    by_size: dict[int, list[Path]] = {}
+    for name, size in recorded.outputs:
+        by_size.setdefault(size, []).append(path / recorded.path(name))
+    one, other, *_ = max(by_size.values(), key=len)
+    data = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(data)
+    assert read_rows(path) == rows
+    found, verdict = audited(path)
+    assert verdict is Verdict.WRONG
+    assert "hash of the rows in the written file" in found.groups[0].problems[0]
+
+
+@one_of("version", 9, 6)
+def test_the_audit_log_has_clusterings(version: int, tmp_path: Path) -> None:
+    """It is compared with the commit, and has the ledger when that is archived, or rolled back."""
+    path = tmp_path / "trips"
+    small_files(path, version)
+    done = cluster(path).done
+    assert done is not None
+    entry, table = path / audit_path(done.instant), open_table(path)
+    (commit,) = (i for i in table.load_timeline().completed if i.family == "replacecommit")
+    logged = json.loads(entry.read_bytes())
+    assert logged["ledger"] == table.commit_metadata(commit).extra_metadata[CLUSTERED]
+    assert (logged["instant"], logged["completed"]) == (done.instant, table.instant_path(commit))
+    assert audited_instants(table) == ()  # of compactions
+    undone = shutil.copytree(path, tmp_path / "undone")
+    for text, problem in (('"rows_out": 4', "different ledgers"), ("", "unreadable entry"), (None, "has no entry")):
+        if text is None:
+            entry.unlink()
+        else:
+            changed = json.dumps({**logged, "ledger": logged["ledger"].replace('"rows_out":4', '"rows_out":5')})
+            entry.write_text(changed if text else "")
+        found, _ = audited(path)
+        assert problem in found.problems[0]
+        assert not found.good
+    entry.write_text(json.dumps(logged))
+    upsert_small(path, one_row("k1", 100))
+    clean_table(open_table(path), ONE, LOCK)
+    for number in range(3):
+        upsert_small(path, one_row("k1", 101 + number))
+    compact_small(path)
+    clean_table(open_table(path), ONE, LOCK)
+    archive_table(open_table(path), SMALL, LOCK)
+    assert not [i for i in open_table(path).load_timeline().completed if i.family == "replacecommit"]
+    assert audited(path)[1] in (Verdict.OUTPUT_PROVED, Verdict.CLEANED)
+    roll_back_newest(open_table(undone), LOCK, done.instant)
+    assert audited(undone)[1] is Verdict.UNDONE
+    assert CliRunner().invoke(app, ["audit", str(undone), done.instant]).exit_code == 0
 
 
 def test_other_rows_than_recorded(tmp_path: Path) -> None:
