@@ -30,8 +30,7 @@ from .parameters import CLOCK, StorageOption, TablePath, Timezone, reports
 def audit(
     path: TablePath,
     instant: Annotated[
-        str | None,
-        typer.Argument(metavar="[INSTANT]", help="Only this compaction or clustering; default: all by phantombase."),
+        str | None, typer.Argument(metavar="[INSTANT]", help="Only this one; default: all by phantombase.")
     ] = None,
     storage_option: StorageOption = None,
 ) -> CommandResult:
