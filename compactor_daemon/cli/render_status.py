@@ -54,6 +54,10 @@ def status(data: Row) -> Iterator[RenderableType]:
         yield from ("", *reasons) if reasons else ()
     else:
         yield "No compaction is pending."
+    if clusterings := data["clusterings"]:
+        yield ""
+        yield RowsTable(plural(len(clusterings), "pending clustering"), _PENDING_COLUMNS, clusterings)
+        yield from ("", *_reasons(clusterings))
     yield from _outlook(data)
     if writes:
         yield ""
@@ -144,7 +148,7 @@ def _writers(writes: list[Row]) -> Iterator[RenderableType]:
 
 def claims(data: Row) -> Iterator[RenderableType]:
     if not data["claims"]:
-        yield "No process works on a compaction."
+        yield "No process works on a compaction or clustering."
         return
     yield RowsTable(plural(len(data["claims"]), "claim"), _CLAIM_COLUMNS, data["claims"])
 

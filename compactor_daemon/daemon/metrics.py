@@ -47,9 +47,9 @@ class Metrics(Observer):
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._pending = self._gauge("pending", "compactions that are requested and not completed yet")
-        self._running = self._gauge("running", "compactions at work in this daemon, without those that wait for writes")
-        self._parked = self._gauge("parked", "pending compactions that are parked until an operator releases them")
+        self._pending = self._gauge("pending", "compactions and clusterings that are requested and not completed yet")
+        self._running = self._gauge("running", "the same at work in this daemon, without those that wait for writes")
+        self._parked = self._gauge("parked", "those of them that are parked until an operator releases them")
         self._oldest = self._gauge("oldest_pending_seconds", "age of the oldest pending compaction, 0 without one")
         self._completed = self._counter("completed", "compactions that this daemon completed")
         self._failed = self._counter("failed", "tries of compactions by this daemon that failed")

@@ -1,4 +1,4 @@
-"""The state of a table's pending compactions, and the reason for it: a function of what `snapshot` found.
+"""The state of a table's pending compactions and clusterings, and the reason: a function of what `snapshot` found.
 
 The report is the daemon's part of the report of a table (`timeline.report`). The state of a pending compaction is the
 first of these that applies:
@@ -11,7 +11,7 @@ first of these that applies:
                   is executed after all
     waiting       a phantombase process has staged it, and waits for writes that began before it
     running       a process holds its claim, or a phantombase process refreshes its heartbeat
-    foreign       a Hudi executor may work on it
+    foreign       a Hudi executor may work on it; Hudi has begun to execute a clustering
     parked        it failed too often, or in a way that a retry cannot fix, and waits for `release`
     backing off   it failed, and is tried again later
     waiting       no process works on it. `unknown` instead, if ZooKeeper was asked for claims and did not answer, or if
@@ -32,12 +32,12 @@ from phantombase.timeline.instants.reserved_times import CANCELLED, COMMITTED
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live
 from phantombase.timeline.report.overview import FLAT, Clock, is_late
 
-from ..attempt.failures import Failure, Parked, Readiness, RetryOptions, Waits, WorkNote, readiness
+from ..attempt.failures import CLUSTERING, Failure, Parked, Readiness, RetryOptions, Waits, WorkNote, readiness
 from ..attempt.hudi_executors import ForeignTrace
 from ..attempt.validity import Assessment, Validity
 from ..fleet.claims import Claim
 from ..options import AttemptOptions
-from .snapshot import InstantSnapshot
+from .snapshot import InstantSnapshot, Planner
 
 Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
 """The claims on a table by instant; None if ZooKeeper was not asked, an error if it did not answer."""
@@ -166,7 +166,7 @@ def pending_compaction(
     claim = claims.get(instant.requested_time) if isinstance(claims, Mapping) else None
     age_s = clock.age(instant.requested_time)
     found = PendingCompaction(
-        action=instant.action,
+        action="clustering" if instant.family == "replacecommit" else instant.action,
         instant=instant.requested_time,
         age_s=age_s,
         overdue=is_late(age_s, options.slo_s),
@@ -183,7 +183,7 @@ def pending_compaction(
         validity=seen.assessment.validity if decided and isinstance(seen.assessment, Assessment) else None,
         revoked_why=seen.revoked_why,
         work=found.work or _of_heartbeat(seen.heartbeat, clock, options.attempt),
-        failures=_failures(seen, clock, options.retry),
+        failures=_failures(seen.failures, clock, options.retry),
         foreign=_foreign(seen.trace, clock, options.attempt),
         attempts=None if isinstance(seen.outcomes, PhantombaseError) else len(seen.outcomes),
         problem=next(unread, None),
@@ -205,6 +205,8 @@ def _state(
     if found.work:
         note = WorkNote.from_note(seen.heartbeat.note) if seen.heartbeat is not None else None
         return ("waiting", _WAITS_FOR_WRITES) if note is not None and note.waiting > 0 else ("running", None)
+    if seen.clustering is Planner.HUDI_AT_WORK:
+        return "foreign", "Hudi executes it; if its process is dead, Hudi's next clustering does"
     if found.foreign and found.foreign.live:
         return "foreign", "a Hudi executor may work on it"
     if isinstance(now, Parked):
@@ -213,7 +215,38 @@ def _state(
         return "backing off", _words(seen.failures[-1])
     if claims_unknown:
         return "unknown", "no heartbeat; whether a daemon holds its claim is unknown"
-    return of_undecided(seen.assessment) or ("waiting", _left_by_others(found, seen))
+    return of_undecided(seen.assessment) or ("waiting", _left_by_others(found, seen) or _waits_for(seen.clustering))
+
+
+def _waits_for(clustering: Planner | None) -> str | None:
+    if clustering is Planner.HUDI:
+        return "a plan of Hudi: a daemon, `compactor-daemon cluster`, or Hudi's next clustering executes it"
+    return None if clustering is None else "its process has ended: the next write, or run, ends it"
+
+
+def planned_by_daemons(
+    failures: tuple[Failure, ...], claims: Claimed, clock: Clock, retry: RetryOptions
+) -> PendingCompaction | None:
+    """The clusterings of a table that daemons plan: in place of an instant, while one works on them, or they wait after
+    failures. None: neither is known."""
+    claim = claims.get(CLUSTERING) if isinstance(claims, Mapping) else None
+    now = readiness(failures, clock.now_ms, retry)
+    if claim is None and not failures:
+        return None
+    state, why = "running", None
+    if claim is None:
+        state = {Parked: "parked", Waits: "backing off"}.get(type(now), "waiting")
+        why = _words(failures[-1])
+    return PendingCompaction(
+        action="clustering",
+        instant=CLUSTERING,
+        age_s=None,
+        overdue=None,
+        state=state,
+        why=why,
+        work=None if claim is None else of_claim(claim, clock),
+        failures=_failures(failures, clock, retry),
+    )
 
 
 def _of_decided(found: PendingCompaction, seen: InstantSnapshot, now: Readiness) -> tuple[str, str | None]:
@@ -271,12 +304,12 @@ def _of_heartbeat(beat: Heartbeat | None, clock: Clock, options: AttemptOptions)
     return replace(work, attempt=note.attempt, for_s=for_s, done=note.done, total=note.total, input_bytes=note.bytes)
 
 
-def _failures(seen: InstantSnapshot, clock: Clock, retry: RetryOptions) -> FailedTries | None:
-    if not seen.failures:
+def _failures(failures: tuple[Failure, ...], clock: Clock, retry: RetryOptions) -> FailedTries | None:
+    if not failures:
         return None
-    last, now = seen.failures[-1], readiness(seen.failures, clock.now_ms, retry)
+    last, now = failures[-1], readiness(failures, clock.now_ms, retry)
     return FailedTries(
-        count=len(seen.failures),
+        count=len(failures),
         error=last.error,
         what=last.what,
         who=last.who or None,

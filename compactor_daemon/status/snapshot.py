@@ -1,34 +1,46 @@
-"""What storage shows about a pending compaction; nothing is changed."""
+"""What storage shows about a pending compaction or clustering; nothing is changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from typing import TypeAlias, TypeVar
 
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
-from phantombase.timeline.format.compaction_plan import CompactionPlan, planned_paths
+from phantombase.timeline.format.compaction_plan import planned_paths
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
 from phantombase.timeline.storage.contract import Entry, Storage
+from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Table
 
 from ..attempt.failures import Failure, read_failures
 from ..attempt.hudi_executors import ForeignTrace, foreign_trace
 from ..attempt.outcome import REVOKED, Outcome, is_revoked, read_outcomes, why_revoked
+from ..attempt.pending_clusterings import is_of_hudi, planned_clustering
 from ..attempt.validity import Assessment, Evidence, assess, evidence_of_planned, validity_of
 
 T = TypeVar("T")
 
 
+class Planner(Enum):
+    """Whose the plan of a clustering is."""
+
+    PHANTOMBASE = "phantombase"
+    HUDI = "hudi"
+    HUDI_AT_WORK = "hudi at work"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantSnapshot:
-    """What storage shows about a pending compaction. `input_bytes`: size of the planned files as they are now; an error
-    if one is missing. `outcomes`: of its attempts by number, None while undecided; an error if they cannot be read.
-    `assessment`: whether its decision is valid; without a decision, whether one could be made now; an error if that is
-    unknown. `revoked_why`: of the last attempt."""
+    """What storage shows about a pending compaction or clustering. `file_groups`: those it reads. `input_bytes`: size
+    of the planned files as they are now; an error if one is missing. `outcomes`: of its attempts by number, None while
+    undecided; an error if they cannot be read. `assessment`: whether its decision is valid; without a decision, whether
+    one could be made now; an error if that is unknown. `revoked_why`: of the last attempt. `clustering`: whose plan it
+    is, if it is one."""
 
     file_groups: int
     input_bytes: int | PhantombaseError
@@ -38,13 +50,49 @@ class InstantSnapshot:
     failures: tuple[Failure, ...]
     assessment: Assessment | PhantombaseError
     revoked_why: str | None
+    clustering: Planner | None = None
 
 
 def pending_snapshots(table: Table, timeline: Timeline) -> dict[str, InstantSnapshot | PhantombaseError]:
     """The pending compactions by instant, earliest first. If one cannot be read, its error takes its place."""
     listings: dict[str, Mapping[str, Entry]] = {}
     seen = _or_error(partial(evidence_of_planned, table))
-    return {i.requested_time: _or_error(partial(_instant, table, i, listings, seen)) for i in timeline.pending_merges}
+    return {
+        i.requested_time: _or_error(partial(_compaction, table, i, listings, seen)) for i in timeline.pending_merges
+    }
+
+
+def clustering_snapshots(table: Table, timeline: Timeline) -> dict[Instant, InstantSnapshot | PhantombaseError]:
+    """The pending clusterings, earliest first. If one cannot be read, its error takes its place."""
+    listings: dict[str, Mapping[str, Entry]] = {}
+    found: dict[Instant, InstantSnapshot | PhantombaseError] = {}
+    for instant in (i for i in timeline.instants if i.family == "replacecommit" and not i.completed):
+        seen = _or_error(partial(_clustering, table, instant, listings))
+        if seen is not None:  # else it is a write that replaces file groups
+            found[instant] = seen
+    return found
+
+
+def _clustering(table: Table, instant: Instant, listings: dict[str, Mapping[str, Entry]]) -> InstantSnapshot | None:
+    pending = planned_clustering(table, instant)
+    if pending is None:
+        return None
+    planner = Planner.PHANTOMBASE if pending.plan.is_own else Planner.HUDI
+    planner = Planner.HUDI_AT_WORK if is_of_hudi(table, pending) else planner
+    slices = [(group.partition, one) for group in pending.plan.groups for one in group.slices]
+    paths = [join(partition, name) for partition, one in slices for name in one.names]
+    seen = _or_error(partial(evidence_of_planned, table))
+    found = _instant(table, pending.requested, listings, seen, len(slices), paths)
+    if planner is not Planner.HUDI_AT_WORK:  # the inflight file, if it is there, is phantombase's
+        found = replace(found, trace=replace(found.trace, inflight_ms=None))
+    return replace(found, clustering=planner)
+
+
+def _compaction(
+    table: Table, pending: Instant, listings: dict[str, Mapping[str, Entry]], seen: Evidence | PhantombaseError
+) -> InstantSnapshot:
+    plan = table.compaction_plan(pending.requested_time)
+    return _instant(table, pending, listings, seen, len(plan.operations), planned_paths(plan))
 
 
 def _or_error(read: Callable[[], T], kind: type[PhantombaseError] = PhantombaseError) -> T | PhantombaseError:
@@ -55,21 +103,26 @@ def _or_error(read: Callable[[], T], kind: type[PhantombaseError] = PhantombaseE
 
 
 def _instant(
-    table: Table, pending: Instant, listings: dict[str, Mapping[str, Entry]], seen: Evidence | PhantombaseError
+    table: Table,
+    pending: Instant,
+    listings: dict[str, Mapping[str, Entry]],
+    seen: Evidence | PhantombaseError,
+    file_groups: int,
+    paths: Sequence[str],
 ) -> InstantSnapshot:
+    """`file_groups`, `paths`: what the plan reads."""
     storage, instant = table.storage, pending.requested_time
-    plan = table.compaction_plan(instant)
-    partitions = {o.partition_path for o in plan.operations}
+    partitions = {path.rpartition("/")[0] for path in paths}
     for partition in partitions - listings.keys():
         listings[partition] = {e.name: e for e in storage.list(partition)}
     outcomes = _or_error(partial(read_outcomes, storage, instant), MalformedError)
     revoked = {n for n in outcomes if is_revoked(storage, instant, n)} if isinstance(outcomes, dict) else set()
     return InstantSnapshot(
-        file_groups=len(plan.operations),
-        input_bytes=_input_bytes(plan, instant, listings),
+        file_groups=file_groups,
+        input_bytes=_input_bytes(paths, instant, listings),
         outcomes=_kinds(outcomes, revoked),
         heartbeat=read_heartbeat(storage, instant),
-        trace=foreign_trace(table, instant, partitions),
+        trace=foreign_trace(table, instant, partitions, pending if pending.family == "replacecommit" else None),
         failures=read_failures(storage, instant),
         assessment=_assessment(table, pending, outcomes, revoked, seen),
         revoked_why=_revoked_why(storage, instant, outcomes, revoked),
@@ -107,13 +160,13 @@ def _revoked_why(storage: Storage, instant: str, outcomes: _Outcomes, revoked: s
 
 
 def _input_bytes(
-    plan: CompactionPlan, instant: str, listings: Mapping[str, Mapping[str, Entry]]
+    paths: Sequence[str], instant: str, listings: Mapping[str, Mapping[str, Entry]]
 ) -> int | PhantombaseError:
     size = 0
-    for path in planned_paths(plan):
+    for path in paths:
         partition, _, name = path.rpartition("/")
         entry = listings[partition].get(name)
         if entry is None:
-            return MissingFileError("the compaction plan names a file that is not there", path=path, instant=instant)
+            return MissingFileError("the plan names a file that is not there", path=path, instant=instant)
         size += entry.size
     return size

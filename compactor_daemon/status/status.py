@@ -30,7 +30,7 @@ from phantombase.timeline.table.in_progress import clustering_in_rollback, rollb
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import TableView
 
-from ..attempt.failures import Parked, RetryOptions, Waits, readiness_of
+from ..attempt.failures import CLUSTERING, Parked, RetryOptions, Waits, read_failures, readiness_of
 from ..attempt.pending_clusterings import is_of_hudi, planned_clustering
 from ..attempt.validity import Validity
 from ..cleaning.choice import CleanOptions
@@ -40,8 +40,16 @@ from ..fleet.pools import Pools
 from ..services.options import Service
 from ..services.serve import last_runs
 from .coexistence import Finding
-from .pending import Claimed, ClaimRow, PendingCompaction, StatusOptions, of_claim, pending_compaction
-from .snapshot import pending_snapshots
+from .pending import (
+    Claimed,
+    ClaimRow,
+    PendingCompaction,
+    StatusOptions,
+    of_claim,
+    pending_compaction,
+    planned_by_daemons,
+)
+from .snapshot import clustering_snapshots, pending_snapshots
 
 _IN_PROGRESS = {
     "restore": "compactor-daemon restore TABLE",
@@ -150,7 +158,8 @@ class LastSuccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """The state of a table's compactions. `claims`: whether ZooKeeper was asked, and answered. `overdue`: a number."""
+    """The state of a table's compactions and clusterings. `claims`: whether ZooKeeper was asked, and answered.
+    `overdue`: a number. `clusterings`: the pending ones, and those that daemons plan (see `planned_by_daemons`)."""
 
     table: str
     claims: str
@@ -158,6 +167,7 @@ class TableStatus:
     slo_s: float | None
     overdue: int
     pending: tuple[PendingCompaction, ...]
+    clusterings: tuple[PendingCompaction, ...]
     writes: tuple[PendingWrite, ...]
     in_progress: tuple[InProgress, ...]
     services: tuple[ServiceRun, ...]
@@ -174,16 +184,25 @@ def table_status(
     claim that was released since then may still be shown, and a claim that was taken since is missing; the heartbeat
     shows its holder. An instant that completes during the snapshot is left out."""
     timeline = table.load_timeline()
-    found = pending_snapshots(table, timeline)
+    found, clusterings = pending_snapshots(table, timeline), clustering_snapshots(table, timeline)
+    own = read_failures(table.storage, CLUSTERING)
     beats = {i: read_heartbeat(table.storage, i.requested_time) for i in timeline.pending_delta_commits}
     after, clock = table.reload().load_timeline(), clock or Clock.of(table)
-    still = {i.requested_time for i in after.pending_merges}
+    still = {i.requested_time for i in after.instants if not i.completed}
     writing = {i.requested_time for i in after.pending_delta_commits}
     pending = tuple(
         pending_compaction(i, found[i.requested_time], claims, clock, options)
         for i in timeline.pending_merges
         if i.requested_time in still
     )
+    rows = [
+        *(
+            pending_compaction(i, s, claims, clock, options)
+            for i, s in clusterings.items()
+            if i.requested_time in still
+        ),
+        planned_by_daemons(own, claims, clock, options.retry),
+    ]
     recent = tuple(
         RecentCompaction(
             instant=one.instant,
@@ -205,6 +224,7 @@ def table_status(
         slo_s=options.slo_s,
         overdue=sum(bool(one.overdue) for one in pending),
         pending=pending,
+        clusterings=tuple(row for row in rows if row is not None),
         writes=tuple(_write(i, beat, pending, clock) for i, beat in beats.items() if i.requested_time in writing),
         in_progress=tuple(_in_progress(table, after, clock)),
         services=tuple(
@@ -255,10 +275,11 @@ def claim_rows(table: str, claims: Mapping[str, Claim], clock: Clock) -> list[Cl
 
 def work_rows(status: TableStatus) -> list[ClaimRow]:
     """The processes that work on a table's instants; raises the error of the first instant that cannot be read."""
-    for one in status.pending:
+    found = (*status.pending, *status.clusterings)
+    for one in found:
         if one.problem is not None and one.file_groups is None:
             raise one.problem
-    return [ClaimRow(table=status.table, instant=one.instant, work=one.work) for one in status.pending if one.work]
+    return [ClaimRow(table=status.table, instant=one.instant, work=one.work) for one in found if one.work]
 
 
 def _write(

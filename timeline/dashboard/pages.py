@@ -76,8 +76,9 @@ def _waiting(row: Row) -> str:
 def _of_fleet_info(row: Row, path: str, orders: _Orders) -> list[Row]:
     fleet_info = row.get("fleet_info") or {}
     found = []
-    for one in fleet_info.get("pending", ()):
-        why = f"compaction {one['instant']} is {one['state']}" + (f": {one['why']}" if one["why"] else "")
+    for one in (*fleet_info.get("pending", ()), *fleet_info.get("clusterings", ())):
+        what = "clustering" if one["action"] == "clustering" else "compaction"
+        why = f"{what} {one['instant']} is {one['state']}" + (f": {one['why']}" if one["why"] else "")
         if one["state"] == "parked":
             found.append(orders.order(why, OrderName.RELEASE, one["instant"], _RELEASES))
         elif one["state"] == "unscheduled":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.attempt.failures import CLUSTERING, Failure, record_failure
 from phantombase.compactor_daemon.attempt.outcome import find_decision
 from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, Tasks
@@ -25,6 +27,7 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.audit.clusterings import audit_clustering
 from phantombase.timeline.codec.avro_container import read_record, write_record
 from phantombase.timeline.errors import UnknownCommitError, UnsupportedError, UsageError
+from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.replace_request import _SCHEMA
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.read.table_read import read_table
@@ -54,7 +57,7 @@ from tests.support.compaction_steps import open_table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at
 from tests.support.faults import died_or_ended
-from tests.support.golden_tables import LOCK, unzip_golden
+from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.selection import deep
 from tests.support.servers.s3_server import S3Server
 from tests.support.written_tables import Rows, read_rows
@@ -123,6 +126,43 @@ def test_take_back_and_status(tmp_path: Path) -> None:
     again = CliRunner().invoke(app, ["cluster", str(path), "--cancel", "--sole-writer"])
     assert "nothing to cancel" in again.stdout
     assert read_rows(path) == rows
+
+
+@one_of("version", 9, 6)
+def test_status_shows_each_clustering(version: int, tmp_path: Path) -> None:
+    """Whose it is, who works on it, and how large it is; those that daemons plan, while they wait."""
+
+    def shown(path: Path) -> list[tuple[str, str, int, str | None]]:
+        rows = run("status", str(path))["clusterings"]
+        assert all(row["input_bytes"] > 0 and row["age_s"] is not None for row in rows if row["instant"] != CLUSTERING)
+        return [(row["instant"], row["state"], row["file_groups"], row["work"] and row["work"]["host"]) for row in rows]
+
+    path, host = tmp_path / "trips", socket.gethostname()
+    small_files(path, version, 3)
+    assert shown(path) == []
+    instant = request(path, alive=True)
+    assert shown(path) == [(instant, "running", 3, host)]
+    forget_heartbeats(path)
+    assert shown(path) == [(instant, "waiting", 3, None)]
+    assert "1 pending clustering" in CliRunner().invoke(app, ["status", str(path)]).stdout
+    table = open_table(path)
+    (pending,) = pending_clusterings(table, table.load_timeline())
+    (path / table.instant_path(pending.requested.at(State.INFLIGHT))).write_bytes(b"")
+    assert shown(path) == [(instant, "foreign", 3, None)]
+    (path / table.instant_path(pending.requested.at(State.INFLIGHT))).unlink()
+    assert run("cluster", str(path), "--sole-writer", "--cancel")["cancelled"] == [instant]
+    for number in range(9):
+        record_failure(table.storage, CLUSTERING, Failure(at_ms=number, error="Full", what="disk", who="me"))
+    (row,) = run("status", str(path))["clusterings"]
+    assert (row["instant"], row["state"], row["why"]) == (CLUSTERING, "parked", "Full: disk")
+    assert "release TABLE clustering" in CliRunner().invoke(app, ["status", str(path)]).stdout
+
+
+def test_status_shows_a_plan_of_hudi(tmp_path: Path) -> None:
+    path = unzip("v6_0.15.0_cluster.scheduled", tmp_path)
+    (row,) = run("status", str(path))["clusterings"]
+    assert (row["action"], row["state"], row["file_groups"]) == ("clustering", "waiting", 9)
+    assert "a plan of Hudi" in row["why"]
 
 
 def test_a_dry_run_shows_what_a_killed_run_left(tmp_path: Path) -> None:
