@@ -53,7 +53,7 @@ class DaemonFleet:
             trigger = self._daemon.pool_of(path).schedule or settings.schedule or _USUAL
             row["next_plan"] = as_json(next_plan(table.snapshot().load_timeline(), table.now(), trigger))
             row["requests"] = settings.schedule is not None
-            for one in row["pending"]:
+            for one in (*row["pending"], *row["clusterings"]):
                 one["unfinished"] = _unfinished(table, one)
         return row
 

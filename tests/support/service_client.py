@@ -140,13 +140,14 @@ class Knows:
     def about(self, table: Table, *, whole: bool = True) -> dict[str, Any]:
         if self._fails:
             raise UnknownStateError("ZooKeeper does not answer")
-        more: dict[str, Any] = {"in_progress": [], "next_plan": None, "requests": False}
+        more: dict[str, Any] = {"clusterings": [], "in_progress": [], "next_plan": None, "requests": False}
         if table.storage.base_path.rpartition("/")[2] != "pending":
             return {"pending": [], "writes": [], **more}
         work = {"holder": "daemon-1", "host": "a", "pid": 7, "beat_s": None, "for_s": 60.0, "done": 3, "total": 12,
                 "input_bytes": 4096}  # fmt: skip
         failures = {"count": 8, "error": "StorageError", "what": "no space left", "who": "daemon-1", "last_s": 30.0}
         pending = {
+            "action": "compaction",
             "instant": next(i.requested_time for i in table.load_timeline().pending_compactions),
             "input_bytes": 8192,
             "failures": failures if self._state == "parked" else None,

@@ -77,7 +77,7 @@ def _of_fleet_info(row: Row, path: str, orders: _Orders) -> list[Row]:
     fleet_info = row.get("fleet_info") or {}
     found = []
     for one in (*fleet_info.get("pending", ()), *fleet_info.get("clusterings", ())):
-        what = "clustering" if one.get("action") == "clustering" else "compaction"
+        what = "clustering" if one["action"] == "clustering" else "compaction"
         why = f"{what} {one['instant']} is {one['state']}" + (f": {one['why']}" if one["why"] else "")
         if one["state"] == "parked":
             found.append(orders.order(why, OrderName.RELEASE, one["instant"], _RELEASES))
