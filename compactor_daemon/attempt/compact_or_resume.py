@@ -174,7 +174,8 @@ def compact_instant(
     started = time.monotonic()
     seen = table.snapshot()
     table = replace(table, storage=without_snapshot(table.storage), config=seen.config)
-    check_keepable(table, moves_rows=job is not None)
+    if job is None:  # else the caller has
+        check_keepable(table, moves_rows=False)
     storage = table.storage
     limit = limit or Limit()
     work = find_decision(seen.storage, instant) or open_attempt(seen, instant, options, job)

@@ -151,11 +151,10 @@ def cluster_table(
 ) -> ClusterResult:
     """Finishes pending clusterings, executes the plans of Hudi that Hudi has not begun, then plans one and executes it.
     `runner`: makes the files; None: one group at a time, in this process. `resumes` False: pending ones, and plans of
-    Hudi, are left to others. `dry_run`: changes nothing, and takes no
-    lock. `lock`: all writers must share it. UnsupportedError: a bucket-indexed table, a table with an index of rows, or
-    files that must be copied and cannot be; nothing is changed. BarrierError: a write that began before the plan did
-    not end in time. ConflictError: the planned files changed. After an error the plan is cancelled; where that fails
-    too, the next write or run cancels it."""
+    Hudi, are left to others. `dry_run`: changes nothing, and takes no lock. `lock`: all writers must share it.
+    UnsupportedError: a bucket-indexed table, a table with an index of rows, or files that must be copied and cannot be;
+    nothing is changed. BarrierError: a write that began before the plan did not end in time. ConflictError: the planned
+    files changed. After an error the plan is cancelled; where that fails too, the next write or run cancels it."""
     seen = table.reload()
     timeline = seen.load_timeline()
     if not dry_run:
