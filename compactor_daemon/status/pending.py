@@ -37,7 +37,7 @@ from ..attempt.hudi_executors import ForeignTrace
 from ..attempt.validity import Assessment, Validity
 from ..fleet.claims import Claim
 from ..options import AttemptOptions
-from .snapshot import InstantSnapshot, Planner
+from .snapshot import InstantSnapshot, PlanOwner
 
 Claimed: TypeAlias = Mapping[str, Claim] | PhantombaseError | None
 """The claims on a table by instant; None if ZooKeeper was not asked, an error if it did not answer."""
@@ -205,7 +205,7 @@ def _state(
     if found.work:
         note = WorkNote.from_note(seen.heartbeat.note) if seen.heartbeat is not None else None
         return ("waiting", _WAITS_FOR_WRITES) if note is not None and note.waiting > 0 else ("running", None)
-    if seen.clustering is Planner.HUDI_AT_WORK:
+    if seen.clustering is PlanOwner.HUDI_AT_WORK:
         return "foreign", "Hudi executes it; if its process is dead, Hudi's next clustering does"
     if found.foreign and found.foreign.live:
         return "foreign", "a Hudi executor may work on it"
@@ -218,8 +218,8 @@ def _state(
     return of_undecided(seen.assessment) or ("waiting", _left_by_others(found, seen) or _waits_for(seen.clustering))
 
 
-def _waits_for(clustering: Planner | None) -> str | None:
-    if clustering is Planner.HUDI:
+def _waits_for(clustering: PlanOwner | None) -> str | None:
+    if clustering is PlanOwner.HUDI:
         return "a plan of Hudi: a daemon, `compactor-daemon cluster`, or Hudi's next clustering executes it"
     return None if clustering is None else "its process has ended: the next write, or run, ends it"
 

@@ -26,7 +26,7 @@ from ..attempt.validity import Assessment, Evidence, assess, evidence_of_planned
 T = TypeVar("T")
 
 
-class Planner(Enum):
+class PlanOwner(Enum):
     """Whose the plan of a clustering is."""
 
     PHANTOMBASE = "phantombase"
@@ -50,7 +50,7 @@ class InstantSnapshot:
     failures: tuple[Failure, ...]
     assessment: Assessment | PhantombaseError
     revoked_why: str | None
-    clustering: Planner | None = None
+    clustering: PlanOwner | None = None
 
 
 def pending_snapshots(table: Table, timeline: Timeline) -> dict[str, InstantSnapshot | PhantombaseError]:
@@ -77,13 +77,13 @@ def _clustering(table: Table, instant: Instant, listings: dict[str, Mapping[str,
     pending = planned_clustering(table, instant)
     if pending is None:
         return None
-    planner = Planner.PHANTOMBASE if pending.plan.is_own else Planner.HUDI
-    planner = Planner.HUDI_AT_WORK if is_of_hudi(table, pending) else planner
+    planner = PlanOwner.PHANTOMBASE if pending.plan.is_own else PlanOwner.HUDI
+    planner = PlanOwner.HUDI_AT_WORK if is_of_hudi(table, pending) else planner
     slices = [(group.partition, one) for group in pending.plan.groups for one in group.slices]
     paths = [join(partition, name) for partition, one in slices for name in one.names]
     seen = _or_error(partial(evidence_of_planned, table))
     found = _instant(table, pending.requested, listings, seen, len(slices), paths)
-    if planner is not Planner.HUDI_AT_WORK:  # the inflight file, if it is there, is phantombase's
+    if planner is not PlanOwner.HUDI_AT_WORK:  # the inflight file, if it is there, is phantombase's
         found = replace(found, trace=replace(found.trace, inflight_ms=None))
     return replace(found, clustering=planner)
 
