@@ -198,8 +198,8 @@ class WriteOptions:
     )
     clustering_wait_s: float = option(
         600.0,
-        "seconds in which a write of file groups that are being clustered is tried again, each time after the pending "
-        "clusterings have ended; 0: it fails at once",
+        "seconds in which a write of file groups of a requested clustering is tried again, each time after the pending "
+        "clusterings have ended; 0: it fails at once. It is requested when its files are made; Hudi's before that",
         least=0,
     )
     heartbeat_s: float = option(BEAT_S, "how often the heartbeat of the write is refreshed")

@@ -119,8 +119,9 @@ def cluster_command(
 
     By default at least `--min-file-num` small files in a row, in the order in which they were written, become one. With
     `--grouping size` and `--sort-by` the rows of whole partitions are sorted, but those that are sorted already. Log
-    files are merged on the way. It is a clustering of Hudi: other processes see its plan. While it is pending, updates
-    of these files are refused; other writes go on. No row changes, and no read of the past.
+    files are merged on the way. Writes go on while the files are made; groups that were written to are left to the
+    next run. Then it is a pending clustering of Hudi, until its files have their names: updates of these files wait. No
+    row changes, and no read of the past.
 
     `--rewrite` is for files that are neither small nor to be sorted, but not as they should be: with another codec,
     columns that the table does not have any more, and so on. What was rewritten has no reason any more, so a run may be

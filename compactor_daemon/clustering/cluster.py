@@ -2,11 +2,13 @@
 
     finish     pending clusterings of dead processes
     choose     see `clustering.choice`
-    request    under the lock, <T>.clustering.requested (version 6: <T>.replacecommit.requested): from here on no writer
-               changes the planned file groups, and no compaction includes them
-    execute    an attempt makes the files, decides and publishes, as of a compaction (`attempt`), with a heartbeat. It
+    stage      the files, while all writes go on, see `clustering.ahead`
+    request    under the lock, without the groups that were written to meanwhile: <T>.clustering.requested (version 6:
+               <T>.replacecommit.requested). From here on no writer changes the planned file groups, and no compaction
+               includes them
+    execute    an attempt adopts the files, decides and publishes, as of a compaction (`attempt`), with a heartbeat. It
                waits for a pending write that began before the plan. If the inputs changed, or the wait times out, the
-               plan is cancelled
+               plan is cancelled; in the first case it is requested again, without these groups
 
 A plan is pending only while a process works on it, since updates of its file groups are refused until then. A decided
 one is published, by the next process.
@@ -149,7 +151,7 @@ def cluster_table(
     dry_run: bool = False,
     progress: ClusterProgress = lambda *_: None,
 ) -> ClusterResult:
-    """Finishes pending clusterings, executes the plans of Hudi that Hudi has not begun, then plans one and executes it.
+    """Finishes pending clusterings, executes the plans of Hudi that Hudi has not begun, then makes one and requests it.
     `runner`: makes the files; None: one group at a time, in this process. `resumes` False: pending ones, and plans of
     Hudi, are left to others. `dry_run`: changes nothing, and takes no lock. `lock`: all writers must share it.
     UnsupportedError: a bucket-indexed table, a table with an index of rows, or files that must be copied and cannot be;

@@ -31,7 +31,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.options import WriteOptions
 from tests.hudi.cases.indexed_table import HUDI
-from tests.hudi.cases.rows import Rows, same, without_files
+from tests.hudi.cases.rows import Rows, key, same, without_files
 from tests.hudi.cases.shared_table import SharedTable, check_rows, hudi_rs_reads
 from tests.hudi.judge.client import Judge
 from tests.hudi.judge.java_client import run_java
@@ -168,7 +168,7 @@ def _others_read(table: SharedTable, rows: pa.Table) -> None:
     """Hudi, DuckDB, Polars and pyarrow read the new files: the rows that a filter on statistics leaves."""
     ids = rows["id"].to_pylist()
     now = read_table(table.open())
-    paths = sorted({p for p in map(str, table.path.rglob("*.parquet")) if p.rpartition("/")[2] in _names(now)})
+    paths = sorted({p for p in map(str, table.path.rglob("*.parquet")) if Path(p).name.split("_")[0] in _file_ids(now)})
     assert all(pq.read_metadata(path).num_row_groups == 4 for path in paths)
     few = sorted(one for one in ids if one >= sorted(ids)[7])
     for found in (
@@ -184,8 +184,42 @@ def _others_read(table: SharedTable, rows: pa.Table) -> None:
     assert sorted(row["id"] for row in by_hudi) == few
 
 
-def _names(rows: pa.Table) -> set[str]:
-    return set(rows["_hoodie_file_name"].to_pylist())
+def _file_ids(rows: pa.Table) -> set[str]:
+    return {name.split("_")[0] for name in rows["_hoodie_file_name"].to_pylist()}
+
+
+@pytest.mark.interop
+@versions(9, deep=(8, 6))
+def test_hudi_writes_while_files_are_made(table: SharedTable) -> None:
+    """Its group is left out. Reads of the past and incremental ones answer as before; Hudi updates clustered rows."""
+    appended(table)
+    newer, seen = Rows(seed=2)([0], 9), list[pa.Table]()
+    began = max(i.completion_time or i.requested_time for i in table.open().load_timeline().completed)
+    begin = {"hoodie.datasource.read.begin.instanttime": began}
+
+    def hook(call: Call) -> object:
+        if call.name == "open_output" and of_clustering(call.path) and not seen:
+            table.upsert(newer)
+            seen.append(table.agree())
+            seen.append(table.judge.read(table.path, query="incremental", options=begin))
+        return call.do()
+
+    done = cluster(table, HookedStorage(LocalStorage(str(table.path)), hook))
+    assert done.done is not None
+    assert (done.left_out, done.done.files, done.done.made) == (1, 8, 2)
+    state, change = seen
+    same(without_files(table.agree()), without_files(state))
+    write = max(i.requested_time for i in table.open().load_timeline().completed if i.action == "deltacommit")
+    same(without_files(table.judge.read(table.path, as_of=write)), without_files(state))
+    assert change.num_rows == 1
+    same(without_files(table.judge.read(table.path, query="incremental", options=begin)), without_files(change))
+    table.judge.sql(f"create table ahead_{table.version} using hudi location '{table.path}'")
+    table.judge.sql(f"update ahead_{table.version} set number = 77 where id = '{key(1)}'")
+    table.judge.sql(f"drop table ahead_{table.version}")
+    now = table.agree()
+    numbers = dict(zip(now["id"].to_pylist(), now["number"].to_pylist(), strict=True))
+    assert (now.num_rows, numbers[key(1)]) == (40, 77)
+    goes_on(table, cleans=True, metadata=False)
 
 
 @pytest.mark.interop
