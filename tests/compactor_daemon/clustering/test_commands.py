@@ -81,6 +81,13 @@ def test_the_command(tmp_path: Path) -> None:
     assert read_rows(path) == rows
     again = CliRunner().invoke(app, ["cluster", str(path), "--sole-writer"])
     assert "nothing to cluster: too few small files in a row; 1 small file" in again.stdout
+    reasons = ["--rewrite", "codec,row-groups", "--rewrite", "bloom-filters"]
+    would = run("cluster", str(path), *reasons, "--dry-run")
+    (file_id,) = living(path)
+    size = next(path.glob(f"*/{file_id}*")).stat().st_size
+    assert would["reasons"] == {"codec": {"files": 1, "bytes": size}}
+    shown = CliRunner().invoke(app, ["cluster", str(path), *reasons, "--codec", "gzip", "--sole-writer"])
+    assert "nothing to cluster: no file has a reason to be rewritten" in shown.stdout
 
 
 @pytest.mark.parametrize("copy", ["reencode", "force"])
