@@ -1,4 +1,4 @@
-"""Compaction plans (`<t>.compaction.requested`, `<t>.logcompaction.requested`) and pending clustering plans (pure).
+"""Compaction plans (`<t>.compaction.requested`, `<t>.logcompaction.requested`) (pure).
 
 A plan is an Avro container file of one `HoodieCompactionPlan`. Hudi 1.x has one more field than 0.15,
 `missingSchedulePartitions`. Plan version 2 holds bare file names; version 1 (Hudi before 0.6) held absolute paths,
@@ -171,26 +171,13 @@ def decode_operation(data: bytes) -> CompactionOperation:
     return _operation(decode_value(data, _OPERATION_SCHEMA), PLAN_VERSION, "an operation")
 
 
-def pending_clustering_file_groups(data: bytes, where: str) -> set[tuple[str, str]]:
-    """(partition, file id) of every file group that a pending replacecommit or clustering will replace. `data` is the
-    requested file, a `HoodieRequestedReplaceMetadata`. Only clustering names its file groups in advance;
-    insert_overwrite and similar actions leave the file empty or without a clustering plan, which gives an empty set.
-    MalformedError: the file cannot be read."""
-    if not data:
-        return set()
-    _, record = read_record(data, where, _REPLACE_REQUEST_SCHEMA)
-    groups = (record["clusteringPlan"] or {}).get("inputGroups") or ()
-    slices = [file_slice for group in groups for file_slice in group["slices"] or ()]
-    return {(s["partitionPath"] or "", _file_id(s, "clustering plan", where)) for s in slices}
-
-
 def _operation(record: Mapping[str, Any], version: int, where: str) -> CompactionOperation:
     base = record["dataFilePath"]
     return CompactionOperation(
         base_instant_time=record["baseInstantTime"],
         delta_file_paths=tuple(_file_name(path, version, where) for path in record["deltaFilePaths"] or ()),
         data_file_path=_file_name(base, version, where) if base else None,
-        file_id=_file_id(record, "compaction plan", where),
+        file_id=named_file_id(record, "compaction plan", where),
         partition_path=_partition(record["partitionPath"] or "", where),
         metrics=record["metrics"],
         bootstrap_file_path=record["bootstrapFilePath"],
@@ -215,7 +202,7 @@ def _partition(path: str, where: str) -> str:
     return path
 
 
-def _file_id(record: Mapping[str, Any], what: str, where: str) -> str:
+def named_file_id(record: Mapping[str, Any], what: str, where: str) -> str:
     file_id = record["fileId"]
     if not file_id:
         raise MalformedError(f"{what} without a file id", path=where, found=repr(record))
@@ -279,11 +266,3 @@ _FIELDS_0X = (
 )
 PLAN_SCHEMA_0X = root_record("HoodieCompactionPlan", *_FIELDS_0X)
 PLAN_SCHEMA = root_record("HoodieCompactionPlan", *_FIELDS_0X, optional("missingSchedulePartitions", array_of(STRING)))
-
-# Only the fields that are read; resolution by name skips the others.
-_SLICE_SCHEMA = record_of("HoodieSliceInfo", required("fileId", STRING), optional("partitionPath", STRING))
-_GROUP_SCHEMA = record_of("HoodieClusteringGroup", optional("slices", array_of(_SLICE_SCHEMA)))
-_REPLACE_REQUEST_SCHEMA = root_record(
-    "HoodieRequestedReplaceMetadata",
-    optional("clusteringPlan", record_of("HoodieClusteringPlan", optional("inputGroups", array_of(_GROUP_SCHEMA)))),
-)

@@ -1,7 +1,7 @@
 """Hudi's request to replace file groups: `<t>.replacecommit.requested`, `<t>.clustering.requested` (pure).
 
-An Avro container file of one `HoodieRequestedReplaceMetadata`. Only clusterings have a plan in it (see
-`compaction_plan.pending_clustering_file_groups`): of another write only the commit names the replaced file groups.
+An Avro container file of one `HoodieRequestedReplaceMetadata`. Only clusterings have a plan in it: insert_overwrite and
+similar writes leave the file empty or without one, and only their commit names the replaced file groups.
 
 Hudi can execute phantombase's clustering plans, and phantombase those of Hudi. The extra metadata of each input group
 names the file group that phantombase will write from it; this entry marks phantombase's plans. The ids of the file
@@ -11,12 +11,21 @@ A plan names the class that executes it, not the one that made it:
 
     SparkSortAndSizeExecutionStrategy, Java...   sorts the rows of a group by the columns of the plan, if any, and
                                                  writes `numOutputFileGroups` files, or more smaller ones
-    SparkSingleFileSortExecutionStrategy         the same; each group is of one file, and becomes one"""
+    SparkSingleFileSortExecutionStrategy         the same; each group is of one file, and becomes one
+
+A resize of consistent-hashing buckets is a clustering, too. The extra metadata of each input group of its plan has the
+partition, and the new buckets as JSON:
+
+    [{"value": 715827882, "fileIdPrefix": "8e2f...", "tag": "REPLACE"}, ...]      file id: <fileIdPrefix>-0
+
+While the resize is pending, Hudi's writers write each row twice, into the old file group and into the new one. A bucket
+with the tag DELETE is removed by the resize."""
 
 from __future__ import annotations
 
+import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
@@ -37,10 +46,11 @@ from ..codec.avro_container import (
 from ..errors import MalformedError, UnsupportedError
 from ..storage.folders import RECORD_NAME, as_uri, inside_table, join
 from .commit_metadata import CLUSTER
-from .compaction_plan import operation_metrics
+from .compaction_plan import named_file_id, operation_metrics
 
 _DELETE_PARTITION = "DELETE_PARTITION"
 _FILE_ID = "phantombase.file_id"
+_PARTITION, _NODES = "clustering.group.partition", "clustering.group.child.node"
 _SORT_ORDER = "phantombase.sort_order"
 _STAGED = "phantombase.staged"
 _SORT_COLUMNS = "hoodie.clustering.plan.strategy.sort.columns"
@@ -143,6 +153,38 @@ def encode_cluster_plan(clustering: ClusterPlan, base_path: str) -> bytes:
     }
     record = {"operationType": CLUSTER, "clusteringPlan": plan, "extraMetadata": {}, "version": _VERSION}
     return write_record(record, _SCHEMA)
+
+
+def pending_clustering_file_groups(data: bytes, where: str) -> set[tuple[str, str]]:
+    """(partition, file id) of every file group that a pending replacecommit or clustering will replace, as far as its
+    requested file names them; MalformedError: it cannot be read."""
+    slices = [one for group in _input_groups(data, where) for one in group["slices"] or ()]
+    return {(s["partitionPath"] or "", named_file_id(s, "clustering plan", where)) for s in slices}
+
+
+def forming_groups(data: bytes, where: str) -> frozenset[tuple[str, str]]:
+    """(partition, file id) of the buckets that a pending clustering will make; empty if it is not a resize. `data`: the
+    requested file. MalformedError: it cannot be read."""
+    return frozenset(key for group in _input_groups(data, where) for key in _made(group["extraMetadata"] or {}, where))
+
+
+def _input_groups(data: bytes, where: str) -> Sequence[dict[str, Any]]:
+    if not data:
+        return ()
+    _, record = read_record(data, where, GROUPS_SCHEMA)
+    return (record["clusteringPlan"] or {}).get("inputGroups") or ()
+
+
+def _made(extra: dict[str, str], where: str) -> list[tuple[str, str]]:
+    if _NODES not in extra:
+        return []
+    try:
+        nodes: list[dict[str, Any]] = json.loads(extra[_NODES])
+        return [(extra[_PARTITION], f"{node['fileIdPrefix']}-0") for node in nodes if node["tag"] != "DELETE"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise MalformedError(
+            "the plan of a bucket resize cannot be read", path=where, found=repr(error), todo="Let Hudi complete it."
+        ) from error
 
 
 def decode_cluster_plan(data: bytes, where: str) -> ClusterPlan | None:
@@ -289,4 +331,14 @@ _SCHEMA = root_record(
     optional("clusteringPlan", _PLAN),
     optional("extraMetadata", _TEXTS),
     _VERSION_FIELD,
+)
+
+# Only the fields that are read of any plan; resolution by name skips the others.
+_BRIEF_SLICE = record_of("HoodieSliceInfo", required("fileId", STRING), optional("partitionPath", STRING))
+_BRIEF_GROUP = record_of(
+    "HoodieClusteringGroup", optional("slices", array_of(_BRIEF_SLICE)), optional("extraMetadata", _TEXTS)
+)
+GROUPS_SCHEMA = root_record(
+    "HoodieRequestedReplaceMetadata",
+    optional("clusteringPlan", record_of("HoodieClusteringPlan", optional("inputGroups", array_of(_BRIEF_GROUP)))),
 )

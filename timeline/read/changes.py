@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -30,12 +30,11 @@ from ..format.table_config import MergeMode
 from ..instants.timeline import Timeline
 from ..merge.rule import SliceRules
 from ..merge.slice_stream import SliceStream
-from ..merge.table_rules import slice_rules
 from ..table.table import Table, TableSchema
 from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, GroupKey
 from .incremental import MARKS, Origin, Origins, WindowWrites, find_origins, find_window_writes, load_window
-from .table_read import Fallback, Query, ReadOptions, Scan, check_columns, limited, plan_read, visible_in
+from .table_read import Fallback, Query, ReadOptions, Scan, check_columns, limited, plan_read, rules_of_read, visible_in
 from .windows import EARLIEST, Window, WindowState, check_still_whole, completed_writes, earliest_whole, load_state
 
 INSERT, UPDATE, DELETE = "i", "u", "d"
@@ -338,16 +337,8 @@ class _Feed:
 
     def _rules(self, state: WindowState, also_hidden: frozenset[str]) -> SliceRules:
         """`also_hidden`: log compactions whose originals are read instead, since the originals keep commit times."""
-        rules = slice_rules(
-            self.table,
-            state.view.timeline,
-            self.schema,
-            as_of=state.as_of,
-            merging=self.table.config.has_logs,
-            batch_rows=self.options.batch_rows,
-        )
-        rules = replace(rules, memory_bytes=self.options.memory_limit, spill_folder=self.options.spill_dir)
-        return replace(rules, visibility=replace(rules.visibility, hidden=state.hidden | also_hidden))
+        timeline, hidden = state.view.timeline, state.hidden | also_hidden
+        return rules_of_read(self.table, timeline, self.schema, self.options, state.as_of, hidden)
 
 
 def _exchanging(touched: Iterable[GroupKey]) -> set[str]:

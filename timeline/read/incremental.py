@@ -180,7 +180,6 @@ def plan_increment(
         )
     if scanned:
         _log.warning("window_is_cleaned", table=table.storage.base_path, end=window.end, earliest=earliest)
-    if scanned:
         state = WindowState(view=table.load_view(partition))
     else:
         state = load_state(table, window.end, partition, timeline)

@@ -237,10 +237,7 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
         check_as_of_still(table, view.timeline, as_of)
         options = replace(options, as_of=as_of)
     schema = _schema(seen, view.timeline, options, requested_by(options.as_of))
-    merging = table.config.has_logs and options.query is not Query.READ_OPTIMIZED
-    rules = slice_rules(
-        seen, view.timeline, schema, as_of=options.as_of, merging=merging, batch_rows=options.batch_rows
-    )
+    rules = rules_of_read(seen, view.timeline, schema, options, options.as_of)
     return _scan(table, scan_slices(view, options), rules, options)
 
 
@@ -251,15 +248,28 @@ def _plan_window(table: Table, options: ReadOptions) -> Scan:
     )
     state, visible = found.state, visible_in(options, found.window, found.timeline)
     schema = _schema(table, found.timeline, options, visible)
-    merging, as_of = table.config.has_logs, state.as_of
-    rules = slice_rules(table, state.view.timeline, schema, as_of=as_of, merging=merging, batch_rows=options.batch_rows)
     hidden = state.hidden if found.rows is None else state.hidden | found.services.log_compactions
-    rules = replace(rules, visibility=replace(rules.visibility, hidden=hidden))
+    rules = rules_of_read(table, state.view.timeline, schema, options, state.as_of, hidden)
     scan = _scan(table, found.slices, rules, options, found.rows)
     origins = {} if found.rows is None else find_origins(state, found.slices, found.services)
     if origins:
         scan = _of_writes(scan, found.slices, origins, found.rows)
     return replace(scan, window=found.window)
+
+
+def rules_of_read(
+    table: Table,
+    timeline: Timeline,
+    schema: TableSchema,
+    options: ReadOptions,
+    as_of: str | None,
+    hidden: frozenset[str] | None = None,
+) -> SliceRules:
+    """The rules for merging the slices of a read; `hidden`: the log blocks that its window hides."""
+    merging = table.config.has_logs and options.query is not Query.READ_OPTIMIZED
+    rules = slice_rules(table, timeline, schema, as_of=as_of, merging=merging, batch_rows=options.batch_rows)
+    rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
+    return rules if hidden is None else replace(rules, visibility=replace(rules.visibility, hidden=hidden))
 
 
 def _of_writes(
@@ -279,7 +289,6 @@ def _scan(
     """`also`: a filter besides that of the options."""
     if not table.config.has_logs and (log := next((log for s in slices for log in s.logs), None)) is not None:
         raise MalformedError("a log file in a COPY_ON_WRITE table", path=f"{table.storage.base_path}/{log.path}")
-    rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
     where = where_of([f for f in (options.filter, also) if f is not None], table.config, rules.schema)
     kept, where = prune(table.storage, slices, where, table.config, rules)
     # Statistics have the column names of their time, and count a column that a file lacks as nulls.

@@ -12,8 +12,9 @@ from typing import Any, TypeAlias
 from ..errors import MalformedError, MissingFileError, UnsupportedError
 from ..format.clean import decode_clean_plan
 from ..format.commit_metadata import CLUSTER, LOG_COMPACT, CommitMetadata
-from ..format.compaction_plan import CompactionPlan, pending_clustering_file_groups
+from ..format.compaction_plan import CompactionPlan
 from ..format.instant import MERGES, Instant, State
+from ..format.replace_request import pending_clustering_file_groups
 from ..format.rollback_plan import decode_rollback_plan
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry, list_of_table

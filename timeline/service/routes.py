@@ -68,6 +68,9 @@ class Question:
         found = self.partition.by_file_id.get(self.need("fileid"))
         return live(self.partition, () if found is None else (found,), as_of)
 
+    def live(self, as_of: str) -> Iterator[FileGroup]:
+        return live(self.partition, self.partition.groups, as_of)
+
     def slices(self, found: Iterable[FileSlice | None]) -> Json:
         return [self.printer.file_slice(s) for s in found if s is not None]
 
@@ -130,10 +133,6 @@ def _committed(q: Question, group: FileGroup) -> FileGroup:
 
 def _latest_slices(q: Question) -> Json:
     return q.slices(map(_newest, q.partition.live))
-
-
-def _latest_slice(q: Question) -> Json:
-    return q.slices(map(_newest, q.group()))
 
 
 def _uncompacted(q: Question) -> Json:
@@ -202,25 +201,15 @@ def _merged(group: FileGroup, bound: str) -> FileSlice | None:
     return slices[-1] if slices else None
 
 
-def _merged_slices(q: Question) -> Json:
+def _merged_slices(q: Question, groups: Callable[[str], Iterable[FileGroup]]) -> Json:
     bound = q.need("maxinstant")
-    return q.slices(_merged(g, bound) for g in live(q.partition, q.partition.groups, bound))
-
-
-def _merged_slice(q: Question) -> Json:
-    bound = q.need("maxinstant")
-    return q.slices(_merged(g, bound) for g in q.group(bound))
+    return q.slices(_merged(g, bound) for g in groups(bound))
 
 
 def _merged_slices_inflight(q: Question) -> Json:
     """With log files of every pending write, not of `currentinstant` alone; no base files: as on Hudi's server."""
     q.need("currentinstant")
-    bound = q.need("maxinstant")
-    return q.slices(_merged(g, bound) for g in live(q.partition, q.with_pending.with_logs, bound))
-
-
-def _latest_base(q: Question) -> Json:
-    return q.bases(map(latest_base, q.group()))
+    return _merged_slices(q, lambda bound: live(q.partition, q.with_pending.with_logs, bound))
 
 
 def _base_on(q: Question) -> Json:
@@ -230,7 +219,7 @@ def _base_on(q: Question) -> Json:
 
 def _bases_before_or_on(q: Question) -> Json:
     bound = q.need("maxinstant")
-    return q.bases(latest_base(g, bound) for g in live(q.partition, q.partition.groups, bound))
+    return q.bases(latest_base(g, bound) for g in q.live(bound))
 
 
 def _all_bases_before_or_on(q: Question) -> Json:
@@ -279,7 +268,7 @@ ROUTES: Mapping[str, Route] = {
     "slices/partition/latest/inflight": Route(
         answer=lambda q: q.slices(map(_newest, q.with_pending.with_all)), fresh=Fresh.ALWAYS
     ),
-    "slices/file/latest": Route(answer=_latest_slice, alone=True),
+    "slices/file/latest": Route(answer=lambda q: q.slices(map(_newest, q.group())), alone=True),
     "slices/uncompacted/partition/latest": Route(answer=_uncompacted, fresh=Fresh.PENDING),
     "slices/all": Route(answer=_all_slices, fresh=Fresh.PENDING),
     "slices/range/latest": Route(answer=_slices_in_range, fresh=Fresh.PENDING_TABLE),
@@ -287,12 +276,12 @@ ROUTES: Mapping[str, Route] = {
         answer=_slices_before_or_on, fresh=Fresh.PENDING, fresh_if=_with_pending_compactions, alone=True
     ),
     "slices/all/beforeoron/latest": Route(answer=_all_slices_before_or_on, fresh=Fresh.PENDING_TABLE),
-    "slices/merged/beforeoron/latest": Route(answer=_merged_slices, alone=True),
+    "slices/merged/beforeoron/latest": Route(answer=lambda q: _merged_slices(q, q.live), alone=True),
     "slices/merged/beforeoron/inflight/latest": Route(answer=_merged_slices_inflight, fresh=Fresh.ALWAYS),
-    "slice/merged/beforeoron/latest": Route(answer=_merged_slice, alone=True),
+    "slice/merged/beforeoron/latest": Route(answer=lambda q: _merged_slices(q, q.group), alone=True),
     "datafiles/latest/partition": Route(answer=lambda q: q.bases(map(latest_base, q.partition.live)), alone=True),
     "datafiles/all/latest": Route(answer=lambda q: q.bases(latest_base(g) for _, p in q.all_files() for g in p.live)),
-    "datafile/latest/partition": Route(answer=_latest_base, alone=True),
+    "datafile/latest/partition": Route(answer=lambda q: q.bases(map(latest_base, q.group())), alone=True),
     "datafile/on/latest": Route(answer=_base_on, alone=True),
     "datafiles/beforeoron/latest": Route(answer=_bases_before_or_on, alone=True),
     "basefiles/all/beforeoron": Route(answer=_all_bases_before_or_on),

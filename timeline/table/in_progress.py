@@ -33,9 +33,9 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from ..errors import ConflictError, MalformedError, MissingFileError, TableChangedError, UnsupportedError
-from ..format.compaction_plan import pending_clustering_file_groups
 from ..format.instant import SERVICES, Instant, State
 from ..format.layout import LAYOUT_1, LAYOUT_2
+from ..format.replace_request import pending_clustering_file_groups
 from ..format.rollback_plan import (
     RestorePlan,
     RollbackPlan,

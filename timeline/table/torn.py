@@ -20,8 +20,7 @@ from functools import cache, partial
 from ..errors import ConflictError, MalformedError, PhantombaseError
 from ..event_log import get_logger
 from ..format.clean import decode_clean_plan
-from ..format.compaction_plan import pending_clustering_file_groups
-from ..format.replace_request import decode_cluster_plan
+from ..format.replace_request import decode_cluster_plan, pending_clustering_file_groups
 from ..format.rollback_plan import RollbackPlan, decode_restore_plan, decode_rollback_plan
 from ..instants.instant_files import Torn
 from ..instants.reserved_times import put_tombstone

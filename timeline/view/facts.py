@@ -1,29 +1,18 @@
-"""The facts of a view: what the files of completed and pending instants record about file groups.
-
-A resize of consistent-hashing buckets is a clustering: `<t>.clustering.requested`, on version 6
-`<t>.replacecommit.requested`. The extra metadata of each input group of its plan has the partition, and the new buckets
-as JSON:
-
-    [{"value": 715827882, "fileIdPrefix": "8e2f...", "tag": "REPLACE"}, ...]      file id: <fileIdPrefix>-0
-
-While the resize is pending, Hudi's writers write each row twice, into the old file group and into the new one. A bucket
-with the tag DELETE is removed by the resize."""
+"""The facts of a view: what the files of completed and pending instants record about file groups."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
-from ..codec.avro_container import STRING, array_of, map_of, optional, read_record, record_of, root_record
 from ..errors import MalformedError, MissingFileError
 from ..format.commit_metadata import CLUSTER
 from ..format.compaction_plan import CompactionPlan
 from ..format.instant import Instant, State
+from ..format.replace_request import forming_groups
 from ..format.rollback_plan import decode_rollback_plan
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
@@ -34,40 +23,12 @@ from .witness import Later, NamedFiles, Witness, files_of, merged_by, named_file
 
 HASHING_METADATA = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
 """The folder in a table with such buckets: it has a folder for each partition, with files `<instant>.hashing_meta`."""
-_PARTITION, _NODES = "clustering.group.partition", "clustering.group.child.node"
 
 
 def is_consistently_hashed(storage: Storage) -> bool:
     return listed_if_there(storage, HASHING_METADATA) is not None
 
 
-def forming_groups(data: bytes, where: str) -> frozenset[tuple[str, str]]:
-    """(partition, file id) of the buckets that a pending clustering will make; empty if it is not a resize (pure).
-    `data`: the requested file. MalformedError: it cannot be read."""
-    if not data:
-        return frozenset()
-    _, record = read_record(data, where, _SCHEMA)
-    groups = (record["clusteringPlan"] or {}).get("inputGroups") or ()
-    return frozenset(key for group in groups for key in _made(group["extraMetadata"] or {}, where))
-
-
-def _made(extra: dict[str, str], where: str) -> list[tuple[str, str]]:
-    if _NODES not in extra:
-        return []
-    try:
-        nodes: list[dict[str, Any]] = json.loads(extra[_NODES])
-        return [(extra[_PARTITION], f"{node['fileIdPrefix']}-0") for node in nodes if node["tag"] != "DELETE"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise MalformedError(
-            "the plan of a bucket resize cannot be read", path=where, found=repr(error), todo="Let Hudi complete it."
-        ) from error
-
-
-_GROUP = record_of("HoodieClusteringGroup", optional("extraMetadata", map_of(STRING)))
-_SCHEMA = root_record(
-    "HoodieRequestedReplaceMetadata",
-    optional("clusteringPlan", record_of("HoodieClusteringPlan", optional("inputGroups", array_of(_GROUP)))),
-)
 _RECORDING = ("commit", "replacecommit")
 
 

@@ -272,7 +272,7 @@ class Transaction:
         )
 
     def _check_still_ours(self) -> None:
-        path = self.table.instant_path(_instant(self.instant, self.action, State.INFLIGHT))
+        path = self.table.instant_path(Instant(requested_time=self.instant, action=self.action, state=State.INFLIGHT))
         # The inflight file is checked after the rollbacks: a rollback removes the file before it completes.
         rollbacks = pending_rollbacks(self.table)
         if any(r.target == self.instant for r in rollbacks) or self.table.storage.find(path) is None:
@@ -311,10 +311,6 @@ def _rolled_back(table: Table, time: str) -> ConflictError:
     )
 
 
-def _instant(time: str, action: str, state: State) -> Instant:
-    return Instant(requested_time=time, action=action, state=state)
-
-
 @contextmanager
 def transaction(
     table: Table, lock: TableLock, heartbeat_s: float, opening: Opening = _DELTA_COMMIT
@@ -334,7 +330,7 @@ def transaction(
             heartbeats.keep_on_error = True
             stack.enter_context(_rolled_back_on_failure(free, lock, time, opening.action))
             for state, content in ((State.REQUESTED, opening.requested), (State.INFLIGHT, opening.inflight)):
-                path = table.instant_path(_instant(time, opening.action, state))
+                path = table.instant_path(Instant(requested_time=time, action=opening.action, state=state))
                 if not table.storage.put_if_absent(path, content):
                     raise ConflictError(
                         "another process began a write at the same instant",

@@ -27,8 +27,8 @@ from phantombase.timeline.format.compaction_plan import (
     decode_plan,
     encode_plan,
     operation_metrics,
-    pending_clustering_file_groups,
 )
+from phantombase.timeline.format.replace_request import pending_clustering_file_groups
 from phantombase.timeline.storage.folders import inside_table
 from tests.support.golden_tables import CLUSTERINGS, golden_files
 from tests.support.selection import for_each

@@ -23,9 +23,9 @@ from phantombase.timeline.codec.avro_container import (
 )
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
+from phantombase.timeline.format.replace_request import forming_groups
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.contract import Entry
-from phantombase.timeline.view.facts import forming_groups
 from phantombase.timeline.view.grouping import file_groups
 from phantombase.timeline.view.plain_slices import PlainRules, PlainSlice
 from phantombase.timeline.view.view import FileGroup, FileSlice, ViewFacts, is_replaced, latest_slice

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from phantombase.timeline.codec.avro_container import write_record
-from phantombase.timeline.format.compaction_plan import _REPLACE_REQUEST_SCHEMA
 from phantombase.timeline.format.file_name import BaseFileName
 from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.replace_request import GROUPS_SCHEMA
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.table.table import Table
@@ -55,7 +55,7 @@ def cluster(table: Table, lock: TableLock, choose: Callable[[list[FileGroup]], F
         assert slice_ is not None
         base, logs, _ = slice_rows(table.storage, slice_, visibility_of(table, view.timeline))
         sliced = {"partitionPath": group.partition, "fileId": group.file_id}
-        plan = write_record({"clusteringPlan": {"inputGroups": [{"slices": [sliced]}]}}, _REPLACE_REQUEST_SCHEMA)
+        plan = write_record({"clusteringPlan": {"inputGroups": [{"slices": [sliced]}]}}, GROUPS_SCHEMA)
         action = "clustering" if table.layout.has_completion_times else "replacecommit"
         return _replace(table, action, [group], [*base, *logs], "CLUSTER", plan)
 

@@ -540,7 +540,7 @@ QUERY_TYPES: tuple[Mutant, ...] = (
     ("timeline/read/changes", 'groups[(key[0], "") if key[0] in moved else key]', "groups[key]", "changes"),
     ("timeline/read/changes", "there & (found.groups | left)", "there & found.groups", "changes"),
     ("timeline/read/changes", "frozenset() if self.options.net else found.replaced & left", "frozenset()", "changes"),
-    ("timeline/read/changes", "hidden=state.hidden | also_hidden", "hidden=state.hidden", "changes"),
+    ("timeline/read/changes", "state.view.timeline, state.hidden | also_hidden", "state.view.timeline, state.hidden", "changes"),
     ("timeline/read/changes", "if name not in META_COLUMNS) if late else ()", "if False)", "read/partial_updates"),
     ("timeline/read/changes", "if not compared:", "if True:", "read/partial_updates"),
     ("timeline/read/incremental", "if not found.compacted_logs and not found.clusterings:", "if True:", "changes_and_services"),
