@@ -11,7 +11,9 @@ Variable-length integers are groups of seven bits, the lowest first, as Avro, pr
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -212,3 +214,10 @@ def encode_value(value: Any, schema: Schema) -> bytes:
 
 def decode_value(data: bytes, schema: Schema) -> Any:
     return fastavro.schemaless_reader(io.BytesIO(data), schema, None)
+
+
+@lru_cache(maxsize=64)
+def parsed_schema(text: str) -> Any:
+    """A schema in fastavro's form; `parse_avro` refuses schemas that expand to too much."""
+    parse_avro(text)
+    return fastavro.parse_schema(json.loads(text))

@@ -146,6 +146,21 @@ def _avro_parts(
         start, first = end, last
 
 
+def avro_values(block: LogBlock, source: pa.NativeFile) -> Iterator[bytes]:
+    """The encoded records of an Avro block that is no block of rows."""
+    with decoding(block):
+        content = memoryview(content_of(block, source))
+        count, position = content_version(bytes(content[:8]), block), 8
+        for _ in range(count):
+            (length,) = struct.unpack_from(">i", content, position)
+            start, position = position + 4, position + 4 + length
+            if length < 0 or position > len(content):
+                raise MalformedError("record of an Avro block outside it", found=f"{length} bytes at byte {start}")
+            yield bytes(content[start:position])
+        if position != len(content):
+            raise MalformedError("record lengths of an Avro block do not add up", found=f"{position} bytes")
+
+
 def _lengths(table: pa.Table) -> npt.NDArray[np.int32]:
     """The length prefixes of records: each record's size in bytes."""
     fixed = table.column(0).combine_chunks().cast(pa.binary(4))

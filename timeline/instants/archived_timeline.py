@@ -10,19 +10,16 @@ replaces `_version_` by deleting and writing it; in between, the greatest manife
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
-import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..codec.avro_container import STRING, optional, read_record, root_record
+from ..codec.avro_container import STRING, decode_value, optional, parsed_schema, read_record, root_record
 from ..codec.parquet_read import read_parquet, readable
 from ..errors import MalformedError, MissingFileError, PhantombaseError, UnknownStateError
 from ..format.clean import CleanPlan, clean_plan_of, decode_clean_plan
@@ -30,7 +27,7 @@ from ..format.commit_metadata import CommitMetadata, from_record
 from ..format.commit_metadata import decode as decode_commit
 from ..format.instant import Instant, State, highest_states
 from ..format.log_block import BlockKind, HeaderKey, scan_blocks
-from ..format.log_decode import content_of, content_version, decode_rows, decoding
+from ..format.log_decode import avro_values, decode_rows, decoding
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage, listed_if_there
 from .timeline import Timeline
@@ -271,15 +268,10 @@ def _of_log(storage: Storage, path: str, fields: Sequence[str]) -> Iterator[tupl
     """The state files in an archive log of version 6 that have one of these fields: their times and records."""
     source = storage.open_input(path)
     for block in scan_blocks(source, path):
-        schema = fastavro.parse_schema(json.loads(block.header(HeaderKey.SCHEMA)))
-        content = content_of(block, source).to_pybytes()
         with decoding(block):
-            count = content_version(content[:8], block)
-            at = 8
-            for _ in range(count):
-                (size,) = struct.unpack_from(">i", content, at)
-                at += 4 + size
-                record: Any = fastavro.schemaless_reader(io.BytesIO(content[at - size : at]), schema, None)
+            schema = parsed_schema(block.header(HeaderKey.SCHEMA))
+            for value in avro_values(block, source):
+                record = decode_value(value, schema)
                 if not isinstance(record, dict) or record.get("commitTime") is None:
                     raise MalformedError("archive entry without time", path=path)
                 if any(record.get(name) is not None for name in fields):

@@ -10,7 +10,6 @@ Every step reads all completed writes of the active timeline, so `named_files` c
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
@@ -19,8 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import fastavro
 import msgspec
 
-from ..codec.avro_container import MAGIC
-from ..codec.avro_schema import parse_avro
+from ..codec.avro_container import MAGIC, parsed_schema
 from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.compaction_plan import CompactionPlan
@@ -155,7 +153,7 @@ def _avro_record(data: bytes) -> dict[str, Any]:
     header: Any = fastavro.schemaless_reader(file, _HEADER, None)
     if header.get("avro.codec", b"null") != b"null":
         raise MalformedError("compressed Avro container files are not supported", found=str(header["avro.codec"]))
-    schema = _parsed(header["avro.schema"])
+    schema = parsed_schema(header["avro.schema"].decode())
     file.seek(_MARKER_BYTES, io.SEEK_CUR)
     count: Any = fastavro.schemaless_reader(file, _LONG, None)
     size: Any = fastavro.schemaless_reader(file, _LONG, None)
@@ -163,13 +161,6 @@ def _avro_record(data: bytes) -> dict[str, Any]:
         raise MalformedError("not one complete Avro record", found=f"{count} records of {size} bytes")
     record: Any = fastavro.schemaless_reader(file, schema, None)
     return dict(record)
-
-
-@lru_cache(maxsize=64)
-def _parsed(schema: bytes) -> Any:
-    text = schema.decode()
-    parse_avro(text)
-    return fastavro.parse_schema(json.loads(text))
 
 
 GroupKey: TypeAlias = tuple[str, str]

@@ -28,10 +28,8 @@ import io
 import json
 import math
 import re
-import struct
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
-from functools import lru_cache
 from importlib.resources import files
 from typing import Any, TypeAlias
 
@@ -41,11 +39,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ... import errors
-from ...codec.avro_schema import META_COLUMNS, parse_avro
+from ...codec.avro_container import parsed_schema
+from ...codec.avro_schema import META_COLUMNS
 from ...errors import MalformedError, PhantombaseError, UnsupportedError
 from ...format.layout import Layout
 from ...format.log_block import BlockKind, HeaderKey, LogBlock
-from ...format.log_decode import content_of, content_version, decoding
+from ...format.log_decode import avro_values, content_of
 from ...format.log_deletes import decode_deletes
 from ...format.record_key import java_hashes
 from .hfile import HFile, open_hfile
@@ -132,7 +131,7 @@ def block_entries(block: LogBlock, source: pa.NativeFile, keys: Keys = None) -> 
                 open_hfile(content_of(block, source), block.path), block.header(HeaderKey.SCHEMA), keys
             )
         case BlockKind.AVRO_DATA:
-            for value in _avro_values(block, source):
+            for value in avro_values(block, source):
                 record = _decoded(value, block.header(HeaderKey.SCHEMA), block.path)
                 yield str(record.get("key", "")), record
         case BlockKind.DELETE:
@@ -151,26 +150,11 @@ def _hfile_entries(file: HFile, schema: str, keys: Keys) -> Iterator[tuple[str, 
                 yield text, {**_decoded(value, schema, file.where), "key": text}
 
 
-def _avro_values(block: LogBlock, source: pa.NativeFile) -> Iterator[bytes]:
-    """The records of an Avro block; each follows its length, see `log_decode`."""
-    with decoding(block):
-        content = memoryview(content_of(block, source))
-        count, position = content_version(bytes(content[:8]), block), 8
-        for _ in range(count):
-            (length,) = struct.unpack_from(">i", content, position)
-            start, position = position + 4, position + 4 + length
-            if length < 0 or position > len(content):
-                raise MalformedError("record of an Avro block outside it", found=f"{length} bytes at byte {start}")
-            yield bytes(content[start:position])
-        if position != len(content):
-            raise MalformedError("record lengths of an Avro block do not add up", found=f"{position} bytes")
-
-
 def _decoded(value: bytes, schema: str, where: str) -> MetadataRecord:
     stream = io.BytesIO(value)
     try:
         record: Any = fastavro.schemaless_reader(
-            stream, _parsed(schema), None, return_record_name=True, return_record_name_override=True
+            stream, parsed_schema(schema), None, return_record_name=True, return_record_name_override=True
         )
         rest = len(value) - stream.tell()
         if rest or not isinstance(record["type"], int):
@@ -182,13 +166,6 @@ def _decoded(value: bytes, schema: str, where: str) -> MetadataRecord:
             "unreadable record of the metadata table", path=where, found=f"{type(error).__name__}: {error}"
         ) from error
     return {name: field for name, field in record.items() if name not in META_COLUMNS}
-
-
-@lru_cache(maxsize=16)
-def _parsed(schema: str) -> Any:
-    """The schema in fastavro's form; `parse_avro` refuses schemas that expand to too much."""
-    parse_avro(schema)
-    return fastavro.parse_schema(json.loads(schema))
 
 
 PARTITIONS, FILES, COLUMN_STATS, PARTITION_STATS = 1, 2, 3, 6
