@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from stat import S_ISDIR
 from typing import IO, TYPE_CHECKING
 
 import filelock
@@ -111,8 +112,10 @@ class LocalStorage:
         with _translated(full):
             names = _names(full, until)
             for name in names:
-                with suppress(FileNotFoundError):
-                    entries.append(_entry(name, os.stat(os.path.join(full, name))))
+                try:
+                    entries.append(_entry(name, os.stat(f"{full}/{name}")))
+                except FileNotFoundError:
+                    continue
         return entries, names
 
     def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
@@ -228,7 +231,7 @@ def open_little(storage: Storage, path: str) -> pa.NativeFile:
 
 
 def _entry(name: str, stat: os.stat_result) -> Entry:
-    if os.path.stat.S_ISDIR(stat.st_mode):  # type: ignore[attr-defined]
+    if S_ISDIR(stat.st_mode):
         return Entry(name=name, is_folder=True)
     return Entry(name=name, is_folder=False, size=stat.st_size, modified_ms=stat.st_mtime_ns // 1_000_000)
 
