@@ -211,8 +211,8 @@ FORMATS: tuple[Mutant, ...] = (
     ),
     (
         "timeline/storage/local",
-        "with suppress(FileNotFoundError):\n                    entries",
-        "with suppress(KeyError):\n                    entries",
+        "except FileNotFoundError:\n                    continue",
+        "except KeyError:\n                    continue",
         "local",
     ),
     # Few bytes that stand for much.
