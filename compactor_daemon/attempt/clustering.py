@@ -28,7 +28,7 @@ from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPla
 from phantombase.timeline.instants.reserved_times import has_tombstone
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.planning.schedule import busy_file_groups
-from phantombase.timeline.storage.contract import list_of_table, listed_if_there
+from phantombase.timeline.storage.contract import Storage, list_of_table, listed_if_there
 from phantombase.timeline.table.in_progress import is_pending_service, pending_replacing_writes
 from phantombase.timeline.table.table import Table, TableSchema, from_one_snapshot
 from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker
@@ -118,8 +118,9 @@ class Clustering:
         taken = {one.staged for decision in decisions(table.storage, self._time) for one in decision.placements}
         found = dict[int, SliceDone]()
         for task in tasks:
-            done = made.get(task.fingerprint)
-            if done is not None and taken.isdisjoint(file.staged for file in done.files) and _is_there(table, done):
+            if (done := made.get(task.fingerprint)) is None or not is_there(table.storage, done):
+                continue
+            if taken.isdisjoint(file.staged for file in done.files):
                 found[task.position] = done.at(task.position, task.instant, task.attempt)
         return found
 
@@ -229,8 +230,9 @@ def _named(plan: ClusterPlan) -> list[ClusterGroup]:
     ]
 
 
-def _is_there(table: Table, done: SliceDone) -> bool:
-    found = [(file.size, table.storage.find(file.staged)) for file in done.files]
+def is_there(storage: Storage, done: SliceDone) -> bool:
+    """Whether all staged files of a record are there, with their sizes."""
+    found = [(file.size, storage.find(file.staged)) for file in done.files]
     return all(entry is not None and entry.size == size for size, entry in found)
 
 

@@ -18,9 +18,9 @@ from .pending_clusterings import remove_dead_runs
 _log = get_logger()
 
 
-def tidy(table: Table, lock: TableLock) -> None:
+def tidy(table: Table, lock: TableLock, *, runs: bool = True) -> None:
     """Finishes completed compactions, so that their records are not needed, and removes what dead processes staged for
-    a clustering. Errors other than LockError are logged.
+    a clustering, unless `runs` is False. Errors other than LockError are logged.
 
     A stale commit is retracted here: until then what it merged must remain.
     """
@@ -28,7 +28,8 @@ def tidy(table: Table, lock: TableLock) -> None:
 
     try:
         finish_completed(table, lock)
-        remove_dead_runs(table)
+        if runs:
+            remove_dead_runs(table)
     except LockError:
         raise
     except PhantombaseError as error:

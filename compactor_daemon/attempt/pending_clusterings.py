@@ -144,20 +144,25 @@ def inflight_content(table: Table) -> bytes:
 def remove_dead_runs(table: Table) -> None:
     """Removes what dead runs have staged for a clustering, unless a pending plan names it: who continues that adopts
     it. The heartbeats are read before the timeline is loaded: a run lives until its plan is visible."""
-    table = replace(table, storage=without_snapshot(table.storage))
+    storage = without_snapshot(table.storage)
+    for one in dead_runs(replace(table, storage=storage)):
+        storage.delete_folder(f"{CLUSTERINGS}/{one}")
+
+
+def dead_runs(table: Table) -> tuple[str, ...]:
+    """The runs that `remove_dead_runs` removes, earliest first."""
     storage = table.storage
     runs = [e.name for e in listed_if_there(storage, CLUSTERINGS) or () if e.is_folder]
     if not runs:
-        return
+        return ()
     now_ms = storage_ms(storage)
     dead = {one for one in runs if not is_live(read_heartbeat(storage, f"{CLUSTERINGS}/{one}/{ALIVE}"), now_ms)}
     try:
         named = named_runs(table, table.load_timeline()) if dead else frozenset[str]()
     except MalformedError as error:  # the plan may name any
         _log.warning("staged_files_left", path=CLUSTERINGS, error=str(error))
-        return
-    for one in dead - named:
-        storage.delete_folder(f"{CLUSTERINGS}/{one}")
+        return ()
+    return tuple(sorted(dead - named))
 
 
 def named_runs(table: Table, timeline: Timeline) -> frozenset[str]:

@@ -72,6 +72,7 @@ from ..attempt.pending_clusterings import (
     is_of_hudi,
     pending_clusterings,
     planned_by_hudi,
+    remove_dead_runs,
     why_passed,
     work_left,
 )
@@ -83,7 +84,7 @@ from ..execution.runners import LocalRunner
 from ..leftovers import forget_heartbeats, remove_left_behind
 from ..options import AttemptOptions
 from ..service_run import ServiceAnswer, ServiceMeans
-from .ahead import make_ahead, staging_run, still_whole
+from .ahead import make_ahead, staging_run, still_whole, with_known_ids
 from .cancel import end_clustering, may_be_published, retract_stale
 from .choice import ClusterChoice, FilesFor, choose_windows, planned
 from .options import ClusterOptions, Copy
@@ -169,8 +170,9 @@ def cluster_table(
     # Heartbeats of processes that were killed right after the completion.
     forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
     remove_left_behind(seen)
-    tidy(seen, lock)
+    tidy(seen, lock, runs=False)  # this run may take one over
     if not choice.windows and not pending_clusterings(seen, timeline) and not planned_by_hudi(seen, timeline):
+        remove_dead_runs(seen)
         return _result(choice, None, _Earlier())
     table.storage.verify()
     work = _Work(
@@ -179,6 +181,7 @@ def cluster_table(
     earlier = work.finish_pending() if resumes else _Earlier()
     _, choice = _choose(table.reload(), options, copying, footers)
     if not choice.windows:
+        remove_dead_runs(seen)
         return _result(choice, None, earlier)
     done, left_out = work.cluster(choice)
     return _result(choice, done, earlier, left_out)
@@ -290,7 +293,7 @@ class _Work:
         the same, behind the request. Then the plan is cancelled, and requested again without them."""
         with staging_run(self.table) as name:
             plan = ClusterPlan(
-                groups=tuple(planned(window) for window in choice.windows),
+                groups=with_known_ids(self.table, name, [planned(window) for window in choice.windows]),
                 sort_by=self.options.sort_by,
                 sort_order=self.options.sort_order.value,
                 staged=name,

@@ -229,7 +229,7 @@ def test_staged_files_stay_while_their_process_lives(version: int, tmp_path: Pat
 
 @one_of("version", 9, 6)
 def test_a_death_while_files_are_made_leaves_no_plan(version: int, tmp_path: Path) -> None:
-    """A write of these files does not wait; the next run removes what was staged."""
+    """A write of these files does not wait."""
     path = tmp_path / "trips"
     rows = small_files(path, version)
 
@@ -242,6 +242,32 @@ def test_a_death_while_files_are_made_leaves_no_plan(version: int, tmp_path: Pat
     forget_heartbeats(path)
     assert cluster(path).done is not None
     assert read_rows(path) == {**rows, "k1": (100, 100.0)}
+    check_nothing_left(path)
+
+
+@one_of("version", 9, 6)
+def test_the_next_run_takes_over_what_a_dead_one_made(version: int, tmp_path: Path) -> None:
+    """Of the groups that it chooses; one was written to since then."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version, 6)
+    options, made = pairs(path), list[str]()
+
+    def dies(call: Call) -> object:
+        if len(made) == 3:
+            raise ProcessDied(call.path)
+        made.extend([call.path] if call.name == "put_if_absent" and call.path.endswith(".ok") else [])
+        return call.do()
+
+    with pytest.raises(ProcessDied):
+        cluster(path, HookedStorage(open_table(path).storage, dies), options)
+    forget_heartbeats(path)
+    upsert(path, one_row("k0", 100), AT_ONCE)
+    made.clear()
+    result = cluster(path, once(path, lambda call: False, lambda: None, made), options)
+    assert result.done is not None
+    assert (result.done.made, result.left_out) == (3, 0)
+    assert len(made) == 1  # with the update; the two others were made
+    assert read_rows(path) == {**rows, "k0": (100, 100.0)}
     check_nothing_left(path)
 
 
