@@ -99,17 +99,17 @@ class Writer:
     def key(self, *fields: str) -> Writer:
         """The columns that make a row unique (`hoodie.datasource.write.recordkey.field`). Without columns the table is
         keyless: each row that is inserted gets a key of its own, and no row is updated."""
-        return self._with(key_fields=fields)
+        return self._with(key_fields=_names(fields))
 
     def partition(self, *fields: str, hive_style: bool | None = None, url_encode: bool | None = None) -> Writer:
         """The partition columns, and how their folders are named (`hoodie.datasource.write.partitionpath.field`,
         `...hive_style_partitioning`, `...partitionpath.urlencode`)."""
-        return self._with(partition_fields=fields, hive_style=hive_style, url_encode=url_encode)
+        return self._with(partition_fields=_names(fields), hive_style=hive_style, url_encode=url_encode)
 
     def ordering(self, *fields: str) -> Writer:
         """The columns that decide between two rows of one key (`hoodie.table.ordering.fields`, `...precombine.field`).
         Without them the later write wins."""
-        return self._with(ordering_fields=fields)
+        return self._with(ordering_fields=_names(fields))
 
     def key_generator(self, kind: str, **times: str) -> Writer:
         """SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM (`hoodie.datasource.write.keygenerator.type`). `times`:
@@ -439,6 +439,13 @@ class Writer:
             names.add(OPERATION)  # the method that was called counts
         if names:
             _log.warning("configurations_without_meaning", names=" ".join(sorted(names)), path=table.storage.base_path)
+
+
+def _names(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """UsageError: such as a list of names instead of names."""
+    if not all(isinstance(name, str) for name in fields):
+        raise UsageError("not names of columns", expected="each as an argument of its own, a text", found=repr(fields))
+    return fields
 
 
 def _requests(given: Mapping[str, Any]) -> ScheduleOptions:

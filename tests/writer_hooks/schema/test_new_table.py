@@ -319,6 +319,12 @@ def test_no_table_is_made_in_or_above_another(there: str, path: str, found: str,
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("method", ["key", "partition", "ordering"])
+def test_a_list_is_no_name_of_a_column(method: str) -> None:
+    with pytest.raises(UsageError, match="not names of columns"):
+        getattr(writer(ROWS), method)(["id"])
+
+
 def test_a_folder_with_other_files_may_become_a_table(tmp_path: Path) -> None:
     (tmp_path / "t" / "notes").mkdir(parents=True)
     (tmp_path / "t" / "README").write_text("x")
