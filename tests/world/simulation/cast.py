@@ -211,7 +211,9 @@ class Cast:
                 self.outcomes[f"daemon's table: {what.partition(';')[0]}"] += 1
 
     def _settings(self) -> DaemonSettings:
-        return DaemonSettings(who="", output=OUTPUT, attempt=self.attempt, retry=RETRY, order=DaemonOrder.EARLIEST)
+        return DaemonSettings(
+            who="", output=OUTPUT, attempt=self.attempt, retry=RETRY, order=DaemonOrder.EARLIEST, clusters=True
+        )
 
     def unscheduler(self, times: int) -> None:
         """Takes plans back."""

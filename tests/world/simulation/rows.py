@@ -21,6 +21,7 @@ from phantombase.compactor_daemon.attempt.slice_task import (
     SliceDone,
     SliceProgress,
     SliceTask,
+    Tasks,
     _base_instant,
     _merged,
     leave_record,
@@ -334,10 +335,10 @@ def _books(base: int, logs: int) -> Ledger:
     )
 
 
-def run_tasks(storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+def run_tasks(storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
     """A `Runner`: one slice after the other."""
     done = []
     for number, task in enumerate(tasks):
         progress(number, len(tasks))
-        done.append(merge_slice(storage, task))
+        done.append(merge_slice(storage, task) if isinstance(task, SliceTask) else task.run(storage))
     return done
