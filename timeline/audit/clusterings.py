@@ -10,7 +10,6 @@ One whose commit was archived, or undone, is audited by its entry in the audit l
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +18,7 @@ from ..errors import LedgerError
 from ..format.commit_metadata import CommitMetadata
 from ..format.file_name import parse_data_file
 from ..format.ledger import CLUSTERED, MASK, GroupLedger, Ledger, total
+from ..gathered import gathered
 from ..merge.slice_stream import SliceStream
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.view import FileGroup, GroupKey, TableView, latest_base
@@ -105,13 +105,10 @@ def _of_inputs(now: _Now, recorded: GroupLedger) -> Iterator[str]:
                 yield f"{log.path} belongs to a clustered file: its rows are in no base file"
 
 
-def _by_file_id(recorded: GroupLedger) -> dict[GroupKey, list[str]]:
+def _by_file_id(recorded: GroupLedger) -> dict[GroupKey, tuple[str, ...]]:
     """The names of the inputs, by file group."""
-    found: defaultdict[GroupKey, list[str]] = defaultdict(list)
-    for text in recorded.inputs:
-        name = parse_data_file(text)
-        found[recorded.partition, name.file_id if name is not None else text].append(text)
-    return found
+    names = ((text, parse_data_file(text)) for text in recorded.inputs)
+    return gathered(((recorded.partition, text if name is None else name.file_id), text) for text, name in names)
 
 
 def _files(now: _Now, recorded: GroupLedger) -> Verdict:

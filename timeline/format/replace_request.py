@@ -44,6 +44,7 @@ from ..codec.avro_container import (
     write_record,
 )
 from ..errors import MalformedError, UnsupportedError
+from ..gathered import gathered
 from ..storage.folders import RECORD_NAME, as_uri, inside_table, join
 from .commit_metadata import CLUSTER
 from .compaction_plan import named_file_id, operation_metrics
@@ -228,11 +229,8 @@ def _derived_id(data: bytes, position: int) -> str:
     raise AssertionError("unreachable")
 
 
-def _by_partition(group: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for one in group["slices"] or ():
-        found.setdefault(one["partitionPath"] or "", []).append(one)
-    return found
+def _by_partition(group: dict[str, Any]) -> dict[str, tuple[dict[str, Any], ...]]:
+    return gathered((one["partitionPath"] or "", one) for one in group["slices"] or ())
 
 
 def _groups(file_id: str, group: dict[str, Any], where: str) -> Iterator[ClusterGroup]:

@@ -38,6 +38,7 @@ from zoneinfo import ZoneInfo
 from ..errors import ClockError, UsageError
 from ..format.instant import MERGES, Instant, State, parse_time
 from ..format.table_config import UTC_PROPERTY, TableConfig
+from ..gathered import gathered
 from ..option import check_least, least_of, option
 from ..storage.contract import Storage
 from ..storage.server_clock import ahead_of
@@ -125,11 +126,9 @@ def judge(stamps: Sequence[Stamp], local: Callable[[int], datetime], skew_s: flo
     (see above)."""
     early = min(timedelta(seconds=skew_s), _EARLY_MAX)
     newest = sorted(stamps, key=lambda s: s.written_ms, reverse=True)
-    by_zone: dict[timedelta, list[_Seen]] = {}
-    for stamp in newest:
-        if (one := _seen(stamp, local, early)) is not None:
-            by_zone.setdefault(one.zone, []).append(one)
-    here = by_zone.pop(timedelta(), [])
+    seen = (_seen(stamp, local, early) for stamp in newest)
+    by_zone = gathered((one.zone, one) for one in seen if one is not None)
+    here = by_zone.pop(timedelta(), ())
     others = {z: of for z, of in by_zone.items() if _is_convincing(of, len(newest))}
     behind = [z for z in others if z > timedelta()]
     if behind and not _is_over([s.stamp for z in behind for s in others[z]], [s.stamp for s in here], newest):

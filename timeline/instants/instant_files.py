@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from ..format.commit_metadata import decode as decode_commit
 from ..format.compaction_plan import CompactionPlan, decode_plan
 from ..format.instant import MERGES, Instant, State
 from ..format.table_config import TableConfig
+from ..gathered import gathered
 from ..storage.contract import Storage, list_of_table
 from ..storage.snapshot import list_ahead, without_snapshot
 
@@ -54,13 +54,12 @@ class StateFiles:
 
 
 def load_state_files(storage: Storage, config: TableConfig) -> StateFiles:
-    found: defaultdict[tuple[str, str], list[StateFile]] = defaultdict(list)
-    for entry in list_of_table(storage, config.timeline_folder):
-        instant = None if entry.is_folder else config.layout.parse(entry.name)
-        if instant is not None:
-            path = f"{config.timeline_folder}/{entry.name}"
-            one = StateFile(instant=instant, path=path, size=entry.size, modified_ms=entry.modified_ms)
-            found[instant.identity].append(one)
+    folder = config.timeline_folder
+    found = gathered(
+        (i.identity, StateFile(instant=i, path=f"{folder}/{e.name}", size=e.size, modified_ms=e.modified_ms))
+        for e in list_of_table(storage, folder)
+        if not e.is_folder and (i := config.layout.parse(e.name)) is not None
+    )
     return StateFiles(of={key: sorted(files, key=lambda f: f.instant.state) for key, files in found.items()})
 
 

@@ -13,7 +13,7 @@ If no compaction is completed (or requested) yet, all delta commits count, and t
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -21,6 +21,7 @@ from functools import cached_property
 
 from ..format.instant import MERGES, SERVICES, Instant, State, real_time
 from ..format.layout import Layout
+from ..gathered import gathered
 from .clock_check import ClockEvidence
 
 UNKNOWN_COMPLETION = "9" * 17
@@ -96,7 +97,7 @@ class Timeline:
 
     @cached_property
     def _by_time(self) -> dict[str, tuple[Instant, ...]]:
-        return _grouped((i.requested_time, i) for i in self.instants)
+        return gathered((i.requested_time, i) for i in self.instants)
 
     def pending(self, action: str) -> tuple[Instant, ...]:
         """Pending instants of one action, earliest first."""
@@ -104,7 +105,7 @@ class Timeline:
 
     @cached_property
     def _pending(self) -> dict[str, tuple[Instant, ...]]:
-        return _grouped((i.action, i) for i in self.instants if not i.completed)
+        return gathered((i.action, i) for i in self.instants if not i.completed)
 
     @cached_property
     def pending_compactions(self) -> tuple[Instant, ...]:
@@ -269,13 +270,6 @@ class Timeline:
     def inflight_writers(self) -> tuple[Instant, ...]:
         """Pending delta commits, commits and replace commits of writers (without table services)."""
         return tuple(i for i in self.instants if i.is_write and i.state < State.COMPLETED and i.action not in SERVICES)
-
-
-def _grouped(keyed: Iterable[tuple[str, Instant]]) -> dict[str, tuple[Instant, ...]]:
-    found: defaultdict[str, list[Instant]] = defaultdict(list)
-    for key, instant in keyed:
-        found[key].append(instant)
-    return {key: tuple(instants) for key, instants in found.items()}
 
 
 def _in_progress(instant: Instant) -> Instant:

@@ -6,7 +6,6 @@ merging needs, are read."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
@@ -28,6 +27,7 @@ from ..codec.spill_file import spill_folder
 from ..format.ledger import Identity, Ledger
 from ..format.log_block import BlockKind, LogBlock
 from ..format.log_decode import count_entries, decode_rows
+from ..gathered import gathered
 from ..storage.contract import Storage, open_listed
 from ..view.view import FileSlice
 from .log_fold import Winners
@@ -280,9 +280,7 @@ class LogTotals:
 
 def log_totals(storage: Storage, blocks: Iterable[LogBlock], rules: SliceRules) -> LogTotals:
     """The totals of some blocks. Reads only the columns of data blocks that identify a row."""
-    by_path: defaultdict[str, list[LogBlock]] = defaultdict(list)
-    for block in blocks:
-        by_path[block.path].append(block)
+    by_path = gathered((block.path, block) for block in blocks)
     schema = project(rules.schema, identity_columns(rules.schema))
     text, part_bytes = rules.float_text_in_logs, rules.part_bytes
     rows = deletes = 0

@@ -13,7 +13,6 @@ removed here before it is removed from the data table's timeline: from then on H
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -25,6 +24,7 @@ from ..format.file_name import LogFileName
 from ..format.instant import Instant, State
 from ..format.layout import Slicing
 from ..format.log_encode import hfile_block
+from ..gathered import gathered
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat
 from ..storage.folders import METADATA_FOLDER
@@ -84,18 +84,13 @@ def commit_records(
         _begin(
             metadata, instant, {s: len(of) for s, of in parts.items()} | {s: log.entries for s, log in staged.items()}
         )
-        stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
-        for slice_, encoded in parts.items():
-            stats[slice_.partition].append(_append(metadata, slice_, instant, encoded, schema_text))
-        for slice_, log in staged.items():
-            stats[slice_.partition].append(_place(table, metadata, slice_, instant, log))
+        written = [(s.partition, _append(metadata, s, instant, of, schema_text)) for s, of in parts.items()]
+        written += [(s.partition, _place(table, metadata, s, instant, log)) for s, log in staged.items()]
         data = table.load_timeline()
         used = metadata.load_timeline().used_times(table.times.going(data))
         completion = table.completion_time(data, also_above=used)
         done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
-        extra = {_SCHEMA: without_meta_columns(schema_text)}
-        content = _commit(metadata, {p: tuple(s) for p, s in stats.items()}, extra)
-        _put(metadata, done, content)
+        _put(metadata, done, _commit(metadata, gathered(written), {_SCHEMA: without_meta_columns(schema_text)}))
     try:
         check_lock(table)
     except LockError:
@@ -196,14 +191,13 @@ def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> 
 
 def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, int]) -> None:
     """Puts requested and inflight; Hudi's rollback on version 6 reads file groups from it. `slices`: their entries."""
-    planned: defaultdict[str, list[WriteStat]] = defaultdict(list)
-    for slice_, entries in slices.items():
-        planned[slice_.partition].append(
-            WriteStat(file_id=slice_.file_id, prev_commit=slice_.base_instant, num_update_writes=entries)
-        )
+    planned = gathered(
+        (s.partition, WriteStat(file_id=s.file_id, prev_commit=s.base_instant, num_update_writes=entries))
+        for s, entries in slices.items()
+    )
     begun = Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED)
     _put(metadata, begun, b"")
-    _put(metadata, begun.at(State.INFLIGHT), _commit(metadata, {p: tuple(s) for p, s in planned.items()}, {}))
+    _put(metadata, begun.at(State.INFLIGHT), _commit(metadata, planned, {}))
 
 
 def _commit(metadata: Table, stats: Mapping[str, tuple[WriteStat, ...]], extra: Mapping[str, str]) -> bytes:

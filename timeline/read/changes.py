@@ -10,7 +10,7 @@ base file, whose old row is visible again; and a stale row may give columns to a
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,6 +27,7 @@ from ..codec.row_hash import KeyLookup, row_hashes
 from ..errors import UsageError
 from ..format.record_key import looks_like_bucket
 from ..format.table_config import MergeMode
+from ..gathered import gathered
 from ..instants.timeline import Timeline
 from ..merge.rule import SliceRules
 from ..merge.slice_stream import SliceStream
@@ -318,9 +319,7 @@ class _Feed:
         instant = None if several else min(found.writes)
         gone = frozenset() if self.options.net else found.replaced & left
         moved = {partition for partition, _ in left} | (_exchanging(touched) if several else set())
-        groups: defaultdict[GroupKey, list[GroupKey]] = defaultdict(list)
-        for key in sorted(touched):
-            groups[(key[0], "") if key[0] in moved else key].append(key)
+        groups = gathered(((key[0], "") if key[0] in moved else key, key) for key in sorted(touched))
         origins = find_origins(after, [new[k] for k in touched if k in new], found)
         old_rules = self._rules(after if before is None else before, frozenset())
         new_rules = self._rules(after, found.log_compactions)

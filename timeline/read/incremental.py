@@ -27,6 +27,7 @@ from ..filter.tree import And, Compare, Filter, In, Op, Or
 from ..format.commit_metadata import CLUSTER, LOG_COMPACT, SERVICE_OPERATIONS, CommitMetadata, WriteStat
 from ..format.file_name import LogFileName, parse_data_file
 from ..format.instant import Instant
+from ..gathered import gathered
 from ..instants.timeline import Timeline
 from ..table.table import Table
 from ..view.view import FileGroup, FileSlice, GroupKey, latest_slice
@@ -245,12 +246,9 @@ def groups_written(table: Table, begin: str, moment: str) -> list[tuple[GroupKey
     writes = [w for w in writes if not timeline.is_compaction(w)]
     found = {w: table.commit_metadata(w) for w in writes if w in timeline.instants}
     found |= table.archived_commits([w for w in writes if w not in found])
-    stats: defaultdict[GroupKey, list[WriteStat]] = defaultdict(list)
-    for metadata in found.values():
-        if metadata.operation_type not in SERVICE_OPERATIONS:
-            for partition, written in metadata.partition_to_write_stats.items():
-                for stat in written:
-                    stats[(partition, stat.file_id or "")].append(stat)
+    commits = (metadata for metadata in found.values() if metadata.operation_type not in SERVICE_OPERATIONS)
+    written = (item for metadata in commits for item in metadata.partition_to_write_stats.items())
+    stats = gathered(((partition, stat.file_id or ""), stat) for partition, of in written for stat in of)
     return [(group, _counted(moment, stats[group])) for group in sorted(stats)]
 
 

@@ -16,6 +16,7 @@ from ..format.compaction_plan import CompactionPlan
 from ..format.instant import MERGES, Instant, State
 from ..format.replace_request import pending_clustering_file_groups
 from ..format.rollback_plan import decode_rollback_plan
+from ..gathered import gathered
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry, list_of_table
 from ..table.table import Table
@@ -125,10 +126,7 @@ def planned_twice(records: Records) -> bool:
 
 
 def _by_partition(groups: Iterable[GroupKey]) -> dict[str, FileIds]:
-    found: dict[str, set[str]] = {}
-    for partition, file_id in groups:
-        found.setdefault(partition, set()).add(file_id)
-    return {partition: frozenset(ids) for partition, ids in found.items()}
+    return {partition: frozenset(ids) for partition, ids in gathered(groups).items()}
 
 
 FileKey: TypeAlias = tuple[str, int, int, str]

@@ -23,6 +23,7 @@ from ..errors import MalformedError, MissingFileError, PhantombaseError
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.compaction_plan import CompactionPlan
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
+from ..gathered import gathered
 from ..storage.folders import join
 
 _HEADER = fastavro.parse_schema({"type": "map", "values": "bytes"})
@@ -137,13 +138,12 @@ def _of_metadata(stat: WriteStat) -> Iterator[NamedFile]:
     return _files(stat.path, size, offset, stat.num_writes, stat.base_file, stat.prev_commit)
 
 
-def merged_by(plan: CompactionPlan) -> Mapping[str, list[NamedFile]]:
-    found: dict[str, list[NamedFile]] = {}
-    for operation in plan.operations:
-        if operation.data_file_path:
-            path = join(operation.partition_path, operation.data_file_path)
-            found.setdefault(operation.partition_path, []).append(NamedFile(path=path, size=0, is_below=True))
-    return found
+def merged_by(plan: CompactionPlan) -> Named:
+    return gathered(
+        (o.partition_path, NamedFile(path=join(o.partition_path, o.data_file_path), size=0, is_below=True))
+        for o in plan.operations
+        if o.data_file_path
+    )
 
 
 def _avro_record(data: bytes) -> dict[str, Any]:

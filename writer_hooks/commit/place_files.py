@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import Marker, MarkerKind, log_marker_kind, make_marker
 from phantombase.timeline.view.view import GroupKey, is_replaced
 
+from ...timeline.gathered import gathered
 from ..engine.engine import RowCounts
 from ..files.stager import FileKind, StagedFile
 from ..files.task_context import without_base
@@ -96,9 +96,7 @@ class Placed:
 
 def place_all(table: Table, instant: str, files: Sequence[StagedFile]) -> list[Placed]:
     """Places the files of a write, several at a time. StorageError: a file is missing or has another size."""
-    by_partition: defaultdict[str, list[StagedFile]] = defaultdict(list)
-    for file in files:
-        by_partition[file.partition].append(file)
+    by_partition = gathered((file.partition, file) for file in files)
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(lambda partition: _refuse_nested(table, partition, by_partition), by_partition))
         placed = pool.map(lambda item: _place_partition(table, instant, *item), by_partition.items())

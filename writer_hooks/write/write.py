@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +14,7 @@ from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.clocks import Stopwatch, doubling_pauses
 from phantombase.timeline.errors import ClusteringConflictError, ConflictError, PressureError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat
+from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.record_key import bucket_of_file_id
 from phantombase.timeline.instants.timeline import Timeline
@@ -30,6 +29,7 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import is_pending_service, refuse_consistent_hashing
 from phantombase.timeline.table.table import Table, TableSchema
 
+from ...timeline.gathered import gathered
 from ..commit.compaction import AfterCommit, Capacity, after_commit, due_at_once, remove_leftovers, services_after
 from ..commit.conflict import WriteSet
 from ..commit.place_files import Placed, place_all, refuse_planned, replaced_groups, write_stat
@@ -358,11 +358,9 @@ def _metadata(
 ) -> CommitMetadata:
     table = begun.table
     names_slice = table.layout.slicing is Slicing.BY_BASE_INSTANT or table.config.captures_changes
-    stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
-    for one in placed:
-        stats[one.staged.partition].append(write_stat(one, begun.instant, names_slice=names_slice))
+    stats = ((one.staged.partition, write_stat(one, begun.instant, names_slice=names_slice)) for one in placed)
     return CommitMetadata(
-        partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
+        partition_to_write_stats=gathered(stats),
         extra_metadata={**extra, **schema.recorded},
         operation_type=operation.value,
     )

@@ -537,7 +537,7 @@ QUERY_TYPES: tuple[Mutant, ...] = (
     ("timeline/read/changes", "if window.begin < earliest:", "if False:", "changes"),
     ("timeline/read/changes", "if found.unlisted and not moments", "if False", "changes"),
     ("timeline/read/changes", "or found.unlisted or", "or", "changes"),
-    ("timeline/read/changes", 'groups[(key[0], "") if key[0] in moved else key]', "groups[key]", "changes"),
+    ("timeline/read/changes", '(key[0], "") if key[0] in moved else key, key)', "key, key)", "changes"),
     ("timeline/read/changes", "there & (found.groups | left)", "there & found.groups", "changes"),
     ("timeline/read/changes", "frozenset() if self.options.net else found.replaced & left", "frozenset()", "changes"),
     ("timeline/read/changes", "state.view.timeline, state.hidden | also_hidden", "state.view.timeline, state.hidden", "changes"),
