@@ -21,7 +21,6 @@ from ..table.table import Table, from_one_snapshot
 from ..terminal.command import CommandResult
 from ..terminal.console import progress
 from ..view.grouping import counted_by_name
-from ..view.view import is_replaced
 from . import render
 from .parameters import CLOCK, StorageOption, TablePath, Timezone, reports
 
@@ -112,7 +111,7 @@ def validate(
         found, commits = Validation(partitions=0, files=0, differences=()), None
     view, witnessed = from_one_snapshot(lambda: (table.reload().load_view(), table.reload().load_view(archive=True)))
     unnamed = counted_by_name(view, witnessed)
-    flaws = [f for g in witnessed.groups if not is_replaced(g, witnessed.facts) for f in g.flaws]
+    flaws = [f for g in witnessed.living() for f in g.flaws]
     good = not found.differences and not wrong and not flaws and not unnamed
     data = {
         "table": table.storage.base_path,

@@ -23,7 +23,7 @@ from ..storage.folders import METADATA_FOLDER
 from ..table.table import BUILD_AGAIN, Table, advising_rebuild, from_one_snapshot, open_metadata_table
 from ..view.listing import Listed
 from ..view.log_blocks import slice_blocks, visibility_of
-from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, is_replaced, latest_slice
+from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, latest_slice
 from ..view.view_loader import Named, Sizes
 from ..view.witness import NamedFile, named_files
 from .records.entries import Keys, MetadataEntry, base_entries, block_entries, fold, merge, present_files
@@ -228,10 +228,8 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
     valid = valid_instants(table, data, view.timeline)
     visibility = visibility_of(view.timeline)
     complete = Completeness(metadata, view.timeline) if partition in _NEVER_LESS else None
-    for group in view.groups:
-        slice_ = latest_slice(group)
-        if slice_ is not None and not is_replaced(group, view.facts):
-            yield from slice_entries(metadata.storage, slice_, visibility, valid, keys, complete)
+    for slice_ in view.slices():
+        yield from slice_entries(metadata.storage, slice_, visibility, valid, keys, complete)
 
 
 _NEVER_LESS = (FILES, PARTITION_STATS)

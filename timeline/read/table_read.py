@@ -36,7 +36,7 @@ from ..metadata_table.records.keys import COLUMN_STATS, column_stats_key
 from ..option import check_least, least_of, option, same_option
 from ..table.schema_finder import WasVisible
 from ..table.table import Table, TableSchema, from_one_snapshot
-from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView, is_replaced, latest_base_slice, latest_slice
+from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView, latest_base_slice
 from .incremental import MARKS, Origin, Origins, find_origins, plan_increment
 from .pruning import prune, where_of
 from .windows import Window, check_as_of, check_as_of_still
@@ -346,9 +346,9 @@ def check_columns(schema: TableSchema, columns: Sequence[str] | None) -> None:
 
 def scan_slices(view: TableView, options: ReadOptions) -> tuple[FileSlice, ...]:
     """The slices that a reader merges; for read-optimized, the base files as slices without logs (pure)."""
-    groups = [g for g in view.groups if not is_replaced(g, view.facts, options.as_of)]
-    latest = latest_slice if options.query is Query.SNAPSHOT else latest_base_slice
-    found = (latest(g, options.as_of) for g in groups)
+    if options.query is Query.SNAPSHOT:
+        return tuple(view.slices(options.as_of))
+    found = (latest_base_slice(g, options.as_of) for g in view.living(options.as_of))
     return tuple(s for s in found if s is not None)
 
 

@@ -14,7 +14,7 @@ from ..instants.instant_files import retained_by, retained_by_archived
 from ..instants.timeline import Timeline
 from ..prefetch import prefetched
 from ..table.table import Table
-from ..view.view import FileGroup, FileSlice, TableView, is_replaced, latest_slice
+from ..view.view import FileGroup, FileSlice, TableView, latest_slice
 
 EARLIEST = ""
 """A begin before all moments."""
@@ -74,8 +74,7 @@ class WindowState:
 
     def slices(self) -> tuple[tuple[FileGroup, FileSlice], ...]:
         """The file groups that existed, each with the slice that a reader merges (pure)."""
-        groups = (g for g in self.view.groups if not is_replaced(g, self.view.facts, self.as_of))
-        found = ((g, latest_slice(g, self.as_of)) for g in groups)
+        found = ((g, latest_slice(g, self.as_of)) for g in self.view.living(self.as_of))
         return tuple((g, s) for g, s in found if s is not None)
 
 

@@ -15,7 +15,7 @@ from ..format.ledger import Ledger, decode_ledgers, total
 from ..instants.timeline import Timeline
 from ..table.table import Table
 from ..terminal.text_table import moment
-from ..view.view import GroupDebt, TableView, debt_of, is_replaced
+from ..view.view import GroupDebt, TableView, debt_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ def backlog(debts: Iterable[GroupDebt]) -> Backlog:
 
 def view_backlog(view: TableView) -> Backlog:
     """The backlog of a view. MissingFileError, MalformedError: a file is lost or damaged."""
-    groups = [g for g in view.groups if not is_replaced(g, view.facts)]
+    groups = list(view.living())
     for flaw in (f for g in groups for f in g.flaws):
         raise flaw.error()
     return backlog(debt_of(g) for g in groups if g.slices)

@@ -100,8 +100,7 @@ def counted_by_name(now: TableView, witnessed: TableView) -> list[str]:
 
 
 def _newest_files(view: TableView) -> dict[str, BaseFileName | LogFileName]:
-    slices = (latest_slice(group) for group in view.groups if not view.facts.is_replaced(group.key))
-    return {file.path: file.name for s in slices if s is not None for file in (s.base, *s.logs) if file is not None}
+    return {file.path: file.name for s in view.slices() for file in s.files}
 
 
 def _looks_like_data(name: str) -> bool:

@@ -10,7 +10,7 @@ base SC1, logs of SC1, then logs of SC5. A base file of instant SC5 is ignored u
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, TypeAlias, TypeVar
@@ -168,6 +168,14 @@ class TableView:
 
     def by_key(self) -> dict[GroupKey, FileGroup]:
         return {g.key: g for g in self.groups}
+
+    def living(self, as_of: str | None = None) -> Iterator[FileGroup]:
+        """The groups that are not replaced (up to `as_of`)."""
+        return (g for g in self.groups if not is_replaced(g, self.facts, as_of))
+
+    def slices(self, as_of: str | None = None) -> Iterator[FileSlice]:
+        """What a snapshot reader merges of them, see `latest_slice`."""
+        return (s for g in self.living(as_of) if (s := latest_slice(g, as_of)) is not None)
 
 
 def latest_slice(group: FileGroup, as_of: str | None = None) -> FileSlice | None:

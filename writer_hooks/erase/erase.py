@@ -60,7 +60,7 @@ from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import METADATA_FOLDER, RECORDS, TEMPORARY, WRITES, join
 from phantombase.timeline.table.in_progress import refuse_left_to_hudi
 from phantombase.timeline.table.table import Table, from_one_snapshot
-from phantombase.timeline.view.view import GroupKey, TableView, is_replaced, latest_slice
+from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..engine.engine import LocalEngine
 from ..engine.row_blobs import ROWS
@@ -200,10 +200,8 @@ def erase_keys(
 def _search(table: Table, keys: KeyList, known: Mapping[str, int]) -> Searched:
     """As `search`. MissingFileError, MalformedError: a file of the newest state is lost or damaged: it may hold a key,
     and come back."""
-    view = _view(table)
-    for group in view.groups:
-        slice_ = latest_slice(group)
-        if slice_ is not None and keys.of_partition(group.partition) is not None and not is_replaced(group, view.facts):
+    for slice_ in _view(table).slices():
+        if keys.of_partition(slice_.partition) is not None:
             slice_.check_whole(table.storage.base_path)
     return search(table, _rules(table), keys, known)
 
@@ -235,9 +233,8 @@ def _round(table: Table, found: Searched, means: _Means, done: _Done) -> None:
     paths = {one.path for one in found.held}
     with_logs = {
         slice_.key
-        for group in view.groups
-        if group.key in touched and not is_replaced(group, view.facts)
-        if (slice_ := latest_slice(group)) is not None and slice_.logs
+        for slice_ in view.slices()
+        if slice_.key in touched and slice_.logs
         if done.deleted or any(file.path in paths for file in slice_.files)
     }
     if with_logs:
@@ -279,9 +276,9 @@ def _living(table: Table, view: TableView, touched: Collection[GroupKey], keys: 
     rules, config = _rules(table), table.config
     named = (*config.record_key_fields, *config.partition_fields)
     columns = tuple(dict.fromkeys(n if n in rules.schema.names else n.partition(".")[0] for n in named))
-    for group in view.groups:
-        slice_, lookup = latest_slice(group), keys.of_partition(group.partition)
-        if group.key not in touched or slice_ is None or lookup is None or is_replaced(group, view.facts):
+    for slice_ in view.slices():
+        lookup = keys.of_partition(slice_.partition)
+        if slice_.key not in touched or lookup is None:
             continue
         for rows in slice_keys(table.storage, slice_, rules, columns):
             asked = np.flatnonzero(lookup.find(flat(rows.column(KEY_FIELD.name))) >= 0)

@@ -46,7 +46,7 @@ from phantombase.timeline.metadata_table.indexed_columns import keys_are_global
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, TableSchema, from_one_snapshot
-from phantombase.timeline.view.view import FileSlice, TableView, is_replaced, latest_slice
+from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
 from ..engine.engine import Pieces
 from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
@@ -207,8 +207,7 @@ class GlobalKeys:
         output = self.write.options.output
         rules = slice_rules(table, view.timeline, self.schema)
         rules = replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir)
-        slices = (latest_slice(g) for g in view.groups if not is_replaced(g, view.facts))
-        bins = bins_of(((s,) for s in slices if s is not None), self.slots) or [[]]
+        bins = bins_of(((slice_,) for slice_ in view.slices()), self.slots) or [[]]
         buckets, upserts = self.write.options.buckets is not None, self.write.operation is Operation.UPSERT
         step = MisplacedStep(table.storage, bins, rules, keys_in_logs=buckets, once=upserts)
         return self.rows.map(KeysToAllBins(len(bins))).regroup(step).collect()

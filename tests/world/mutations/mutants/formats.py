@@ -345,7 +345,7 @@ EDGES: tuple[Mutant, ...] = (
     (_BESIDE, "return foreign_trace(table, instant, partitions)", "return foreign_trace(table, instant, ())", "coexistence"),
     ("compactor_daemon/status/snapshot", "        if entry is None:\n", "        if False:\n", "status"),
     ("timeline/report/compactions", "            if metadata.compacted:", "            if True:", "status"),
-    ("timeline/report/compactions", "for g in view.groups if not is_replaced(g, view.facts)]", "for g in view.groups]", "coexistence"),
+    ("timeline/report/compactions", "list(view.living())", "list(view.groups)", "coexistence"),
     # Pages and metrics.
     ("timeline/report/overview", "if is_late(age_s, slo_s):", "if False:", "pages"),
     ("timeline/report/overview", 'if row["state"] == "parked":', "if False:", "pages"),
