@@ -27,6 +27,7 @@ from ..format.log_encode import hfile_block
 from ..gathered import gathered
 from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat
+from ..storage.contract import Storage
 from ..storage.folders import METADATA_FOLDER
 from ..storage.staged_file import place_staged
 from ..table.in_progress import check_lock, forget_rollbacks, refuse_half_upgraded, regardless
@@ -40,6 +41,7 @@ from .records.keys import RECORD_INDEX, file_group_index
 _ACTION = "deltacommit"
 _TRIES = 20
 _BLOCK_BYTES = 64 << 20
+_COMPARED_BYTES = 16 << 20
 
 EncodedRecord: TypeAlias = tuple[str, bytes]
 """A record in Avro, with its key."""
@@ -74,8 +76,8 @@ def commit_records(
     metadata = open_metadata_table(table)
     timeline = metadata.load_timeline()
     by_name = not metadata.layout.has_completion_times
-    if by_name and not index_logs and _is_recorded(metadata, timeline, instant, records, schema_text):
-        return  # a dead process has recorded the same; keys are only recorded by the process that writes them
+    if by_name and _is_recorded(table, metadata, timeline, instant, records, schema_text, index_logs):
+        return  # a dead process has recorded the same
     _forget(metadata, timeline, instant)
     timeline = metadata.load_timeline()
     parts, staged = _by_slice(metadata, timeline, records), _index_slices(metadata, timeline, index_logs)
@@ -123,26 +125,48 @@ def _index_slices(metadata: Table, timeline: Timeline, logs: Sequence[IndexLog])
     return {slices[log.file_id]: log for log in logs}
 
 
-def _is_recorded(metadata: Table, timeline: Timeline, instant: str, records: EncodedRecords, schema_text: str) -> bool:
-    """Whether a dead process has recorded exactly these records at the instant; used only on version 6.
+def _is_recorded(
+    table: Table,
+    metadata: Table,
+    timeline: Timeline,
+    instant: str,
+    records: EncodedRecords,
+    schema_text: str,
+    index_logs: Sequence[IndexLog],
+) -> bool:
+    """Whether a dead process has recorded exactly these records and keys at the instant; used only on version 6.
     On version 6 the completed file of each attempt has the same name. A process that stalls before it removes such a
     file might, once it resumes, remove that of another process."""
     found = timeline.find(instant, _ACTION)
     if found is None or not found.completed or timeline.pending("rollback"):  # Hudi would finish it, see `forget`
         return False
     written = {s.path: s for of in metadata.commit_metadata(found).partition_to_write_stats.values() for s in of}
-    parts = _by_slice(metadata, timeline, records)
-    if len(written) != len(parts):
+    parts, staged = _by_slice(metadata, timeline, records), _index_slices(metadata, timeline, index_logs)
+    if len(written) != len(parts) + len(staged):
         return False
-    for slice_, encoded in parts.items():
+    for slice_ in (*parts, *staged):
         ours = [log for log in slice_.logs if f"{slice_.partition}/{log}" in written]
         if len(ours) != 1:
             return False
-        if metadata.storage.read(f"{slice_.partition}/{ours[0]}") != _log(encoded, instant, schema_text):
+        path = f"{slice_.partition}/{ours[0]}"
+        if slice_ in parts and metadata.storage.read(path) != _log(parts[slice_], instant, schema_text):
+            return False
+        if slice_ in staged and not _is_same(table.storage, staged[slice_].path, f"{METADATA_FOLDER}/{path}"):
             return False
         behind = (log for log in slice_.logs if log.version >= ours[0].version and log != ours[0])
         if any(revokes(metadata, f"{slice_.partition}/{log}", instant) for log in behind):
             return False
+    return True
+
+
+def _is_same(storage: Storage, one: str, other: str) -> bool:
+    """Whether two files have the same bytes: log files of the same keys have. Memory: two pieces."""
+    with storage.open_input(one) as left, storage.open_input(other) as right:
+        if left.size() != right.size():
+            return False
+        while piece := left.read(_COMPARED_BYTES):
+            if right.read(_COMPARED_BYTES) != piece:
+                return False
     return True
 
 

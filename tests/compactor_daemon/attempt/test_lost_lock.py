@@ -16,6 +16,7 @@ import pytest
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.finish import finish_completed
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.undo.undo import roll_back
@@ -34,12 +35,14 @@ from phantombase.writer_hooks.commit.stream_batches import StreamBatch, begin_ba
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
+from tests.support.archived_tables import OUTPUT, TWO, forget_heartbeats
 from tests.support.compaction_steps import decided, open_table, run_all, run_under
 from tests.support.failing_storage import Call, Failure, HookedStorage, ProcessDied, die_at
 from tests.support.faults import leave_dead_write
 from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.moved_tables import place_all, replace_first_group
 from tests.support.places import SEED
+from tests.support.record_indexes import check_index, true_places
 from tests.support.selection import ALL, deep
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
@@ -339,9 +342,41 @@ def test_a_compaction_of_the_table(version: str, tmp_path: Path) -> None:
 
 
 def _dies_at_completion(call: Call) -> Any:
-    if call.name == "put_if_absent" and call.path.endswith(".commit") and "metadata/" not in call.path:
+    completes = call.path.endswith((".commit", ".replacecommit")) and "metadata/" not in call.path
+    if call.name == "put_if_absent" and completes:
         raise ProcessDied(call.path)
     return call.do()
+
+
+def cluster_all(table: Table, lock: TableLock = LOCK) -> None:
+    cluster_table(table, TWO, lock, output=OUTPUT)
+
+
+@one_of("version", 6, 9, 8)
+def test_a_clustering_that_moves_keys_of_a_record_index(version: int, tmp_path: Path) -> None:
+    """Two processes publish the same decision, with the same log files of the index. See the test above."""
+    start = unzip_golden(f"more/v{version}_record_index", tmp_path)
+    keys = true_places(start).keys()
+    with pytest.raises(ProcessDied):
+        cluster_all(open_table(start, HookedStorage(LocalStorage(str(start)), _dies_at_completion)))
+    forget_heartbeats(start)
+
+    def meanwhile(path: Path) -> None:
+        forget_heartbeats(path)  # the sleeper has not felt its own
+        cluster_all(open_table(path))
+
+    for at, what in changes(calls_of(shutil.copytree(start, tmp_path / "whole"), cluster_all)):
+        path = shutil.copytree(start, tmp_path / "slept")
+        sleep_and_die(path, cluster_all, at, 1, meanwhile)
+        forget_heartbeats(path)
+        try:
+            cluster_all(open_table(path))
+            assert validate(open_table(path)).differences == ()
+            assert check_index(path).keys() == keys
+        except Exception as error:
+            error.add_note(f"slept before {what}")
+            raise
+        shutil.rmtree(path)
 
 
 @one_of("version", "v6", "v9", "v8")
