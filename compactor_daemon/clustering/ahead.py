@@ -88,6 +88,8 @@ def make_ahead(
     made = _adopted(storage, folder, todo)
     todo = [task for task in todo if task.fingerprint not in made]
     for _ in range(_ROUNDS):
+        if not todo:  # a runner takes one task at least
+            break
         try:
             return made | {done.fingerprint: done for done in run(list(todo))}
         except PhantombaseError as error:
@@ -102,15 +104,25 @@ def make_ahead(
 
 
 def _adopted(storage: Storage, folder: str, tasks: Sequence[ClusterTask]) -> dict[str, SliceDone]:
-    """What a dead run has made for these tasks, with records at their positions. Its other records are removed."""
+    """What a dead run has made for these tasks, with records at their positions. Its other records are removed. A file
+    that was written with other options is made again: a rewriting may be for them."""
     records = slices_in(storage, folder)
     there = {done.fingerprint: done for done in records.values() if is_there(storage, done)}
     storage.delete_all([f"{folder}/{e.name}" for e in storage.list(folder) if e.name.endswith(OK)])
     return {
         task.fingerprint: leave_record(storage, task.record_path, replace(done, position=task.position))
         for task in tasks
-        if (done := there.get(task.fingerprint)) is not None and is_current(done, task.rules.visibility)
+        if (done := there.get(task.fingerprint)) is not None
+        and is_current(done, task.rules.visibility)
+        and _is_written_so(done, task)
     }
+
+
+def _is_written_so(done: SliceDone, task: ClusterTask) -> bool:
+    was, now = done.output, task.round.output
+    if was is None or (done.copied_row_groups and task.round.copy is Copy.REENCODE):
+        return False
+    return (was.codec, was.row_group_rows, was.bloom) == (now.codec, now.row_group_rows, now.bloom)
 
 
 def still_whole(

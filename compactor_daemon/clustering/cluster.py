@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -60,7 +60,7 @@ from phantombase.timeline.table.table import Table, from_one_snapshot, put_reque
 from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.view import TableView
 
-from ..attempt.attempt import open_attempt
+from ..attempt.attempt import WaitScope, keep_slot, open_attempt
 from ..attempt.clustering import Clustering
 from ..attempt.compact_or_resume import Compacted, compact_instant, decide
 from ..attempt.completed import finished_slices, is_ours
@@ -495,10 +495,20 @@ def check_executable(table: Table, pending: PendingClustering) -> None:
         check_sortable(table.schema_to_cluster(table.load_timeline()).arrow, pending.plan.sort_by, path)
 
 
-def resume_clustering(table: Table, instant: str, copy: Copy, *, lock: TableLock, **how: Any) -> Compacted | None:
+def resume_clustering(
+    table: Table,
+    instant: str,
+    given: ClusterOptions,
+    *,
+    lock: TableLock,
+    options: AttemptOptions,
+    wait_scope: WaitScope = keep_slot,
+    **how: Any,
+) -> Compacted | None:
     """Executes a pending clustering, or publishes its decision; the caller holds the claim. None: it is not pending any
-    more, or a process works on it. `how`: see `compact_instant`. After an error it is cancelled, or given up, unless it
-    was only stopped: then the next process adopts what is finished. Errors: see `cluster_table`; StoppedError."""
+    more, or a process works on it. `how`: see `compact_instant`. A plan of phantombase waits for writes no longer than
+    `given`: until it ends, updates of its file groups are refused. After an error it is cancelled, or given up, unless
+    it was only stopped: then the next process adopts what is finished. Errors: see `cluster_table`; StoppedError."""
     now = table.reload()
     pending = next((one for one in work_left(now, now.load_timeline()) if one.time == instant), None)
     if pending is None:
@@ -507,10 +517,12 @@ def resume_clustering(table: Table, instant: str, copy: Copy, *, lock: TableLock
     _refuse_indexes(now)
     if not pending.plan.is_own:
         check_executable(now, pending)
-    copy = Copy.TRY if copy is Copy.FORCE else copy  # its files were not chosen to be copied
+    copy = Copy.TRY if given.copy is Copy.FORCE else given.copy  # its files were not chosen to be copied
+    if pending.plan.is_own:
+        options, wait_scope = replace(options, barrier_s=given.wait_s), partial(_impatient, wait_scope)
     job = Clustering(requested=pending.requested, plan=pending.plan, make_tasks=partial(tasks_of, pending, copy))
     try:
-        return compact_instant(table, instant, lock=lock, job=job, **how)
+        return compact_instant(table, instant, lock=lock, job=job, options=options, wait_scope=wait_scope, **how)
     except PhantombaseError as error:
         if isinstance(error, AttemptDeadError) and _is_completed(table, instant):
             return None
@@ -518,6 +530,12 @@ def resume_clustering(table: Table, instant: str, copy: Copy, *, lock: TableLock
             with suppress(PhantombaseError):  # the first error is the one to raise; the next write or run goes on
                 end_clustering(table, pending, lock, str(error))
         raise
+
+
+@contextmanager
+def _impatient(wait_scope: WaitScope) -> Iterator[bool]:
+    with wait_scope():
+        yield False
 
 
 def _would_finish(table: Table, timeline: Timeline) -> _Earlier:

@@ -268,10 +268,8 @@ class TableOnStorage:
     ) -> tuple[ServiceDone, ...]:
         if not due:
             return ()
-        failed: list[Service] = []
 
         def note_failure(service: Service, error: Exception) -> None:
-            failed.append(service)
             if service is Service.CLUSTER and classify(error) is not FailureClass.NOTHING:
                 with suppress(PhantombaseError):  # the error itself is returned all the same
                     record_failure(table.storage, CLUSTERING, failure_of(error, self._settings.who, clock_ms()))
@@ -279,7 +277,7 @@ class TableOnStorage:
         runner = self._runner if held is None else partial(_while_held, held, self._runner)
         means = ServiceMeans(output=self._settings.output, runner=runner, resumes=not self._settings.clusters)
         done = serve_table(table, self._settings.services, self._lock, due, stopping, means, note_failure)
-        if held is not None and Service.CLUSTER not in failed:
+        if any(one.service is Service.CLUSTER and not one.failed for one in done):
             release_failures(table.storage, CLUSTERING)
         try:
             note_runs(table.storage, self._settings.who, done)
@@ -310,8 +308,8 @@ class TableOnStorage:
             "wait_scope": wait_scope,
         }
         if instant not in pending_instants(seen):
-            copy = self._settings.services.chosen.get(Service.CLUSTER, ClusterOptions()).copy
-            return resume_clustering(table, instant, copy, **how)
+            given = self._settings.services.chosen.get(Service.CLUSTER, ClusterOptions())
+            return resume_clustering(table, instant, given, **how)
         check_keepable(seen, moves_rows=False)
         for error in preflight(seen, [instant]).values():
             raise error

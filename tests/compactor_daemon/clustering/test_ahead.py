@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.attempt.pending_clusterings import remove_dead_runs
+from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, Tasks
 from phantombase.compactor_daemon.cleaning.choice import Policy
-from phantombase.compactor_daemon.clustering.cluster import ClusterResult
+from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.timeline.codec.output_options import Codec, OutputOptions
+from phantombase.timeline.errors import StorageError
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
@@ -21,6 +25,7 @@ from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write
 from phantombase.writer_hooks.write.write import write
 from tests.support.archived_tables import (
+    OUTPUT,
     WRITES,
     clean,
     cluster,
@@ -268,6 +273,61 @@ def test_the_next_run_takes_over_what_a_dead_one_made(version: int, tmp_path: Pa
     assert (result.done.made, result.left_out) == (3, 0)
     assert len(made) == 1  # with the update; the two others were made
     assert read_rows(path) == {**rows, "k0": (100, 100.0)}
+    check_nothing_left(path)
+
+
+def dies_when_staged(path: Path, options: ClusterOptions, output: OutputOptions = OUTPUT) -> None:
+    """A run that dies right before its request; its files are there."""
+
+    dead: list[str] = []
+
+    def hook(call: Call) -> object:
+        if dead or (call.name == "put_if_absent" and call.path.endswith((".clustering.requested", "commit.requested"))):
+            dead.append(call.path)
+            raise ProcessDied(call.path)
+        return call.do()
+
+    storage = HookedStorage(open_table(path).storage, hook)
+    with pytest.raises(ProcessDied):
+        cluster_table(open_table(path, storage), options, LOCK, output=output)
+    assert list((path / CLUSTERINGS).glob("*/*.ok"))
+    forget_heartbeats(path)
+
+
+@one_of("version", 9, 6)
+def test_a_runner_gets_one_task_at_least(version: int, tmp_path: Path) -> None:
+    """Spark runs no job without tasks: not where all is made, and not where all groups were written to."""
+    path = tmp_path / "trips"
+    rows, made = small_files(path, version), list[int]()
+    options = pairs(path)
+
+    def run(storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
+        made.append(len(tasks))
+        upsert(path, one_row("k0", 100), AT_ONCE)
+        upsert(path, one_row("k3", 300), AT_ONCE)
+        raise StorageError("a file that was read is gone")
+
+    result = cluster_table(open_table(path), options, LOCK, output=OUTPUT, runner=run)
+    assert (result.done, result.left_out, made) == (None, 2, [2])
+    check_nothing_left(path)
+    dies_when_staged(path, options)
+    result = cluster_table(open_table(path), options, LOCK, output=OUTPUT, runner=run)
+    assert result.done is not None
+    assert (result.done.files, made) == (4, [2])
+    assert read_rows(path) == {**rows, "k0": (100, 100.0), "k3": (300, 300.0)}
+    check_nothing_left(path)
+
+
+@one_of("version", 9, 6)
+def test_a_file_of_other_options_is_not_taken_over(version: int, tmp_path: Path) -> None:
+    """A rewriting for the codec would write the old one, and say that it is done."""
+    path = tmp_path / "trips"
+    small_files(path, version)
+    options = ClusterOptions(rewrite=("codec",), wait_s=0)
+    gzip, snappy = replace(OUTPUT, codec=Codec.GZIP), replace(OUTPUT, codec=Codec.SNAPPY)
+    dies_when_staged(path, options, gzip)
+    assert cluster_table(open_table(path), options, LOCK, output=snappy).done is not None
+    assert cluster_table(open_table(path), options, LOCK, output=snappy).done is None
     check_nothing_left(path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from contextlib import nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.attempt.compact_or_resume import Limit
 from phantombase.compactor_daemon.attempt.failures import (
     CLUSTERING,
     Failure,
@@ -23,6 +25,7 @@ from phantombase.compactor_daemon.attempt.failures import (
     read_failures,
     record_failure,
 )
+from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cli.main import COMMANDS, app
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
@@ -35,7 +38,7 @@ from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions, parse_services
 from phantombase.compactor_daemon.services.serve import LastRun, ServiceDone, due, last_runs, note_runs, serve_table
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import StorageError, UsageError
+from phantombase.timeline.errors import BarrierError, StorageError, UsageError
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.local import LocalStorage
@@ -43,7 +46,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
-from tests.support.archived_tables import TWO, data_files, living, old_table, one_row, small_files
+from tests.support.archived_tables import TWO, data_files, living, old_table, one_row, request, small_files
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import make_old
@@ -318,6 +321,34 @@ def test_clusterings_back_off_and_are_parked_by_table(tmp_path: Path, monkeypatc
     record_failure(open_table(path).storage, CLUSTERING, Failure(at_ms=0, error="e", what="w", who="me"))
     assert [one.instants for one in two.serve(0, lambda: False)] == [1, 0]
     assert not read_failures(open_table(path).storage, CLUSTERING)
+
+
+def test_failures_of_clusterings_are_kept_where_none_ran(tmp_path: Path) -> None:
+    """A daemon that stops has not tried again."""
+    path = tmp_path / "trips"
+    small_files(path, 9)
+    record_failure(open_table(path).storage, CLUSTERING, Failure(at_ms=0, error="e", what="w", who="me"))
+    assert served(path, ServiceOptions.of(cluster=TWO)).serve(0, lambda: True) == ()
+    assert len(read_failures(open_table(path).storage, CLUSTERING)) == 1
+
+
+@one_of("version", 9, 6)
+def test_a_resumed_clustering_waits_no_longer_than_one_of_its_own(version: int, tmp_path: Path) -> None:
+    """Daemons wait for writes without limit, but until a clustering ends, updates of its files are refused."""
+    path = tmp_path / "trips"
+    rows = small_files(path, version)
+    table = open_table(path)
+    began = table.next_time(table.load_timeline())
+    time = request(path, alive=False)
+    for state in ("requested", "inflight"):
+        (path / table.config.timeline_folder / f"{began}.deltacommit.{state}").write_bytes(b"")
+    two = served(path, ServiceOptions.of(cluster=TWO))
+    held = two.claims.take(time)
+    assert held is not None
+    with pytest.raises(BarrierError, match="pending write"):
+        two.execute(time, held, Limit(5), lambda: nullcontext(True))
+    assert not pending_clusterings(open_table(path), open_table(path).load_timeline())
+    assert read_rows(path) == rows
 
 
 @pytest.mark.parametrize(
