@@ -193,6 +193,8 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_CLUSTER, "                    plan = still_whole(seen, plan, self.options.copy, self.output, made)\n", "", "clustering/ahead"),
     (_CLUSTER, "            for _ in range(_REQUESTS):\n", "            for _ in range(1):\n", "clustering/ahead"),
     ("compactor_daemon/clustering/ahead", "            if len(todo) == len(missing):\n", "            if True:\n", "clustering/ahead"),
+    ("compactor_daemon/clustering/ahead", "        and _is_written_so(done, task)\n", "", "clustering/ahead"),
+    (_CLUSTER, "partial(_impatient, wait_scope)", "wait_scope", "services/services"),
     ("compactor_daemon/clustering/outputs", "return str(name) if self.is_named else name.file_id", "return str(name)", "clustering/ahead"),
     (_JOB, "made = {done.fingerprint: done for done in slices_in(", "made = {str(done): done for done in slices_in(", _TESTS),
     (_CANCEL, "    if decision is not None:\n        try:\n", "    if False:\n        try:\n", _TESTS),
