@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -100,12 +101,17 @@ class S3Server:
 
 
 class _Application:
-    """moto behind one lock, and behind the faults."""
+    """moto's S3 behind one lock, and behind the faults."""
 
     def __init__(self, server: S3Server) -> None:
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from moto.core import serialize
+        from moto.moto_server.werkzeug_app import create_backend_app
 
-        self._moto, self._server, self._lock = DomainDispatcherApplication(create_backend_app), server, threading.Lock()
+        # A third of the time of a listing: the same times are parsed again and again.
+        parse = vars(serialize)["parse_to_aware_datetime"]
+        if not hasattr(parse, "cache_info"):
+            vars(serialize)["parse_to_aware_datetime"] = lru_cache(maxsize=4096)(parse)
+        self._moto, self._server, self._lock = create_backend_app("s3"), server, threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         headers = {k[5:].lower().replace("_", "-"): v for k, v in environ.items() if k.startswith("HTTP_")}
@@ -129,7 +135,7 @@ class _Application:
 
     def _done(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
-            return self._moto(environ, start)  # type: ignore[no-any-return]
+            return self._moto(environ, start)
         with self._lock:
             return list(self._moto(environ, start))
 
