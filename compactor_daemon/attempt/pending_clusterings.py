@@ -68,11 +68,13 @@ def every_pending(table: Table, timeline: Timeline) -> Iterator[PendingClusterin
             yield pending
 
 
-def work_left(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
+def work_left(
+    table: Table, timeline: Timeline, now_ms: Callable[[], int] | None = None
+) -> tuple[PendingClustering, ...]:
     """The pending clusterings on which no process of phantombase works, and that Hudi has not begun to execute. Any
-    process may execute, or publish, them. MalformedError: as above."""
+    process may execute, or publish, them. `now_ms`: see `is_at_work`. MalformedError: as above."""
     found = (one for one in every_pending(table, timeline) if not is_of_hudi(table, one))
-    return tuple(one for one in found if not is_at_work(table, one))
+    return tuple(one for one in found if not is_at_work(table, one, now_ms))
 
 
 def planned_clustering(table: Table, instant: Instant) -> PendingClustering | None:

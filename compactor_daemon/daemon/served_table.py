@@ -195,9 +195,10 @@ class TableOnStorage:
         )
 
     def _clusterings(self, table: Table, timeline: Timeline) -> list[str]:
-        """The pending clusterings that may be executed here. One whose plan cannot be read stops no compaction."""
+        """The pending clusterings that may be executed here, by this machine's clock: a snapshot puts nothing on
+        storage. One whose plan cannot be read stops no compaction."""
         try:
-            return [one.time for one in work_left(table, timeline)] if self._settings.clusters else []
+            return [one.time for one in work_left(table, timeline, clock_ms)] if self._settings.clusters else []
         except MalformedError as error:
             _log.warning("clusterings_unknown", table=self.path, error=str(error))
             return []

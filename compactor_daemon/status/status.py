@@ -31,7 +31,7 @@ from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.failures import CLUSTERING, Parked, RetryOptions, Waits, read_failures, readiness_of
-from ..attempt.pending_clusterings import is_of_hudi, planned_clustering
+from ..attempt.pending_clusterings import every_pending, is_of_hudi, planned_clustering
 from ..attempt.validity import Validity
 from ..cleaning.choice import CleanOptions
 from ..cleaning.plan import load_whole, would_clean
@@ -312,7 +312,7 @@ _THREADS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCounts:
-    """The pending compactions of a table; None if they cannot be read. `oldest_s`: see `Clock.oldest`."""
+    """Of the pending compactions and clusterings of a table; None if they cannot be read. `oldest_s`: see `Clock`."""
 
     pending: int | None = None
     oldest_s: float | None = None
@@ -360,7 +360,9 @@ def catalog_rows(
 
 
 def _pending_counts(table: Table, retry: RetryOptions) -> PendingCounts:
-    instants = [i.requested_time for i in table.load_timeline().pending_merges]
+    timeline = table.load_timeline()
+    clusterings = (one.time for one in every_pending(table, timeline))
+    instants = [*(i.requested_time for i in timeline.pending_merges), *clusterings]
     ready = readiness_of(table.storage, instants, clock_ms(), retry).values()
     return PendingCounts(
         pending=len(instants),

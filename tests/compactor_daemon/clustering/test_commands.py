@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.failures import CLUSTERING, Failure, record_failure
 from phantombase.compactor_daemon.attempt.outcome import find_decision
-from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
+from phantombase.compactor_daemon.attempt.pending_clusterings import inflight_content, pending_clusterings
 from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, Tasks
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cancel import left_by_dead, settle_dead_clusterings
@@ -154,9 +155,13 @@ def test_status_shows_each_clustering(version: int, tmp_path: Path) -> None:
     assert "1 pending clustering" in CliRunner().invoke(app, ["status", str(path)]).stdout
     table = open_table(path)
     (pending,) = pending_clusterings(table, table.load_timeline())
-    (path / table.instant_path(pending.requested.at(State.INFLIGHT))).write_bytes(b"")
+    inflight = path / table.instant_path(pending.requested.at(State.INFLIGHT))
+    inflight.write_bytes(inflight_content(table))
+    assert shown(path) == [(instant, "waiting", 3, None)]
+    inflight.write_bytes(b"")
+    os.utime(inflight, (1, 1))  # Hudi's, however old
     assert shown(path) == [(instant, "foreign", 3, None)]
-    (path / table.instant_path(pending.requested.at(State.INFLIGHT))).unlink()
+    inflight.unlink()
     assert run("cluster", str(path), "--sole-writer", "--cancel")["cancelled"] == [instant]
     for number in range(9):
         record_failure(table.storage, CLUSTERING, Failure(at_ms=number, error="Full", what="disk", who="me"))

@@ -85,6 +85,9 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/fleet/claims", "    if table.storage.is_file_system:\n        return", "    if True:\n        return", "claims"),
     ("compactor_daemon/fleet/claims", "{CLUSTERING if instant == CLUSTERING else 'claim'}.lock", "claim.lock", "services/services"),
     # Clusterings: one daemon at a time, which waits after a failure.
+    ("compactor_daemon/status/snapshot", "    if planner is not PlanOwner.HUDI_AT_WORK:  #", "    if False:  #", "clustering/commands"),
+    ("compactor_daemon/status/pending", "    if seen.clustering is PlanOwner.HUDI_AT_WORK:\n", "    if False:\n", "clustering/commands"),
+    ("compactor_daemon/status/pending", "    if claim is None and not failures:\n        return None\n", "    if claim is None:\n        return None\n", "clustering/commands"),
     ("compactor_daemon/daemon/served_table", "one is not Service.CLUSTER or held]", "True]", "services/services"),
     ("compactor_daemon/daemon/served_table", "        if not isinstance(readiness(failures, clock_ms(), self._settings.retry), Ready):\n            return None\n", "", "services/services"),
     ("compactor_daemon/daemon/served_table", "            if held is not None:\n                held.release()\n", "            pass\n", "services/services"),
@@ -92,7 +95,7 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/served_table", "if any(one.service is Service.CLUSTER and not one.failed for one in done):", "if False:", "services/services"),
     ("compactor_daemon/daemon/served_table", "if any(one.service is Service.CLUSTER and not one.failed for one in done):", "if held is not None:", "services/services"),
     ("compactor_daemon/daemon/served_table", "resumes=not self._settings.clusters", "resumes=True", "daemon/fleet"),
-    ("compactor_daemon/daemon/served_table", "for one in work_left(table, timeline)] if self._settings.clusters else []", "for one in work_left(table, timeline)]", "daemon/fleet"),
+    ("compactor_daemon/daemon/served_table", "for one in work_left(table, timeline, clock_ms)] if self._settings.clusters else []", "for one in work_left(table, timeline, clock_ms)]", "daemon/fleet"),
     ("compactor_daemon/fleet/claims", "return nullcontext() if table.storage.is_file_system else claim(table, instant, wait_s)", "return nullcontext()", "claims"),
     ("compactor_daemon/execution/run_compactions", " and not isinstance(error, ClaimedError)", "", "claims"),
     # Claims.

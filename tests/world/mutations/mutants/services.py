@@ -210,7 +210,7 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_JOB, "    places_early = False\n", "    places_early = True\n", _TESTS),
     (_JOB, "        if table.storage.find(one.final) is None and table.storage.find(one.staged) is None:\n", "        if False:\n", _TESTS),
     (_CANCEL, '    put_tombstone(table.storage, pending.time)', "", _LATE),
-    ("compactor_daemon/attempt/pending_clusterings", "for one in found if not is_at_work(table, one))", "for one in found)", _TESTS),
+    ("compactor_daemon/attempt/pending_clusterings", "for one in found if not is_at_work(table, one, now_ms))", "for one in found)", _TESTS),
     (_CANCEL, "one.plan.is_own or _is_decided(table, one))", "one.plan.is_own)", "clustering/commands"),
     (_CANCEL, "one.plan.is_own or _is_decided(table, one))", "True)", "clustering/commands"),
     (_JOB, '        broken = "it was cancelled" if has_tombstone(table.storage, self._time) else ""\n', '        broken = ""\n', _TESTS),
