@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -193,12 +194,12 @@ def _file_ids(rows: pa.Table) -> set[str]:
 def test_hudi_writes_while_files_are_made(table: SharedTable) -> None:
     """Its group is left out. Reads of the past and incremental ones answer as before; Hudi updates clustered rows."""
     appended(table)
-    newer, seen = Rows(seed=2)([0], 9), list[pa.Table]()
+    newer, seen, first = Rows(seed=2)([0], 9), list[pa.Table](), threading.Lock()
     began = max(i.completion_time or i.requested_time for i in table.open().load_timeline().completed)
     begin = {"hoodie.datasource.read.begin.instanttime": began}
 
     def hook(call: Call) -> object:
-        if call.name == "open_output" and of_clustering(call.path) and not seen:
+        if call.name == "open_output" and of_clustering(call.path) and first.acquire(blocking=False):
             table.upsert(newer)
             seen.append(table.agree())
             seen.append(table.judge.read(table.path, query="incremental", options=begin))
