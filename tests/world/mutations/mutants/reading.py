@@ -485,6 +485,7 @@ QUERY_TYPES: tuple[Mutant, ...] = (
     ),
     ("timeline/read/table_read", "timeline.moment_of(write) <= window.end", "True", "read/evolved_on_read"),
     ("timeline/read/changes", ", whole=options.whole_window)", ")", "read/changes_and_services"),
+    ("timeline/option", "    check_kinds(options)\n    for name, bound", "    for name, bound", "timeline/option"),
     # The state at a completion time.
     ("timeline/instants/timeline", "(self.counts_from(instant) if instant.completed else instant.requested_time) <= time", "instant.requested_time <= time", "view"),
     ("timeline/instants/timeline", "else instant.requested_time) <= time", "else instant.requested_time) < time", "view"),

@@ -401,6 +401,7 @@ RESTORING: tuple[Mutant, ...] = (
     (_RESTORE, "        _refuse_gap(seen, timeline, target)\n", "        pass\n", _TORN_TESTS),
     ("compactor_daemon/cleaning/choice", "        if only is not None and group.key not in only:\n            continue\n", "", _ERASE_TESTS),
     ("timeline/planning/planner", "self._in.only is not None and group.key not in self._in.only", "False", _ERASE_TESTS),
+    (_ERASE, "            slice_.check_whole(table.storage.base_path)\n", "            pass\n", _ERASE_TESTS),
     (_ERASE, "if slice_.key in touched and slice_.logs\n", "if False\n", _ERASE_TESTS),
     (_ERASE, "    _compact(table, [p for key, p in view.facts.pending_plans.items() if key in touched], means, done)\n", "", _ERASE_TESTS),
     (_ERASE, "    roll_back_dead_writers(table, means.held,", "    str((table, means.held)) or dict(", _ERASE_TESTS),
