@@ -47,6 +47,7 @@ from ..attempt.compact_or_resume import Compacted, Limit, compact_instant, pendi
 from ..attempt.failures import (
     CLUSTERING,
     FailureClass,
+    Parked,
     Ready,
     RetryOptions,
     WorkNote,
@@ -256,7 +257,10 @@ class TableOnStorage:
     def _claim_clusterings(self, table: Table) -> HeldClaim | None:
         """The claim on the clusterings that this table's daemons plan. None: another one has it, or they wait."""
         failures = read_failures(table.storage, CLUSTERING)
-        if not isinstance(readiness(failures, clock_ms(), self._settings.retry), Ready):
+        now = readiness(failures, clock_ms(), self._settings.retry)
+        if not isinstance(now, Ready):
+            todo = f"compactor-daemon release {self.path} {CLUSTERING}" if isinstance(now, Parked) else None
+            _log.warning("clusterings_wait", table=self.path, failures=len(failures), last=failures[-1].what, todo=todo)
             return None
         try:
             return self.claims.take(CLUSTERING)

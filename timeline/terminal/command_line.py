@@ -190,9 +190,15 @@ def fill(ctx: typer.Context, path: str | None) -> str | None:
 
     pages = program.pages()
     found = settings_in(document, path, command, known, {**pages, **program.lazy}, lambda: names_in(pages))
-    ctx.default_map = {known[name].name: plain(one.value) for name, one in found.items()}
+    ctx.default_map = {known[name].name: _given(known[name], one.value) for name, one in found.items()}
     ctx.meta[FILE] = {known[name].name: one.where for name, one in found.items()}
     return path
+
+
+def _given(param: Any, value: Any) -> Any:
+    """A value of the file as click takes it. One text for an option that may be repeated is a list of it."""
+    found, several = plain(value), getattr(param, "multiple", False) or param.nargs == -1
+    return [found] if several and not isinstance(found, list) else found
 
 
 def _added(

@@ -152,10 +152,11 @@ def test_the_command_line_is_on_top(file: Path, tmp_path: Path) -> None:
         assert len(json.loads(done.stdout)["picked"]) == picked
 
 
-def test_a_daemon_finds_its_tables_in_the_file(tmp_path: Path) -> None:
-    """With [schedule] for other commands beside it."""
+@pytest.mark.parametrize("tables", ["['{}']", "'{}'"])
+def test_a_daemon_finds_its_tables_in_the_file(tables: str, tmp_path: Path) -> None:
+    """With [schedule] for other commands beside it. One text stands for a list of it, as in the settings of writers."""
     table, file = unzip_golden("v9_pending", tmp_path), tmp_path / "run.toml"
-    file.write_text(f"[schedule]\nmax-plans = 2\n[run]\ntables = [{str(table)!r}]\n")
+    file.write_text(f"[schedule]\nmax-plans = 2\n[run]\ntables = {tables.format(table)}\n")
     done = CliRunner().invoke(app, ["run", "--once", "--json", "--config", str(file)], catch_exceptions=False)
     assert len(json.loads(done.stdout)["compacted"]) == 1
 

@@ -51,6 +51,7 @@ from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import make_old
 from tests.support.golden_tables import LOCK, one_of
+from tests.support.places import capture_logs
 from tests.support.written_tables import check_nothing_left, read_rows
 
 ALL_OF = ServiceOptions.of(
@@ -315,7 +316,10 @@ def test_clusterings_back_off_and_are_parked_by_table(tmp_path: Path, monkeypatc
         assert [one.service for one in two.serve(0, lambda: False)] == [Service.CLEAN]  # it waits
         monkeypatch.setattr(LocalRunner, "__call__", run_them)
         monkeypatch.setattr(f"{TableOnStorage.__module__}.clock_ms", lambda at=failures[-1].at_ms: at + 3_600_001)
-    assert [one.service for one in two.serve(0, lambda: False)] == [Service.CLEAN]  # it is parked
+    with capture_logs() as logs:
+        assert [one.service for one in two.serve(0, lambda: False)] == [Service.CLEAN]  # it is parked
+    (said,) = [one for one in logs if one["event"] == "clusterings_wait"]
+    assert (said["last"], said["todo"]) == ("disk full", f"compactor-daemon release {path} {CLUSTERING}")
     released = CliRunner().invoke(app, ["release", str(path), CLUSTERING])
     assert "9 failures removed" in released.stdout
     record_failure(open_table(path).storage, CLUSTERING, Failure(at_ms=0, error="e", what="w", who="me"))

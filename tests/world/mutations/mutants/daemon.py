@@ -89,7 +89,7 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/status/pending", "    if seen.clustering is PlanOwner.HUDI_AT_WORK:\n", "    if False:\n", "clustering/commands"),
     ("compactor_daemon/status/pending", "    if claim is None and not failures:\n        return None\n", "    if claim is None:\n        return None\n", "clustering/commands"),
     ("compactor_daemon/daemon/served_table", "one is not Service.CLUSTER or held]", "True]", "services/services"),
-    ("compactor_daemon/daemon/served_table", "        if not isinstance(readiness(failures, clock_ms(), self._settings.retry), Ready):\n            return None\n", "", "services/services"),
+    ("compactor_daemon/daemon/served_table", "        if not isinstance(now, Ready):\n", "        if False:\n", "services/services"),
     ("compactor_daemon/daemon/served_table", "            if held is not None:\n                held.release()\n", "            pass\n", "services/services"),
     ("compactor_daemon/daemon/served_table", "        if held.lost:\n", "        if False:\n", "services/services"),
     ("compactor_daemon/daemon/served_table", "if any(one.service is Service.CLUSTER and not one.failed for one in done):", "if False:", "services/services"),
