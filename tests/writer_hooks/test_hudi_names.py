@@ -348,7 +348,7 @@ def test_a_member_of_an_enum_may_be_named(value: Any) -> None:
         assert writer().schedule(strategies=one).options.compaction.schedule.strategies == (Strategy.UNBOUNDED,)
     with pytest.raises(UsageError, match="not a value of strategies"):
         writer().schedule(strategies=("newest",))
-    with pytest.raises(UsageError, match="not a value of log_format"):
+    with pytest.raises(UsageError, match="not a value of log-format"):
         writer().option(log_format="orc")
 
 
