@@ -17,6 +17,7 @@ from phantombase.timeline.option import (
     check_below,
     check_finite,
     check_least,
+    check_text,
     idle_of,
     least_of,
     option,
@@ -181,7 +182,8 @@ class AttemptOptions:
     )
 
     def __post_init__(self) -> None:
-        for name, _ in self.properties:
+        for name, value in self.properties:
+            check_text("a property of a commit", f"{name}={value}")
             if not name or name == "schema" or name.startswith(("hoodie.", "phantombase.")):
                 raise UsageError(
                     "not a name for a property of a commit",

@@ -194,6 +194,14 @@ def check_below(options: Any, name: str, other: str) -> None:
         )
 
 
+def check_text(name: str, text: str) -> None:
+    """UsageError if a text cannot be stored as UTF-8: bytes of a command line that are none stand for surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{name} is not valid text", expected="UTF-8", found=ascii(text)) from error
+
+
 def as_typed(error: UsageError, default: Any, typed: Mapping[str, Any], words: Mapping[str, str]) -> UsageError:
     """The error that an option dataclass gave, naming the option of the command line.
     `default`: the dataclass with its defaults; `typed`: what was typed, by field; `words`: all its options, by field.

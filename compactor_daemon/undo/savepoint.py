@@ -18,6 +18,7 @@ from phantombase.timeline.format.clean import Savepoint, decode_savepoint, encod
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.option import check_text
 from phantombase.timeline.read.windows import check_as_of
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.table import Table
@@ -43,6 +44,8 @@ def create_savepoint(
     """Keeps the state at a completed write, by default the newest one before all pending writes. An existing savepoint
     is returned as it is. `dry_run`: nothing is changed. UsageError: no such write, or a state that is not complete any
     more, or may still change. ConflictError: a clean is pending, and may be removing files of that state."""
+    check_text("the user of a savepoint", user)
+    check_text("the comment of a savepoint", comment)
     with exclusive(table, lock, "make a savepoint", READ_INSIDE, snapshot=True) as held:
         table, timeline = held.table, held.timeline
         instant = instant or _newest(timeline)

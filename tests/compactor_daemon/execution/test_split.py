@@ -299,6 +299,8 @@ def test_properties_are_in_the_commit(name: str, tmp_path: Path) -> None:
     for taken in ("schema", "phantombase.ledger", "hoodie.x", ""):
         with pytest.raises(UsageError, match="not a name for a property"):
             work.commit(properties={taken: "1"}, merge_missing=True)
+    with pytest.raises(UsageError, match=r"not valid text.*udcff"):  # on version 6 it made a commit that none can read
+        work.commit(properties={"job": "\udcff"}, merge_missing=True)
     work.commit(properties={"job": "nightly", "dag": "orders"}, merge_missing=True)
     (done,) = open_table(path).files.completed_commits(work.instant)
     found = open_table(path).commit_metadata(done).extra_metadata

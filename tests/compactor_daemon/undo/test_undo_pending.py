@@ -576,5 +576,8 @@ def test_commands(tmp_path: Path) -> None:
     [kept] = savepoints(Table.open(path))
     assert "is deleted" in run("delete", path, kept.instant, "--sole-writer")
     assert "no savepoints" in run("list", path)
+    for name in ("--user", "--comment"):  # bytes of a command line that are no UTF-8
+        refused = CliRunner().invoke(app, ["savepoint", "create", path, "--sole-writer", name, "\udcff"])
+        assert isinstance(refused.exception, UsageError)
     refused = CliRunner().invoke(app, ["savepoint", "create", path])
     assert isinstance(refused.exception, UsageError)
