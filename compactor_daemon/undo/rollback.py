@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.commit_metadata import LOG_COMPACT
 from phantombase.timeline.format.instant import MERGES, Instant, State
 from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, decode_ledgers
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
@@ -272,14 +273,17 @@ def refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:
 
 
 def is_merged(table: Table, write: Instant) -> bool:
-    """Whether a compaction of the metadata table has merged the write, or its plan may name a log file of it. The
-    write's records cannot be removed then: a plan without one of its files cannot be executed, and Hudi's readers would
-    list what the compaction has merged."""
+    """Whether a compaction, or log compaction, of the metadata table has merged the write, or its plan may name a log
+    file of it. The write's records cannot be removed then: a plan without one of its files cannot be executed, and
+    Hudi's readers would list what the compaction has merged."""
     if not table.config.metadata_partitions:
         return False
-    timeline = open_metadata_table(table).load_timeline()
-    merges = (i for i in timeline.instants if i.family == "commit" or i.action in MERGES)
-    return any(i.requested_time > write.requested_time for i in merges)
+    metadata = open_metadata_table(table)
+    later = [i for i in metadata.load_timeline().instants if i.requested_time > write.requested_time]
+    logs = (i for i in later if i.completed and i.family == "deltacommit")
+    return any(i.family == "commit" or i.action in MERGES for i in later) or any(
+        metadata.commit_metadata(i).operation_type == LOG_COMPACT for i in logs
+    )
 
 
 def is_clustering(table: Table, instant: str) -> bool:

@@ -31,6 +31,7 @@ from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint, delete_savepoint
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ClockError, ConflictError, MalformedError, PhantombaseError, UsageError
+from phantombase.timeline.format.commit_metadata import LOG_COMPACT, encode
 from phantombase.timeline.format.instant import Instant, State, format_time, parse_time
 from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
@@ -673,6 +674,22 @@ def test_a_plan_of_the_metadata_table_that_holds_the_write_goes_with_it(name: st
     assert not (path / ".hoodie" / "metadata").exists()
     assert serve_metadata(open_table(path), AT_ONCE, LOCK).why == "the table has no metadata table"
     assert read_rows(path) == before
+
+
+@one_of("name", "v9_with_metadata_table", "v8_with_metadata_table", "v6_with_metadata_table")
+def test_a_log_compaction_of_the_metadata_table_that_holds_the_write_goes_with_it(name: str, tmp_path: Path) -> None:
+    """As Hudi makes them before a clean, where they are on: completed, it is a delta commit."""
+    path = unzip_golden(name, tmp_path)
+    run_all(open_table(path))
+    writer(pa.table({"id": ["k001"], "p": ["north"], "ts": [10**6]})).upsert(str(path))
+    metadata = open_metadata_table(open_table(path))
+    newest = max(metadata.load_timeline().completed, key=lambda i: i.requested_time)
+    later = str(int(newest.requested_time) + 1)
+    ended = newest.completion_time and str(int(newest.completion_time) + 1)
+    merged = replace(newest, requested_time=later, completion_time=ended, file_name="")
+    content = replace(metadata.commit_metadata(newest), operation_type=LOG_COMPACT)
+    assert metadata.storage.put_if_absent(metadata.instant_path(merged), encode(content, metadata.layout.encoding))
+    assert roll_back_newest(open_table(path), LOCK, newest.requested_time, dry_run=True).metadata_dropped
 
 
 def by_key(table: pa.Table) -> list[dict[str, Any]]:

@@ -318,6 +318,7 @@ _RESTORING_PENDING = "timeline/table/in_progress"
 RESTORING: tuple[Mutant, ...] = (
     (_RESTORE, "    refuse_left_to_hudi(table, \"restoring\")\n", "", _HASHED),
     (_ROLLBACK, "        refuse_left_to_hudi(table, \"taking back writes of\")\n", "        pass\n", _HASHED),
+    (_ROLLBACK, "i.completed and i.family == \"deltacommit\"", "False", _RESTORING_TESTS),
     ("compactor_daemon/clustering/cluster", "    refuse_left_to_hudi(table, \"clustering\")\n", "", _HASHED),
     ("timeline/table/in_progress", "if table.config.captures_changes:", "if False:", _HASHED),
     ("timeline/table/in_progress", "return table.layout.has_completion_times and ", "return ", _HASHED),
@@ -357,7 +358,7 @@ RESTORING: tuple[Mutant, ...] = (
     (_REFUSALS, "        if kept.instant > after:", "        if False:", _RESTORING_TESTS),
     (_REFUSALS, "        if pin.holds > moment:", "        if False:", _RESTORING_TESTS),
     (_REFUSALS, "if beat is not None and is_live(beat, now_ms):", "if False:", _RESTORING_TESTS),
-    (_ROLLBACK, "for i in timeline.instants if i.family == \"commit\"", "for i in timeline.completed if i.family == \"commit\"", _RESTORING_TESTS),
+    (_ROLLBACK, "later = [i for i in metadata.load_timeline().instants if", "later = [i for i in metadata.load_timeline().completed if", _RESTORING_TESTS),
     (_ROLLBACK, "        refuse_built_upon(table, timeline, write)\n    except", "    except", _RESTORING_TESTS),
     (_RESTORE, "    remove_torn(table, lock, \"restore\")\n", "", "torn_commit"),
     (_TORN_PLAN, "    if may_be_written(table", "    if False and may_be_written(table", "timeline/table/torn"),
