@@ -345,7 +345,7 @@ class Daemon:
         match event:
             case SnapshotTaken(table=table, seen=seen):
                 self.summary.problems.pop(table, None)
-                parked = sum(isinstance(p.readiness, Parked) for p in seen.pending)
+                parked = sum(isinstance(p.readiness, Parked) for p in seen.pending) + seen.parked
                 self._observer.snapshot_taken(table, len(seen.pending), parked, seen.oldest_s)
                 self._observer.trouble(table, None)
             case UpkeepFailed(table=table, error=error):

@@ -149,6 +149,7 @@ class TableOnStorage:
         self._refused: tuple[Instant, ...] = ()
         self._ask_at = 0.0
         self._why_not = ""
+        self._parked = False
         self._opened: Table | None = None
 
     def open(self) -> None:
@@ -193,6 +194,7 @@ class TableOnStorage:
             claimed=self.claims.names(),
             due=due,
             oldest_s=Clock.of(table).oldest([p.instant for p in pending]),
+            parked=self._parked,
         )
 
     def _clusterings(self, table: Table, timeline: Timeline) -> list[str]:
@@ -258,8 +260,9 @@ class TableOnStorage:
         """The claim on the clusterings that this table's daemons plan. None: another one has it, or they wait."""
         failures = read_failures(table.storage, CLUSTERING)
         now = readiness(failures, clock_ms(), self._settings.retry)
+        self._parked = isinstance(now, Parked)
         if not isinstance(now, Ready):
-            todo = f"compactor-daemon release {self.path} {CLUSTERING}" if isinstance(now, Parked) else None
+            todo = f"compactor-daemon release {self.path} {CLUSTERING}" if self._parked else None
             _log.warning("clusterings_wait", table=self.path, failures=len(failures), last=failures[-1].what, todo=todo)
             return None
         try:

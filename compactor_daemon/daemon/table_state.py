@@ -25,12 +25,14 @@ class Pending:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTable:
     """What a snapshot found: the pending instants, earliest first, the claimed instants, and whether a plan is due.
-    `oldest_s`: age of the oldest pending instant in seconds, see `Clock.oldest`."""
+    `oldest_s`: age of the oldest pending instant in seconds, see `Clock.oldest`. `parked`: the clusterings that daemons
+    plan were parked when the services ran last."""
 
     pending: tuple[Pending, ...]
     claimed: frozenset[str]
     due: bool
     oldest_s: float | None
+    parked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

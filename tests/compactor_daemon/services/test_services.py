@@ -318,6 +318,7 @@ def test_clusterings_back_off_and_are_parked_by_table(tmp_path: Path, monkeypatc
         monkeypatch.setattr(f"{TableOnStorage.__module__}.clock_ms", lambda at=failures[-1].at_ms: at + 3_600_001)
     with capture_logs() as logs:
         assert [one.service for one in two.serve(0, lambda: False)] == [Service.CLEAN]  # it is parked
+    assert two.snapshot().parked  # for the gauge
     (said,) = [one for one in logs if one["event"] == "clusterings_wait"]
     assert (said["last"], said["todo"]) == ("disk full", f"compactor-daemon release {path} {CLUSTERING}")
     released = CliRunner().invoke(app, ["release", str(path), CLUSTERING])
@@ -325,6 +326,7 @@ def test_clusterings_back_off_and_are_parked_by_table(tmp_path: Path, monkeypatc
     record_failure(open_table(path).storage, CLUSTERING, Failure(at_ms=0, error="e", what="w", who="me"))
     assert [one.instants for one in two.serve(0, lambda: False)] == [1, 0]
     assert not read_failures(open_table(path).storage, CLUSTERING)
+    assert not two.snapshot().parked
 
 
 def test_failures_of_clusterings_are_kept_where_none_ran(tmp_path: Path) -> None:
