@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,41 @@ def test_new_rows_leave_no_group_out(version: int, tmp_path: Path) -> None:
     assert result.done is not None
     assert (result.left_out, result.done.files) == (0, 4)
     assert read_rows(path) == {**rows, "new": (7, 7.0)}
+    check_nothing_left(path)
+
+
+def test_a_write_that_completes_after_its_log_was_read(tmp_path: Path) -> None:
+    """On version 6 the slice has the same files before and after that: its rows were left out of the new file."""
+    path = tmp_path / "trips"
+    rows = small_files(path, 6)
+    options, placed, go = pairs(path), threading.Event(), threading.Event()
+
+    def pauses(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith(".deltacommit"):
+            placed.set()
+            assert go.wait(60)
+        return call.do()
+
+    def upserts() -> None:
+        storage = HookedStorage(open_table(path).storage, pauses)
+        what = Write(operation=Operation.UPSERT, options=AT_ONCE)
+        write(open_table(path, storage), LocalEngine(one_row("k0", 100), slots=1), what)
+
+    writes = threading.Thread(target=upserts)
+    writes.start()
+    assert placed.wait(60)
+
+    def completes() -> None:
+        go.set()
+        writes.join()
+
+    def is_made(call: Call) -> bool:
+        return call.name == "put_if_absent" and call.path.endswith("/1.ok")
+
+    result = cluster(path, once(path, is_made, completes), options)
+    assert result.done is not None
+    assert (result.left_out, result.done.files) == (1, 2)
+    assert read_rows(path) == {**rows, "k0": (100, 100.0)}
     check_nothing_left(path)
 
 

@@ -28,6 +28,7 @@ from phantombase.compactor_daemon.attempt.slice_task import (
 )
 from phantombase.compactor_daemon.clustering.choice import ClusteringWindow, planned
 from phantombase.compactor_daemon.clustering.outputs import Made, MadeFile, OutputFileSpec
+from phantombase.compactor_daemon.clustering.rows_in import LogsRead
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file, partition_metadata
@@ -285,8 +286,12 @@ def make_clustered(
     storage: Storage, recipe: OutputFileSpec, names: Sequence[BaseFileName], inputs: tuple[FileSlice, ...]
 ) -> Made:
     """Stands for `made.make`."""
-    merged = (slice_rows(storage, one, recipe.rules.visibility) for one in inputs)
+    merged = [slice_rows(storage, one, recipe.rules.visibility) for one in inputs]
     found = [row for base, logs, _ in merged for row in (*base, *logs)]
+    logs_read = LogsRead(
+        merged=tuple(sorted({i for _, _, counts in merged for i in counts.merged})),
+        uncommitted=tuple(sorted({i for _, _, counts in merged for i in counts.uncommitted})),
+    )
     staged, data = f"{recipe.folder}/{uuid.uuid4().hex}.parquet", base_bytes(found)
     storage.put_if_absent(staged, data)
     partition = inputs[0].partition
@@ -300,7 +305,7 @@ def make_clustered(
         ranges=None,
     )
     ledger = replace(_books(0, len(found)), identity=Identity(base=0, removed=0, added=file.hash, out=file.hash))
-    return Made(partition=partition, inputs=inputs, files=(file,), ledger=ledger, seconds=0.0)
+    return Made(partition=partition, inputs=inputs, files=(file,), ledger=ledger, seconds=0.0, logs=logs_read)
 
 
 def _hash(found: Iterable[str]) -> int:

@@ -193,6 +193,8 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_CLUSTER, "                    plan = still_whole(seen, plan, self.options.copy, self.output, made)\n", "", "clustering/ahead"),
     (_CLUSTER, "            for _ in range(_REQUESTS):\n", "            for _ in range(1):\n", "clustering/ahead"),
     ("compactor_daemon/clustering/ahead", "            if len(todo) == len(missing):\n", "            if True:\n", "clustering/ahead"),
+    ("compactor_daemon/clustering/ahead", "(done := made.get(task.fingerprint)) is not None and is_current(done, task.rules.visibility)", "(done := made.get(task.fingerprint)) is not None", "clustering/ahead"),
+    ("compactor_daemon/clustering/ahead", "        if (done := there.get(task.fingerprint)) is not None", "        if (done := None) is not None", "clustering/ahead"),
     ("compactor_daemon/clustering/ahead", "        and _is_written_so(done, task)\n", "", "clustering/ahead"),
     (_CLUSTER, "partial(_impatient, wait_scope)", "wait_scope", "services/services"),
     ("compactor_daemon/clustering/outputs", "return str(name) if self.is_named else name.file_id", "return str(name)", "clustering/ahead"),
