@@ -80,10 +80,10 @@ class Compacted:
 
 def pending_instants(table: Table, only: str | None = None, *, clusterings: bool = False) -> tuple[str, ...]:
     """Pending compactions and log compactions, earliest first; UsageError when `only` is not one of them.
-    `clusterings`: also those. MalformedError: see `pending_clusterings`."""
+    `clusterings`: also those. MalformedError: see `pending_clusterings`; not where `only` is a compaction."""
     timeline = table.load_timeline()
     pending = tuple(i.requested_time for i in timeline.pending_merges)
-    if clusterings:
+    if clusterings and only not in pending:
         pending = tuple(sorted((*pending, *(one.time for one in every_pending(table, timeline)))))
     if only is None:
         return pending

@@ -101,7 +101,9 @@ def cancel_unreadable_attempt(
         numbers = attempts(storage, instant)
         if not numbers or _is_readable(storage, instant, numbers[-1]):
             return TakenBack(attempt=None)
-        clustering = next((one for one in every_pending(table, held.timeline) if one.time == instant), None)
+        clustering = None
+        if all(one.requested_time != instant for one in held.timeline.pending_merges):  # else no plan need be readable
+            clustering = next((one for one in every_pending(table, held.timeline) if one.time == instant), None)
         _refuse_at_work(table, instant, options, clustering)
         number = numbers[-1]
         finals = _finals(table, instant)

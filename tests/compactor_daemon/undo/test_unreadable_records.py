@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
+from phantombase.compactor_daemon.attempt.failures import Failure, record_failure
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, is_revoked
 from phantombase.compactor_daemon.attempt.publish import place, publish
@@ -98,6 +99,20 @@ def test_an_unreadable_outcome_stops_its_own_instant_only(path: Path) -> None:
     assert compact(path) == [stuck]
     assert read_rows(path) == expected
     assert json.loads(CliRunner().invoke(app, words).stdout)["attempt"] is None
+
+
+@one_of("path", 9, 6, indirect=True)
+def test_a_compaction_is_released_whatever_the_plans_of_clusterings_say(path: Path) -> None:
+    stuck = planned(path)
+    damage(path, stuck)
+    table = open_table(path)
+    time, action = table.next_time(table.load_timeline()), table.layout.pending_clustering
+    (path / table.config.timeline_folder / f"{time}.{action}.requested").write_bytes(b"no plan")
+    record_failure(table.storage, stuck, Failure(at_ms=0, error="e", what="w", who="me", park=True))
+    released = CliRunner().invoke(app, ["release", str(path), stuck, "--json"], catch_exceptions=False)
+    assert json.loads(released.stdout)["failures"] == 1
+    words = ["release", str(path), stuck, "--unreadable", "--sole-writer", "--json"]
+    assert json.loads(CliRunner().invoke(app, words, catch_exceptions=False).stdout)["attempt"] == 1
 
 
 @one_of("path", 6, 9, indirect=True)
