@@ -105,7 +105,9 @@ class Clustering:
                 expected=f"cleans that retain commits from {self._time} on",
                 found=why,
                 todo="Run again: the plan is cancelled, and a new one made. Where this comes again and again, cluster "
-                "while Hudi's cleaner does not run, or let it retain commits.",
+                "while Hudi's cleaner does not run, or let it retain commits."
+                if self.plan is None or self.plan.is_own
+                else "It is a plan of Hudi, and stays: let Hudi execute it, and its cleaner retain commits.",
             )
         return self.make_tasks(table, attempt, output)
 

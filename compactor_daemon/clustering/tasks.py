@@ -164,7 +164,9 @@ def tasks_of(
             "the files of a clustering are not as they were planned",
             path=table.storage.base_path,
             instant=pending.time,
-            todo="Run again: the plan is cancelled, and a new one made.",
+            todo="Run again: the plan is cancelled, and a new one made."
+            if pending.plan.is_own
+            else "It is a plan of Hudi, and stays: let Hudi execute it.",
         )
     return tasks, schema
 
