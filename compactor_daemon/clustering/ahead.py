@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.errors import PhantombaseError, StoppedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan
@@ -52,17 +52,21 @@ _ROUNDS = 10
 @contextmanager
 def staging_run(table: Table) -> Iterator[str]:
     """A run with its heartbeat, the latest dead one or a new one; other dead ones are removed. Yields its name. At the
-    end it is removed, unless a pending plan names it."""
+    end it is removed, unless a pending plan names it, or it was only stopped: then the next run takes it over."""
+    is_stopped = False
     name = next(reversed(dead_runs(table)), f"{table.times.moment(clock_ms())}-{uuid.uuid4().hex[:8]}")
     folder = staging_folder(name)
     try:
         with heartbeat(table.storage, f"{folder}/{ALIVE}", BEAT_S):
             remove_dead_runs(table)
             yield name
+    except StoppedError:
+        is_stopped = True
+        raise
     finally:
         try:
             now = table.reload()
-            if name not in named_runs(now, now.load_timeline()):
+            if not is_stopped and name not in named_runs(now, now.load_timeline()):
                 now.storage.delete_folder(folder)
         except PhantombaseError as error:  # the next run removes it
             _log.warning("staged_files_left", path=folder, error=str(error))

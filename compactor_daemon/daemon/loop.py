@@ -309,10 +309,12 @@ class Daemon:
         """Tables wait here for a thread; once the daemon is stopped, none is served any more."""
         rules = self._control.rules
         every_s = 0.0 if rules.once else rules.services_s
-        return () if self._is_stopping() else served.serve(every_s, self._is_stopping)
+        hands_over = partial(self._is_stopping, Stop.HAND_OVER)
+        return () if self._is_stopping() else served.serve(every_s, self._is_stopping, hands_over)
 
-    def _is_stopping(self) -> bool:
-        return self._control.stop is not None
+    def _is_stopping(self, how: Stop | None = None) -> bool:
+        """`how`: only so; None: in any way."""
+        return self._control.stop is not None if how is None else self._control.stop is how
 
     def _timed_snapshot(self, table: str, served: Served) -> None:
         """Takes a snapshot and updates the mean duration: an estimate, which concurrent threads may overwrite."""

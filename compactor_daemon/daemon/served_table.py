@@ -94,8 +94,11 @@ class Served(Protocol):
     def sweep(self) -> None:
         """Finishes what other compactors left at completed instants."""
 
-    def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
-        """Runs the services, except those that ran less than about `every_s` ago. None begins once `stopping`."""
+    def serve(
+        self, every_s: float, stopping: Callable[[], bool], handing_over: Callable[[], bool] = lambda: False
+    ) -> tuple[ServiceDone, ...]:
+        """Runs the services, except those that ran less than about `every_s` ago. None begins once `stopping`. Once
+        `handing_over`, a clustering stops: the next run takes over what is made."""
 
     def done_among(self, instants: Iterable[str]) -> frozenset[str]:
         """The instants that daemons have completed since they were found pending; others may be completed, too."""
@@ -243,7 +246,9 @@ class TableOnStorage:
                 held.release()
         forget_archived(table)
 
-    def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
+    def serve(
+        self, every_s: float, stopping: Callable[[], bool], handing_over: Callable[[], bool] = lambda: False
+    ) -> tuple[ServiceDone, ...]:
         """See `Served`. The daemons of a fleet learn from the record of the last runs that one of them ran a service.
         Concurrent runs of a service are harmless: each service decides under the table lock. Clusterings take long, and
         run under a claim; they wait after a failure."""
@@ -251,7 +256,8 @@ class TableOnStorage:
         due = due_services(self._settings.services.services, last_runs(table.storage), every_s, clock_ms())
         held = self._claim_clusterings(table) if Service.CLUSTER in due else None
         try:
-            return self._serve(table, [one for one in due if one is not Service.CLUSTER or held], held, stopping)
+            runner = self._runner if held is None else partial(_while_held, held, handing_over, self._runner)
+            return self._serve(table, [one for one in due if one is not Service.CLUSTER or held], runner, stopping)
         finally:
             if held is not None:
                 held.release()
@@ -272,7 +278,7 @@ class TableOnStorage:
             return None
 
     def _serve(
-        self, table: Table, due: Sequence[Service], held: HeldClaim | None, stopping: Callable[[], bool]
+        self, table: Table, due: Sequence[Service], runner: Runner, stopping: Callable[[], bool]
     ) -> tuple[ServiceDone, ...]:
         if not due:
             return ()
@@ -282,7 +288,6 @@ class TableOnStorage:
                 with suppress(PhantombaseError):  # the error itself is returned all the same
                     record_failure(table.storage, CLUSTERING, failure_of(error, self._settings.who, clock_ms()))
 
-        runner = self._runner if held is None else partial(_while_held, held, self._runner)
         means = ServiceMeans(output=self._settings.output, runner=runner, resumes=not self._settings.clusters)
         done = serve_table(table, self._settings.services, self._lock, due, stopping, means, note_failure)
         if any(one.service is Service.CLUSTER and not one.failed for one in done):
@@ -343,14 +348,22 @@ class TableOnStorage:
 
 
 def _while_held(
-    held: HeldClaim, runner: Runner, storage: Storage, tasks: Tasks, progress: SliceProgress
+    held: HeldClaim,
+    handing_over: Callable[[], bool],
+    runner: Runner,
+    storage: Storage,
+    tasks: Tasks,
+    progress: SliceProgress,
 ) -> list[SliceDone]:
-    """Runs tasks as long as a claim is held, and reports their progress with it. StoppedError: it is lost."""
+    """Runs tasks as long as a claim is held, and reports their progress with it. StoppedError: it is lost, or another
+    daemon is to go on."""
     note = WorkNote(attempt=tasks[0].attempt, since_ms=clock_ms(), bytes=sum(task.read_bytes for task in tasks))
 
     def checked(done: int, total: int) -> None:
         if held.lost:
             raise StoppedError("the work was stopped by the loss of its claim")
+        if handing_over():
+            raise StoppedError("the work was stopped by the end of its daemon")
         held.report(replace(note, done=done, total=total))
         progress(done, total)
 
@@ -389,8 +402,10 @@ class LazyTable:
     def sweep(self) -> None:
         self.open().sweep()
 
-    def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
-        return self.open().serve(every_s, stopping)
+    def serve(
+        self, every_s: float, stopping: Callable[[], bool], handing_over: Callable[[], bool] = lambda: False
+    ) -> tuple[ServiceDone, ...]:
+        return self.open().serve(every_s, stopping, handing_over)
 
     def done_among(self, instants: Iterable[str]) -> frozenset[str]:
         return self.open().done_among(instants)

@@ -133,7 +133,9 @@ class FakeTable:
     def close(self) -> None:
         self.closed = True
 
-    def serve(self, every_s: float, stopping: Callable[[], bool]) -> tuple[ServiceDone, ...]:
+    def serve(
+        self, every_s: float, stopping: Callable[[], bool], handing_over: Callable[[], bool] = lambda: False
+    ) -> tuple[ServiceDone, ...]:
         self.serves.append((every_s, tuple(self.pending)))
         self.at_service()
         if self.serve_error is not None:

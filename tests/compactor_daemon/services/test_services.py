@@ -41,6 +41,7 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import BarrierError, StorageError, UsageError
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.storage.folders import CLUSTERINGS
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
@@ -271,13 +272,28 @@ def test_one_daemon_at_a_time_plans_clusterings(tmp_path: Path) -> None:
     (done,) = _losing_its_claim(two).serve(3600, lambda: False)
     assert (done.failed, done.what) == (True, "the work was stopped by the loss of its claim")
     assert not read_failures(open_table(path).storage, CLUSTERING)
-    check_nothing_left(path)
     (done,) = two.serve(0, lambda: False)
     assert (done.instants, len(living(path))) == (1, 1)
+    check_nothing_left(path)
     assert read_rows(path) == rows
     held = two.claims.take(CLUSTERING)
     assert held is not None  # it was released
     held.release()
+
+
+def test_a_daemon_hands_its_clustering_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `--on-term hand-over`, as on Kubernetes: the next one takes over what is made."""
+    path = tmp_path / "trips"
+    rows = small_files(path, 9)
+    two = served(path, ServiceOptions.of(cluster=TWO))
+    (done,) = two.serve(0, lambda: False, lambda: True)
+    assert (done.failed, done.what) == (True, "the work was stopped by the end of its daemon")
+    assert not read_failures(open_table(path).storage, CLUSTERING)
+    assert len(list((path / CLUSTERINGS).glob("*/*.ok"))) == 1
+    monkeypatch.setattr(LocalRunner, "__call__", None)  # nothing is left to be made
+    (done,) = two.serve(0, lambda: False)
+    assert (done.instants, read_rows(path)) == (1, rows)
+    check_nothing_left(path)
 
 
 def _losing_its_claim(two: TableOnStorage) -> TableOnStorage:

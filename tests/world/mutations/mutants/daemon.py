@@ -92,6 +92,8 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/served_table", "        if not isinstance(now, Ready):\n", "        if False:\n", "services/services"),
     ("compactor_daemon/daemon/served_table", "            if held is not None:\n                held.release()\n", "            pass\n", "services/services"),
     ("compactor_daemon/daemon/served_table", "        if held.lost:\n", "        if False:\n", "services/services"),
+    ("compactor_daemon/daemon/served_table", "        if handing_over():\n", "        if False:\n", "services/services"),
+    ("compactor_daemon/clustering/ahead", "        is_stopped = True\n", "        pass\n", "services/services"),
     ("compactor_daemon/daemon/served_table", "if any(one.service is Service.CLUSTER and not one.failed for one in done):", "if False:", "services/services"),
     ("compactor_daemon/daemon/served_table", "if any(one.service is Service.CLUSTER and not one.failed for one in done):", "if held is not None:", "services/services"),
     ("compactor_daemon/daemon/served_table", "resumes=not self._settings.clusters", "resumes=True", "daemon/fleet"),
