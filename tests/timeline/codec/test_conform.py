@@ -84,8 +84,7 @@ def test_refusals_name_the_column() -> None:
 # --- promotions -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("source", "target", "values", "expected"),
+@for_each(
     [
         (pa.int32(), pa.int64(), [1, None, -(2**31)], [1, None, -(2**31)]),
         (pa.int32(), pa.float32(), [1, None], [1.0, None]),
@@ -103,8 +102,7 @@ def test_refusals_name_the_column() -> None:
         (pa.binary(), pa.binary(2), [b"xy", None], [b"xy", None]),
         (pa.decimal128(5, 1), pa.decimal128(8, 2), [Decimal("1.5"), None], [Decimal("1.50"), None]),
         (pa.null(), pa.int64(), [None], [None]),
-    ],
-    ids=str,
+    ]
 )
 def test_promotions(source: pa.DataType, target: pa.DataType, values: list[Any], expected: list[Any]) -> None:
     """What Avro may widen, and the other spellings of text and bytes."""

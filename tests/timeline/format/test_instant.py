@@ -242,7 +242,7 @@ CUT_OFF = ["2026112109", "2026112109150", "2033051804", "2099123123"]
 """A date and an hour, and an instant without its end, as moments since the epoch from 2033 on."""
 
 
-@pytest.mark.parametrize("text", [*NO_DATES, *NO_TIMES, *CUT_OFF])
+@for_each([*NO_DATES, *NO_TIMES, *CUT_OFF])
 def test_what_is_no_point_in_time(text: Any) -> None:
     """Refused by name; Hudi takes no zones and no microseconds either."""
     with pytest.raises(UsageError, match=r"not a point in time|not an instant time"):

@@ -31,6 +31,7 @@ from phantombase.timeline.planning.log_compaction import (
     planned_pieces,
 )
 from phantombase.timeline.view.view import DataFile, FileSlice
+from tests.support.selection import for_each
 
 ALL = Visibility(latest="99", completed=frozenset(), pending=frozenset(), start="", by_file=True)
 
@@ -74,8 +75,7 @@ def shown(found: tuple[LogRun, ...]) -> str:
     return " | ".join(f"[{t}]" if run.bottom else t for t, run in zip(texts, found, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("log", "pending", "expected"),
+@for_each(
     [
         ("", "", ""),
         ("10 20 30", "", "[10 20 30]"),
@@ -97,7 +97,7 @@ def shown(found: tuple[LogRun, ...]) -> str:
         # Of what was rolled back nothing is left; of what was rolled back in part, not all may be taken.
         ("10 20 -20 30", "", "[10 30]"),
         ("10 20 -20 20 30 40", "", "[10] | 30 40"),
-    ],
+    ]
 )
 def test_runs(log: str, pending: str, expected: str) -> None:
     """Which pieces may be merged with each other."""

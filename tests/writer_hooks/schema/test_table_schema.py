@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from decimal import Decimal
+from itertools import product
 from typing import Any
 
 import fastavro
@@ -19,6 +20,7 @@ from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.writer_hooks.schema.column_types import column_type, data_fields
 from phantombase.writer_hooks.schema.table_schema import evolve, new_schema, sanitized, to_file_schema
 from tests.support.builders import schema
+from tests.support.selection import for_each
 
 TS = pa.timestamp("us", tz="UTC")
 
@@ -122,8 +124,7 @@ def test_new_columns_come_last(columns: pa.Schema, more: pa.Schema) -> None:
         fastavro.parse_schema(json.loads(evolved))
 
 
-@pytest.mark.parametrize(
-    ("given_type", "column"),
+@for_each(
     [
         (pa.int8(), pa.int32()),
         (pa.uint16(), pa.int32()),
@@ -141,7 +142,7 @@ def test_new_columns_come_last(columns: pa.Schema, more: pa.Schema) -> None:
         (pa.large_list(pa.int8()), pa.list_(pa.field("element", pa.int32()))),
         (pa.list_(pa.int64(), 3), pa.list_(pa.field("element", pa.int64()))),
         (pa.map_(pa.large_string(), pa.int8()), pa.map_(pa.string(), pa.field("value", pa.int32()))),
-    ],
+    ]
 )
 def test_types_of_columns(given_type: pa.DataType, column: pa.DataType) -> None:
     """What Arrow has more than one of."""
@@ -193,9 +194,8 @@ def test_names_of_columns() -> None:
 _ORDER = (pa.int32(), pa.int64(), pa.float32(), pa.float64())
 
 
-@pytest.mark.parametrize("table", _ORDER)
-@pytest.mark.parametrize("incoming", _ORDER)
-def test_numbers_widen_only(table: pa.DataType, incoming: pa.DataType) -> None:
+@for_each(product(_ORDER, _ORDER))
+def test_numbers_widen_only(incoming: pa.DataType, table: pa.DataType) -> None:
     """At the top, in a record, a list and a map."""
     wraps: list[Callable[[pa.DataType], pa.DataType]] = [
         lambda k: k,
