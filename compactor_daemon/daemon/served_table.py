@@ -282,8 +282,11 @@ class TableOnStorage:
     ) -> tuple[ServiceDone, ...]:
         if not due:
             return ()
+        stopped: list[Service] = []
 
         def note_failure(service: Service, error: Exception) -> None:
+            if isinstance(error, StoppedError):
+                stopped.append(service)
             if service is Service.CLUSTER and classify(error) is not FailureClass.NOTHING:
                 with suppress(PhantombaseError):  # the error itself is returned all the same
                     record_failure(table.storage, CLUSTERING, failure_of(error, self._settings.who, clock_ms()))
@@ -293,7 +296,8 @@ class TableOnStorage:
         if any(one.service is Service.CLUSTER and not one.failed for one in done):
             release_failures(table.storage, CLUSTERING)
         try:
-            note_runs(table.storage, self._settings.who, done)
+            # What was stopped is due at once: another daemon goes on.
+            note_runs(table.storage, self._settings.who, [one for one in done if one.service not in stopped])
         except PhantombaseError as error:  # what the services did, and why they failed, must be returned all the same
             _log.warning("runs_not_recorded", table=self.path, error=str(error))
         return done

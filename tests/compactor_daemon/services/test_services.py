@@ -291,7 +291,7 @@ def test_a_daemon_hands_its_clustering_over(tmp_path: Path, monkeypatch: pytest.
     assert not read_failures(open_table(path).storage, CLUSTERING)
     assert len(list((path / CLUSTERINGS).glob("*/*.ok"))) == 1
     monkeypatch.setattr(LocalRunner, "__call__", None)  # nothing is left to be made
-    (done,) = two.serve(0, lambda: False)
+    (done,) = two.serve(3600, lambda: False)  # at once
     assert (done.instants, read_rows(path)) == (1, rows)
     check_nothing_left(path)
 
