@@ -138,7 +138,7 @@ def test_what_a_savepoint_keeps_of_an_earlier_clustering(tmp_path: Path) -> None
         upsert(path, row(f"k{number}", "a", number), _APPENDS)
 
     def hook(call: Call) -> Any:
-        if not saved and call.name == "open_output":
+        if not saved and call.path.endswith("/open"):  # the plan is visible
             saved.append("")
             upsert(path, row("b", "b", 0), _REWRITES)
             saved[0] = create_savepoint(open_table(path), LOCK, None, user="", comment="").instant
