@@ -33,7 +33,8 @@ from .compaction import Compaction
 from .hudi_executors import ForeignTrace, foreign_trace, refuse_live
 from .job import Job
 from .outcome import attempt_dead, decisions, declare_dead, open_next, read_outcome
-from .slice_task import SliceDone, StageTask, Tasks, done_slices, leave_record
+from .slice_record import SliceDone, done_slices, leave_record
+from .slice_task import StageTask, Tasks
 from .validity import assess, gather_evidence, refuse
 
 _log = get_logger()

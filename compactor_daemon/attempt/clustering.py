@@ -45,7 +45,8 @@ from .pending_clusterings import (
     staging_folder,
     why_passed,
 )
-from .slice_task import OutputFile, SliceDone, StageTask, slices_in
+from .slice_record import OutputFile, SliceDone, slices_in
+from .slice_task import StageTask
 
 _WRITES = ("commit", "deltacommit", "replacecommit")
 

@@ -50,7 +50,8 @@ from .outcome import CommitDecision, attempt_dead, find_decision, read_outcome
 from .pending_clusterings import every_pending
 from .publish import publish
 from .retire import retire
-from .slice_task import Runner, SliceDone, SliceProgress, Tasks
+from .slice_record import SliceDone
+from .slice_task import Runner, SliceProgress, Tasks
 
 _PREFLIGHT_THREADS = 8
 

@@ -39,7 +39,8 @@ from .hudi_executors import inflight_path
 from .inputs import Input, has_barrier, planned_inputs
 from .job import Clauses
 from .outcome import CommitDecision, Placement, ReplacedGroup
-from .slice_task import SliceChunk, SliceDone, SliceTask, StageSpec, StageTask, compact_slice
+from .slice_record import SliceDone
+from .slice_task import SliceChunk, SliceTask, StageSpec, StageTask, compact_slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 
 from .outcome import STAGED_ENDINGS, CommitDecision, Placement, decisions
-from .slice_task import SliceDone, done_slices
+from .slice_record import SliceDone, done_slices
 
 
 def completed_compaction(table: Table, instant: str, family: str | None = None) -> Instant | None:

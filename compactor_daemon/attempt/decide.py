@@ -23,7 +23,7 @@ from .completed import completed_compaction
 from .hudi_executors import ForeignWatch
 from .outcome import CommitDecision, Placement, write_outcome
 from .publish import not_published
-from .slice_task import SliceDone
+from .slice_record import SliceDone
 from .validity import OF_ATTEMPT, refuse, validity_of
 
 

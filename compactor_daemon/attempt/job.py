@@ -19,7 +19,8 @@ from phantombase.timeline.table.table import Table, TableSchema
 from .outcome import CommitDecision, Placement, ReplacedGroup
 
 if TYPE_CHECKING:
-    from .slice_task import SliceDone, StageTask
+    from .slice_record import SliceDone
+    from .slice_task import StageTask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,7 +51,7 @@ from .completed import completed_commits, completed_compaction, is_ours, named_f
 from .job import Job
 from .outcome import CommitDecision, Placement, is_revoked
 from .revert import check_after_put, refuse_revoked, revert_files
-from .slice_task import SliceDone, done_slices
+from .slice_record import SliceDone, done_slices
 from .validity import OF_ATTEMPT, Validity, decided_instant, job_of, refuse, validity_of
 
 _PLACED_AT_ONCE = 8

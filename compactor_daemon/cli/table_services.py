@@ -35,8 +35,9 @@ from ..cleaning.clean import clean_table
 from ..cleaning.orphan_choice import OrphanOptions
 from ..cleaning.orphans import remove_orphans
 from ..clustering.cancel import cancel_pending_clusterings
-from ..clustering.cluster import cluster_table, put_off
+from ..clustering.cluster import cluster_table
 from ..clustering.options import ClusterOptions
+from ..clustering.result import put_off
 from ..execution.runners import check_memory, open_runner, this_machine
 from ..metadata_services.due import MetadataOptions
 from ..metadata_services.serve import serve_metadata

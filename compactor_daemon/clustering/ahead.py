@@ -39,7 +39,7 @@ from ..attempt.pending_clusterings import (
     remove_dead_runs,
     staging_folder,
 )
-from ..attempt.slice_task import SliceDone, leave_record, slices_in
+from ..attempt.slice_record import SliceDone, leave_record, slices_in
 from .options import Copy
 from .tasks import ClusterTask, whole_tasks
 

@@ -17,15 +17,13 @@ one is published, by the next process.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from phantombase.timeline.clocks import Stopwatch, clock_ms
-from phantombase.timeline.codec.copy_rules import Obstacle
+from phantombase.timeline.clocks import Stopwatch
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     AttemptDeadError,
@@ -38,11 +36,8 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER
-from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.format.ledger import CLUSTERED, decode_ledgers
 from phantombase.timeline.format.replace_request import ClusterPlan, encode_cluster_plan
-from phantombase.timeline.instants.reserved_times import has_tombstone
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
@@ -73,72 +68,41 @@ from ..attempt.pending_clusterings import (
     pending_clusterings,
     planned_by_hudi,
     remove_dead_runs,
-    why_passed,
     work_left,
 )
 from ..attempt.publish import publish
 from ..attempt.retire import retire
-from ..attempt.slice_task import Runner, SliceDone
-from ..attempt.validity import Validity, validity_of
+from ..attempt.slice_record import SliceDone
+from ..attempt.slice_task import Runner
 from ..execution.runners import LocalRunner
 from ..leftovers import forget_heartbeats, remove_left_behind
 from ..options import AttemptOptions
 from ..service_run import ServiceAnswer, ServiceMeans
 from .ahead import make_ahead, staging_run, still_whole, with_known_ids
-from .cancel import end_clustering, may_be_published, retract_stale
-from .choice import ClusterChoice, FilesFor, choose_windows, planned
+from .cancel import end_clustering, retract_stale
+from .choice import ClusterChoice, choose_windows, planned
 from .options import ClusterOptions, Copy
 from .order import check_sortable
 from .outputs import Copying
+from .result import (
+    Clustered,
+    ClusterProgress,
+    ClusterResult,
+    Earlier,
+    check_executable,
+    clustered_by,
+    put_off,
+    result_of,
+    would,
+    would_finish,
+)
 from .standing import Footers, Standing, standing_of
-from .tasks import inputs_now, tasks_of
+from .tasks import tasks_of
 
 _log = get_logger()
 _REQUESTS = 3
 """How often a plan is put whose groups are written to by writes that did not know it."""
 _POLL_S = 0.5
-ClusterProgress = Callable[[str, int, int], None]
-"""Called with (instant, files made, files in all)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clustered:
-    """A completed clustering: `files` file slices of `bytes` became `made` files of `bytes_made`, with `rows` rows.
-    `copied`: the number of new files copied as bytes; `copied_row_groups`: their row groups; `encoded`: the number of
-    files that `try` did not copy, by the reason. `repeated_keys`: rows with the record key of an earlier row of the
-    same group; a later upsert or delete changes only the first of these on versions 8 and 9."""
-
-    instant: str
-    files: int
-    bytes: int
-    made: int
-    bytes_made: int = 0
-    rows: int = 0
-    copied: int = 0
-    copied_row_groups: int = 0
-    encoded: Mapping[str, int] = field(default_factory=dict)
-    repeated_keys: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterResult:
-    """`done`: completed now, or what would be done, with instant "". `finished`: clusterings that an earlier run left.
-    `cancelled`: instants of cancelled plans of earlier runs, whose files had changed. In a dry run `finished` and
-    `cancelled` are what a run would do; `finished` has plans of Hudi, too. `left`: new files that the bounds left to
-    the next run. `left_out`: groups that were written to while their files were made. `why`: why there was nothing to
-    do. `small`, `kept`: see `ClusterChoice`. `left_to_hudi`: pending plans of Hudi that are not executed here, with the
-    reason. `reasons`: of a rewriting, see `ClusterChoice`."""
-
-    done: Clustered | None
-    finished: tuple[Clustered, ...] = ()
-    cancelled: tuple[str, ...] = ()
-    left: int = 0
-    left_out: int = 0
-    why: str = ""
-    small: int = 0
-    kept: Mapping[str, int] = field(default_factory=dict)
-    left_to_hudi: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, FilesFor] = field(default_factory=dict)
 
 
 def cluster_table(
@@ -166,25 +130,25 @@ def cluster_table(
     copying, footers = Copying(storage=table.storage, copy=options.copy), Footers(storage=table.storage, output=output)
     timeline, choice = _choose(seen, options, copying, footers)
     if dry_run:
-        return _result(choice, _would(seen, timeline, choice, options, copying), _would_finish(seen, timeline))
+        return result_of(choice, would(seen, timeline, choice, options, copying), would_finish(seen, timeline))
     # Heartbeats of processes that were killed right after the completion.
     forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
     remove_left_behind(seen)
     tidy(seen, lock, runs=False)  # this run may take one over
     if not choice.windows and not pending_clusterings(seen, timeline) and not planned_by_hudi(seen, timeline):
         remove_dead_runs(seen)
-        return _result(choice, None, _Earlier())
+        return result_of(choice, None, Earlier())
     table.storage.verify()
     work = _Work(
         table=table, options=options, lock=lock, output=output, runner=runner or LocalRunner(1), progress=progress
     )
-    earlier = work.finish_pending() if resumes else _Earlier()
+    earlier = work.finish_pending() if resumes else Earlier()
     _, choice = _choose(table.reload(), options, copying, footers)
     if not choice.windows:
         remove_dead_runs(seen)
-        return _result(choice, None, earlier)
+        return result_of(choice, None, earlier)
     done, left_out = work.cluster(choice)
-    return _result(choice, done, earlier, left_out)
+    return result_of(choice, done, earlier, left_out)
 
 
 def commit_stays(table: Table, error: ConflictError) -> bool:
@@ -260,15 +224,6 @@ def _refuse_indexes(table: Table) -> None:
             found=", ".join(kept.dropped),
             todo="Let Hudi cluster it, or drop the index with Hudi.",
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Earlier:
-    """What became of plans that were pending; see `ClusterResult`."""
-
-    finished: tuple[Clustered, ...] = ()
-    cancelled: tuple[str, ...] = ()
-    left_to_hudi: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -357,7 +312,7 @@ class _Work:
             return False
         return not decisions(now.storage, pending.time)
 
-    def finish_pending(self) -> _Earlier:
+    def finish_pending(self) -> Earlier:
         """Finishes clusterings of dead processes, and executes plans of Hudi. One on which another process works, or
         Hudi, is left alone. The windows were not chosen to be copied: those that cannot be copied are encoded."""
         finished, gone = list[Clustered](), list[str]()
@@ -387,7 +342,7 @@ class _Work:
                     raise
                 left[pending.time] = str(error)
                 _log.warning("clustering_left_to_hudi", table=self.table.storage.base_path, error=str(error))
-        return _Earlier(finished=tuple(finished), cancelled=tuple(gone), left_to_hudi=left)
+        return Earlier(finished=tuple(finished), cancelled=tuple(gone), left_to_hudi=left)
 
     def _execute_for_hudi(self, now: Table, pending: PendingClustering) -> Clustered | None:
         """Executes a plan that Hudi made. None: another process does, or has done. Errors: it is left to Hudi."""
@@ -415,7 +370,7 @@ class _Work:
                 with suppress(PhantombaseError):  # the first error is the one to raise; the next write or run goes on
                     end_clustering(table, pending, self.lock, str(error))
             raise
-        done = _clustered(decision, made)
+        done = clustered_by(decision, made)
         _log.info(
             "clustered",
             table=table.storage.base_path,
@@ -447,52 +402,6 @@ class _Work:
             output=self.output,
             options=options,
         )
-
-
-def _clustered(decision: CommitDecision, made: list[SliceDone]) -> Clustered:
-    """`made`: the records of the files, as far as they are still there."""
-    finals = {one.final for one in decision.placements}
-    own = [one for one in made if not finals.isdisjoint(file.final for file in one.files)]
-    metadata = decode_commit(decision.content, decision.completed_path)
-    ledgers = decode_ledgers(metadata.extra_metadata[CLUSTERED], decision.completed_path)
-    return Clustered(
-        instant=decision.instant,
-        files=len(decision.replaced),
-        bytes=sum(one.bytes for one in decision.replaced),
-        made=len(decision.placements),
-        bytes_made=sum(one.size for one in decision.placements),
-        rows=sum(one.ledger.rows_out for one in ledgers),
-        copied=sum(one.copied_row_groups > 0 for one in ledgers),
-        copied_row_groups=sum(one.copied_row_groups for one in ledgers),
-        encoded=dict(Counter(one.encoded for one in own if one.encoded)),
-        repeated_keys=sum(one.repeated_keys for one in own),
-    )
-
-
-def _would(
-    table: Table, timeline: Timeline, choice: ClusterChoice, options: ClusterOptions, copying: Copying
-) -> Clustered | None:
-    if not choice.windows:
-        return None
-    obstacles: list[Obstacle | None] = []
-    if options.copy is not Copy.REENCODE and not options.sort_by:
-        obstacles = copying.obstacles(choice.windows, table.schema_to_cluster(timeline).arrow)
-    return Clustered(
-        instant="",
-        files=sum(len(window.slices) for window in choice.windows),
-        bytes=sum(slice_.base_bytes + slice_.log_bytes for window in choice.windows for slice_ in window.slices),
-        made=sum(window.outputs for window in choice.windows),
-        copied=obstacles.count(None),
-        encoded=dict(Counter(one.why for one in obstacles if one is not None)),
-    )
-
-
-def check_executable(table: Table, pending: PendingClustering) -> None:
-    """UnsupportedError, UsageError: a plan of Hudi asks for what is not done here."""
-    path = table.instant_path(pending.requested)
-    pending.plan.check_known(path)
-    if pending.plan.sort_by:
-        check_sortable(table.schema_to_cluster(table.load_timeline()).arrow, pending.plan.sort_by, path)
 
 
 def resume_clustering(
@@ -536,59 +445,6 @@ def resume_clustering(
 def _impatient(wait_scope: WaitScope) -> Iterator[bool]:
     with wait_scope():
         yield False
-
-
-def _would_finish(table: Table, timeline: Timeline) -> _Earlier:
-    """What a run would finish and cancel, and the plans that it would leave to Hudi."""
-    finished, gone, left = list[Clustered](), list[str](), dict[str, str]()
-    for pending in (*pending_clusterings(table, timeline), *planned_by_hudi(table, timeline)):
-        if not pending.plan.is_own:
-            try:
-                check_executable(table, pending)
-            except (UnsupportedError, UsageError) as error:
-                left[pending.time] = str(error)
-                continue
-        if is_at_work(table, pending, clock_ms) or is_of_hudi(table, pending):
-            continue
-        if (decision := find_decision(table.storage, pending.time)) is not None:
-            if not may_be_published(table, decision):
-                gone.append(pending.time)
-            elif validity_of(table, decision).validity is Validity.VALID:
-                finished.append(_clustered(decision, []))
-            continue
-        inputs = inputs_now(table, pending, timeline)
-        passed = why_passed(table, timeline, pending.time)
-        if has_tombstone(table.storage, pending.time) or passed or not all(inputs):
-            if pending.plan.is_own:
-                gone.append(pending.time)
-            else:
-                left[pending.time] = passed or "the files of a clustering are not as they were planned"
-            continue
-        sizes = [slice_.base_bytes + slice_.log_bytes for group in inputs for slice_ in group]
-        outputs = sum(group.outputs for group in pending.plan.groups)
-        finished.append(Clustered(instant=pending.time, files=len(sizes), bytes=sum(sizes), made=outputs))
-    return _Earlier(finished=tuple(finished), cancelled=tuple(gone), left_to_hudi=left)
-
-
-def _result(choice: ClusterChoice, done: Clustered | None, earlier: _Earlier, left_out: int = 0) -> ClusterResult:
-    return ClusterResult(
-        done=done,
-        finished=earlier.finished,
-        cancelled=earlier.cancelled,
-        left_to_hudi=dict(earlier.left_to_hudi),
-        left=choice.left,
-        left_out=left_out,
-        why="" if choice.windows else choice.why,
-        small=choice.small,
-        kept=dict(choice.kept),
-        reasons=dict(choice.reasons or {}),
-    )
-
-
-def put_off(left_out: int, done: object) -> str:
-    """What a person reads of groups that were left out."""
-    number = f"all {left_out}" if done is None else str(left_out)
-    return f"put off: {number} planned groups were written to while their files were made"
 
 
 def run_service(table: Table, options: ClusterOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:

@@ -23,7 +23,7 @@ from phantombase.timeline.view.view import FileSlice, TableView, input_names
 from ..attempt.compaction import merge_rules
 from ..attempt.outcome import OK, ReplacedGroup
 from ..attempt.pending_clusterings import PendingClustering
-from ..attempt.slice_task import OutputFile, SliceDone, leave_record
+from ..attempt.slice_record import OutputFile, SliceDone, leave_record
 from .choice import output_names, slices_of
 from .options import Copy, SortOrder
 from .outputs import Made, OutputFileSpec, make

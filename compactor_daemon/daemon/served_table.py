@@ -61,7 +61,8 @@ from ..attempt.failures import (
 )
 from ..attempt.finish import finish, forget_archived, littered_instants
 from ..attempt.pending_clusterings import work_left
-from ..attempt.slice_task import Runner, SliceDone, SliceProgress, Tasks
+from ..attempt.slice_record import SliceDone
+from ..attempt.slice_task import Runner, SliceProgress, Tasks
 from ..clustering.cluster import resume_clustering
 from ..clustering.options import ClusterOptions
 from ..fleet.claims import Claim, Claims, HeldClaim

@@ -26,7 +26,8 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
-from ..attempt.slice_task import Runner, SliceDone, SliceProgress, StageTask, Tasks
+from ..attempt.slice_record import SliceDone
+from ..attempt.slice_task import Runner, SliceProgress, StageTask, Tasks
 from ..jvm_archive import spark_java
 from ..options import ExecuteOptions, Executor
 from .spark_session import StartingSpark, check_spark, hadoop_conf

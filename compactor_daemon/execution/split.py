@@ -32,7 +32,8 @@ from ..attempt.attempt import open_attempt
 from ..attempt.compact_or_resume import Compacted, pending_instants, preflight
 from ..attempt.compaction import single_task
 from ..attempt.outcome import attempt_dead, find_decision, read_outcome
-from ..attempt.slice_task import SliceTask, compact_slice, done_slices
+from ..attempt.slice_record import done_slices
+from ..attempt.slice_task import SliceTask, compact_slice
 from ..fleet.claims import claim_all, claim_one
 from ..options import AttemptOptions, ExecuteOptions, Executor, output_from_json, output_to_json
 from .run_compactions import run_compactions

@@ -19,7 +19,7 @@ from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.failures import release_failures
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
-from phantombase.compactor_daemon.attempt.slice_task import done_slices
+from phantombase.compactor_daemon.attempt.slice_record import done_slices
 from phantombase.compactor_daemon.fleet.claims import TABLE_ID
 from phantombase.timeline.instants.reserved_times import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import table_lock

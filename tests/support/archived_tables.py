@@ -31,8 +31,9 @@ from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clu
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cleaning.plan import CleanResult
-from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy
+from phantombase.compactor_daemon.clustering.result import ClusterResult
 from phantombase.compactor_daemon.undo.restore import Restored, restore_table
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError

@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.attempt.compact_or_resume import compact_insta
 from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision
-from phantombase.compactor_daemon.attempt.slice_task import SliceDone
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import claim_all
 from phantombase.compactor_daemon.options import AttemptOptions

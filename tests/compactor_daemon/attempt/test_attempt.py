@@ -23,7 +23,7 @@ from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.outcome import dead_record, find_decision, read_outcome, write_outcome
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import retire
-from phantombase.compactor_daemon.attempt.slice_task import done_slices
+from phantombase.compactor_daemon.attempt.slice_record import done_slices
 from phantombase.compactor_daemon.execution.run_compactions import Compactions, run_compactions
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import claim_all

@@ -15,7 +15,8 @@ from phantombase.compactor_daemon.attempt.compact_or_resume import compact_insta
 from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.hudi_executors import ForeignTrace, ForeignWatch, foreign_trace, inflight_path
 from phantombase.compactor_daemon.attempt.outcome import open_next, read_outcome
-from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, SliceTask
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone
+from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, SliceTask
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.undo.undo import roll_back

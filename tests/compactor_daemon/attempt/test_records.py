@@ -42,7 +42,7 @@ from phantombase.compactor_daemon.attempt.outcome import (
     revoke_decision,
     write_outcome,
 )
-from phantombase.compactor_daemon.attempt.slice_task import SliceDone, done_slices
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone, done_slices
 from phantombase.compactor_daemon.fleet.claims import Claim
 from phantombase.compactor_daemon.options import output_from_json, output_to_json
 from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions

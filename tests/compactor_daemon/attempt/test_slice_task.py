@@ -21,7 +21,8 @@ from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.log_task import LogOutput
 from phantombase.compactor_daemon.attempt.outcome import OK
-from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceTask, StageSpec, compact_slice
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone
+from phantombase.compactor_daemon.attempt.slice_task import SliceTask, StageSpec, compact_slice
 from phantombase.compactor_daemon.execution.runners import spark_work
 from phantombase.timeline.codec.avro_schema import FILE_NAME
 from phantombase.timeline.codec.output_options import Codec, OutputOptions, parse_bytes

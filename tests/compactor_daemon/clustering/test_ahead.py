@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.attempt.pending_clusterings import remove_dead_runs
-from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, Tasks
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone
+from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, Tasks
 from phantombase.compactor_daemon.cleaning.choice import Policy
-from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.clustering.result import ClusterResult
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
 from phantombase.timeline.errors import StorageError
 from phantombase.timeline.planning.options import PLAN_NOW

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from phantombase.compactor_daemon.clustering import order as curves
 from phantombase.compactor_daemon.clustering import sorting
 from phantombase.compactor_daemon.clustering.choice import ClusterChoice, FilesFor, choose_windows
-from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import (
     ClusterOptions,
     Copy,
@@ -34,6 +34,7 @@ from phantombase.compactor_daemon.clustering.options import (
     SortOrder,
 )
 from phantombase.compactor_daemon.clustering.order import _hilbert, _interleaved
+from phantombase.compactor_daemon.clustering.result import ClusterResult
 from phantombase.compactor_daemon.clustering.rows_in import KeyTally
 from phantombase.compactor_daemon.clustering.sorting import Sorting, ordered
 from phantombase.compactor_daemon.clustering.standing import Standing, _lacks_filter, rewrite_reasons, selected
@@ -320,7 +321,7 @@ def test_the_plan_comes_back() -> None:
 @pytest.mark.parametrize("version", [6, 8, 9])
 def test_a_plan_of_hudi(version: int, tmp_path: Path) -> None:
     """Its new file ids are the same each time; a class that is not known is refused by its name."""
-    path = unzip_golden(f"v{version}_clustered", tmp_path)
+    path = unzip_golden(f"v{version}clustered_by", tmp_path)
     (file,) = (p for p in path.rglob("*.requested") if "clustering" in p.name or "replacecommit" in p.name)
     plan = decode_cluster_plan(file.read_bytes(), file.name)
     assert plan is not None

@@ -19,11 +19,13 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.attempt.failures import CLUSTERING, Failure, record_failure
 from phantombase.compactor_daemon.attempt.outcome import find_decision
 from phantombase.compactor_daemon.attempt.pending_clusterings import inflight_content, pending_clusterings
-from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, Tasks
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone
+from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, Tasks
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cancel import left_by_dead, settle_dead_clusterings
-from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.clustering.result import ClusterResult
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.audit.clusterings import audit_clustering
 from phantombase.timeline.codec.avro_container import read_record, write_record

@@ -13,14 +13,8 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.compact_or_resume import Limit, pending_instants
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
-from phantombase.compactor_daemon.attempt.slice_task import (
-    Runner,
-    SliceDone,
-    SliceProgress,
-    SliceTask,
-    compact_slice,
-    done_slices,
-)
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone, done_slices
+from phantombase.compactor_daemon.attempt.slice_task import Runner, SliceProgress, SliceTask, compact_slice
 from phantombase.compactor_daemon.execution.run_compactions import AsyncCompaction, Compactions, run_compactions
 from phantombase.compactor_daemon.execution.runners import LocalRunner, SparkRunner
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from phantombase import CompactionTask, PlannedCompaction, SliceResult, plan_compaction
 from phantombase.compactor_daemon.attempt import slice_task
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
-from phantombase.compactor_daemon.attempt.slice_task import SliceDone
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.compactor_daemon.undo.unschedule import unschedule

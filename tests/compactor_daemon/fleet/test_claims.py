@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.failures import RetryOptions, WorkNote
 from phantombase.compactor_daemon.attempt.finish import forget_archived
-from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceTask
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone
+from phantombase.compactor_daemon.attempt.slice_task import SliceTask
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules
 from phantombase.compactor_daemon.daemon.loop import Daemon

@@ -22,7 +22,8 @@ from phantombase.compactor_daemon.attempt.compact_or_resume import compact_insta
 from phantombase.compactor_daemon.attempt.failures import Failure, record_failure
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.outcome import OPEN, REVOKED, CommitDecision, revoke_decision
-from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, SliceTask
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone
+from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, SliceTask
 from phantombase.compactor_daemon.cli import render_status as status_render
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.execution.runners import LocalRunner

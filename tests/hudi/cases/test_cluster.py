@@ -16,8 +16,9 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings, planned_by_hudi
 from phantombase.compactor_daemon.clustering.cancel import cancel_pending_clusterings
-from phantombase.compactor_daemon.clustering.cluster import ClusterResult, cluster_table
+from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Copy, Grouping, SortOrder
+from phantombase.compactor_daemon.clustering.result import ClusterResult
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.audit.clusterings import audit_clustering

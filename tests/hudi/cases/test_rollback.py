@@ -10,7 +10,8 @@ import pytest
 
 import phantombase.compactor_daemon.undo.unschedule
 from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant
-from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, SliceTask
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone
+from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, SliceTask
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers

@@ -18,7 +18,7 @@ import pytest
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.outcome import read_outcome
-from phantombase.compactor_daemon.attempt.slice_task import done_slices
+from phantombase.compactor_daemon.attempt.slice_record import done_slices
 from phantombase.timeline.audit.audit import audit, audited_instants
 from phantombase.timeline.instants.reserved_times import COMMITTED, DEAD, attempts
 from phantombase.timeline.locks.table_lock import ProcessLock

@@ -17,15 +17,8 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from phantombase.compactor_daemon.attempt.slice_task import (
-    SliceDone,
-    SliceProgress,
-    SliceTask,
-    Tasks,
-    _base_instant,
-    _merged,
-    leave_record,
-)
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone, leave_record
+from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, SliceTask, Tasks, _base_instant, _merged
 from phantombase.compactor_daemon.clustering.choice import ClusteringWindow, planned
 from phantombase.compactor_daemon.clustering.outputs import Made, MadeFile, OutputFileSpec
 from phantombase.compactor_daemon.clustering.rows_in import LogsRead

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase import writer
-from phantombase.compactor_daemon.attempt.slice_task import SliceDone, SliceProgress, Tasks
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone
+from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, Tasks
 from phantombase.compactor_daemon.execution.runners import SparkRunner
 from phantombase.timeline.errors import PhantombaseError, SparkError, UnsupportedError, UsageError
 from phantombase.timeline.metadata_table.indexed_columns import GLOBAL_KEYS_MARK

@@ -801,26 +801,26 @@ PROTOCOL: tuple[Mutant, ...] = (
     ("timeline/instants/instant_files", "if data is None and instant.action in MERGES:", "if False:", "unschedule"),
     # Records of file slices: one that cannot be read is not finished; those of earlier releases can.
     (
-        "compactor_daemon/attempt/slice_task",
+        "compactor_daemon/attempt/slice_record",
         "            except MalformedError as error:\n                _log",
         "            except ZeroDivisionError as error:\n                _log",
         "records",
     ),
-    ("compactor_daemon/attempt/slice_task", 'known.get("ranges")', 'known["ranges"]', "records"),
+    ("compactor_daemon/attempt/slice_record", 'known.get("ranges")', 'known["ranges"]', "records"),
     (
-        "compactor_daemon/attempt/slice_task",
+        "compactor_daemon/attempt/slice_record",
         'if known.get("uncommitted") is not None else None',
         'if known.get("uncommitted") else None',
         "records",
     ),
     (
-        "compactor_daemon/attempt/slice_task",
+        "compactor_daemon/attempt/slice_record",
         'if known.get("merged") is not None else None',
         'if "merged" in known else None',
         "records",
     ),
     (
-        "compactor_daemon/attempt/slice_task",
+        "compactor_daemon/attempt/slice_record",
         'if known.get("merged") is not None else None',
         'if known.get("merged") else None',
         "records",
