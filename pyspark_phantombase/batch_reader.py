@@ -30,7 +30,7 @@ except ImportError:  # PySpark 3.5 has no Python sources; `frame` uses the tasks
 from phantombase.timeline.codec.parquet_read import Share
 from phantombase.timeline.codec.spark_types import arrow_of_spark
 from phantombase.timeline.errors import MissingFileError, UnsupportedError, UsageError
-from phantombase.timeline.read.pins import SharedPin, held_moment, renewing
+from phantombase.timeline.read.held_pins import SharedPin, held_moment, renewing
 from phantombase.timeline.read.table_read import Scan, plan_read
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import FileSlice, GroupKey

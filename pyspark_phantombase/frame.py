@@ -17,9 +17,9 @@ from pyspark.sql.types import StructField, StructType
 
 from phantombase.timeline.codec.avro_schema import OPERATION
 from phantombase.timeline.codec.calendar import old_calendar
-from phantombase.timeline.codec.columns import SAME_NAMES, Names
 from phantombase.timeline.codec.conform import NO_DEFAULTS, Defaults
 from phantombase.timeline.codec.parquet_read import open_parquet, readable
+from phantombase.timeline.codec.stored_names import SAME_NAMES, Names
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.table_read import Scan, plan_read

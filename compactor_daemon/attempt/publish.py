@@ -37,7 +37,7 @@ from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.column_range import ColumnRange
 from phantombase.timeline.metadata_table.index_logs import FileKeys, RecordedKeys, keys_of_base_file
-from phantombase.timeline.metadata_table.indexed_columns import has_one_record_index
+from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare, with_index_logs
 from phantombase.timeline.metadata_table.valid_instants import compacted_after
 from phantombase.timeline.storage.contract import Storage, listed_if_there

@@ -13,8 +13,8 @@ from phantombase.timeline.format.replace_request import ClusterGroup
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.merge.rule import SliceRules
-from phantombase.timeline.metadata_table.indexed_columns import has_one_record_index
 from phantombase.timeline.metadata_table.measure import Measure
+from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, TableSchema, from_one_snapshot

@@ -34,7 +34,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import MalformedError, UnsupportedError
-from .columns import SAME_NAMES, Names, list_parts, names_in
+from .columns import list_parts
+from .stored_names import SAME_NAMES, Names, names_in
 
 _PARTS = r"^(?P<sign>-?)(?P<whole>[0-9]+)(?:\.(?P<part>[0-9]+))?(?:e(?P<power>[-+]?[0-9]+))?$"
 _LEAST = {pa.float64(): 5e-324, pa.float32(): 2.0**-149}

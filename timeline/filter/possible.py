@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..codec.calendar import old_calendar
-from ..codec.columns import SAME_NAMES, Names
+from ..codec.stored_names import SAME_NAMES, Names
 from .tree import And, Compare, Filter, In, IsNull, Like, Not, Op, Or, columns_of
 
 _COMPARE = {

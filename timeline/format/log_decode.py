@@ -19,9 +19,10 @@ from .. import errors
 from ..codec.avro_container import decode_long
 from ..codec.avro_decode import decode_records, record_starts
 from ..codec.avro_schema import OPERATION, changelog, parse_avro
-from ..codec.columns import SAME_NAMES, Names, counted, stored
+from ..codec.columns import counted
 from ..codec.conform import NO_DEFAULTS, Defaults, conform
 from ..codec.parquet_read import open_parquet, parquet_batches
+from ..codec.stored_names import SAME_NAMES, Names, stored
 from ..errors import MalformedError, UnsupportedError
 from .log_block import BlockKind, HeaderKey, LogBlock
 

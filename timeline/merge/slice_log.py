@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from ..codec.arrow_schema import avro_field, project
 from ..codec.avro_schema import parse_avro
-from ..codec.columns import stored
 from ..codec.conform import check_conformable
 from ..codec.spill_file import spill_folder
+from ..codec.stored_names import stored
 from ..errors import MalformedError, PhantombaseError, UnsupportedError
 from ..format.log_block import MAGIC, BlockKind, HeaderKey, LogBlock, scan_blocks
 from ..format.log_decode import CONTENT_VERSION, check_block, count_entries, decode_rows, decoding

@@ -20,10 +20,11 @@ import pyarrow.parquet as pq
 from ..codec.arrow_schema import project
 from ..codec.avro_schema import OPERATION, changelog
 from ..codec.calendar import old_calendar
-from ..codec.columns import SAME_NAMES, Hashes, Names, counted, names_in, stored
+from ..codec.columns import Hashes, counted
 from ..codec.conform import NO_DEFAULTS, Defaults, check_conformable, conform
 from ..codec.parquet_read import Share, fetched_at_once, open_parquet, parquet_batches, readable
 from ..codec.spill_file import spill_folder
+from ..codec.stored_names import SAME_NAMES, Names, names_in, stored
 from ..format.ledger import Identity, Ledger
 from ..format.log_block import BlockKind, LogBlock
 from ..format.log_decode import count_entries, decode_rows

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..codec.avro_schema import RECORD_KEY
-from ..codec.columns import Names
+from ..codec.stored_names import Names
 from ..filter.possible import group_bounds, matching, may_match
 from ..filter.tree import Filter, In, columns_of
 from ..format.log_deletes import Deletes

@@ -27,7 +27,7 @@ from ..storage.folders import METADATA_FOLDER
 from ..storage.forwarding import PrefixStorage
 from ..table.in_progress import READ_INSIDE, Guard, exclusive, regardless
 from ..table.table import Table
-from .indexed_columns import mark_global_keys
+from .record_index import mark_global_keys
 from .records.entries import encoder, new_schema
 from .records.hfile import encode_hfile
 from .records.keys import files_records

@@ -27,7 +27,8 @@ from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, latest_slice
 from ..view.view_loader import Named, Sizes
 from ..view.witness import NamedFile, named_files
 from .records.entries import Keys, MetadataEntry, base_entries, block_entries, fold, merge, present_files
-from .records.keys import ALL_PARTITIONS, FILES, PARTITION_STATS, MetadataRecord, partition_path
+from .records.keys import ALL_PARTITIONS, MetadataRecord, partition_path
+from .records.partitions import FILES, PARTITION_STATS
 from .valid_instants import ARTIFICIAL, refuse_uncompleted, valid_instants
 
 

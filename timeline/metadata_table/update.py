@@ -19,24 +19,12 @@ from ..table.table import Table, open_metadata_table
 from . import commit
 from .commit import EncodedRecords, commit_records, newest_schema
 from .index_logs import IndexLogs, RecordedKeys, index_file_groups, stage_index_logs
-from .indexed_columns import has_one_record_index
 from .measure import Measure, Measured, index_records
 from .read import read_entries
+from .record_index import has_one_record_index
 from .records.entries import encoder
-from .records.keys import (
-    BLOOM_FILTERS,
-    FILES,
-    PARTITION_STATS,
-    RECORD_INDEX,
-    MetadataRecord,
-    Sizes,
-    Upkeep,
-    being_built,
-    files_of,
-    files_records,
-    removed_records,
-    upkeep,
-)
+from .records.keys import MetadataRecord, Sizes, files_of, files_records, removed_records
+from .records.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, RECORD_INDEX, Upkeep, being_built, upkeep
 
 _log = get_logger()
 

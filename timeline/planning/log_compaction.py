@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..codec.columns import StoredNames
+from ..codec.stored_names import StoredNames
 from ..errors import StalePlanError
 from ..format.compaction_plan import CompactionOperation, CompactionStrategy, operation_metrics
 from ..format.instant import Instant

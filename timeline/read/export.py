@@ -24,7 +24,8 @@ from ..errors import MissingFileError, StorageError, TableChangedError, UsageErr
 from ..storage.local import sync
 from ..table.table import Table, from_one_snapshot
 from .changes import ChangeScan, plan
-from .pins import PinOptions, pinned
+from .held_pins import pinned
+from .pins import PinOptions
 from .table_read import ReadOptions, Scan, limited
 from .windows import Window
 

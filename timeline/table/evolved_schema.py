@@ -21,7 +21,7 @@ from ..codec.avro_schema import (
     without_meta_columns,
     without_null,
 )
-from ..codec.columns import Names, StoredNames
+from ..codec.stored_names import Names, StoredNames
 from ..errors import MalformedError, UnsupportedError
 from ..format.instant import Instant
 from ..instants.instant_files import InstantFiles

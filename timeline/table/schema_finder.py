@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..codec.avro_schema import defaults_of, with_meta_columns, without_meta_columns
-from ..codec.columns import StoredNames
+from ..codec.stored_names import StoredNames
 from ..errors import MalformedError
 from ..format.commit_metadata import SERVICE_OPERATIONS
 from ..format.instant import Instant

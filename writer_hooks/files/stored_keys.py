@@ -26,10 +26,11 @@ import pyarrow.parquet as pq
 
 from phantombase.timeline.codec.arrow_schema import project
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
-from phantombase.timeline.codec.columns import SAME_NAMES, Flags, flat, stored
+from phantombase.timeline.codec.columns import Flags, flat
 from phantombase.timeline.codec.conform import conform
 from phantombase.timeline.codec.parquet_read import parquet_batches
 from phantombase.timeline.codec.row_hash import KeyLookup
+from phantombase.timeline.codec.stored_names import SAME_NAMES, stored
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.merge.rule import MergeRule, SliceRules

@@ -42,7 +42,7 @@ from phantombase.timeline.merge.rule import Keyed, SliceRules
 from phantombase.timeline.merge.slice_log import may_delete
 from phantombase.timeline.merge.slice_merge import SliceMerge
 from phantombase.timeline.merge.table_rules import slice_rules
-from phantombase.timeline.metadata_table.indexed_columns import keys_are_global
+from phantombase.timeline.metadata_table.record_index import keys_are_global
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, TableSchema, from_one_snapshot

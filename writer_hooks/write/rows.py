@@ -18,8 +18,8 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import NAME, STORAGE, parse_lock
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.index_logs import FileKeys, RecordedKeys
-from phantombase.timeline.metadata_table.indexed_columns import has_one_record_index
 from phantombase.timeline.metadata_table.measure import Measure
+from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.table.table import Table, TableSchema

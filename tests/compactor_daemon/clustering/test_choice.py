@@ -321,7 +321,7 @@ def test_the_plan_comes_back() -> None:
 @pytest.mark.parametrize("version", [6, 8, 9])
 def test_a_plan_of_hudi(version: int, tmp_path: Path) -> None:
     """Its new file ids are the same each time; a class that is not known is refused by its name."""
-    path = unzip_golden(f"v{version}clustered_by", tmp_path)
+    path = unzip_golden(f"v{version}_clustered", tmp_path)
     (file,) = (p for p in path.rglob("*.requested") if "clustering" in p.name or "replacecommit" in p.name)
     plan = decode_cluster_plan(file.read_bytes(), file.name)
     assert plan is not None

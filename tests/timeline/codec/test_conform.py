@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phantombase.timeline.codec.columns import SAME_NAMES, StoredNames, names_in, stored
 from phantombase.timeline.codec.conform import Defaults, check_conformable, conform, convert
+from phantombase.timeline.codec.stored_names import SAME_NAMES, StoredNames, names_in, stored
 from phantombase.timeline.errors import MalformedError, UnsupportedError
 from tests.support.selection import for_each
 

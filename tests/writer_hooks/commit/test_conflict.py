@@ -21,7 +21,7 @@ from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writer
 from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
-from phantombase.timeline.metadata_table.indexed_columns import GLOBAL_KEYS_MARK
+from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice

@@ -26,7 +26,7 @@ from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock, StorageLock
 from phantombase.timeline.metadata_table import index_logs
-from phantombase.timeline.metadata_table.indexed_columns import has_one_record_index
+from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.metadata_table.records.entries import block_entries
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
