@@ -1,4 +1,4 @@
-"""Refuses to choose an instant if this process's clock or time zone differs from that of the table's writers.
+r"""Refuses to choose an instant if this process's clock or time zone differs from that of the table's writers.
 
 A compaction requested at C hides later writes whose completion time is before C (see `view`). So a process whose clock
 is ahead of the writers' would hide all their writes until their clock passes C. A process whose clock is slow chooses
