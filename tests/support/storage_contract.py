@@ -13,7 +13,7 @@ import pytest
 
 from phantombase.timeline.clocks import Retry
 from phantombase.timeline.errors import MissingFileError, StorageError
-from phantombase.timeline.storage import object_promises, object_store
+from phantombase.timeline.storage import object_lease, object_store
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import HOODIE
 
@@ -257,4 +257,4 @@ class OnFileSystems:
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow each other at once."""
     monkeypatch.setattr(object_store, "PUT_AGAIN", Retry((0.0,) * 5))
-    monkeypatch.setattr(object_promises, "LEASE_AGAIN", Retry((0.0,) * 2))
+    monkeypatch.setattr(object_lease, "LEASE_AGAIN", Retry((0.0,) * 2))

@@ -30,7 +30,8 @@ from ..clocks import COPY_ENDS, PUT_AGAIN, retries
 from ..errors import LockError, MissingFileError, StorageError
 from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock
 from .object_clients import Clients, Upload, open_clients, open_object
-from .object_promises import ensure_promises, hold_lease
+from .object_lease import hold_lease
+from .object_promises import ensure_promises
 from .object_url import AZURE, ObjectUrl
 from .server_clock import ensure_agreed
 from .storage_options import StorageOptions, without_secrets

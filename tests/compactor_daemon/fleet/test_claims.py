@@ -37,7 +37,7 @@ from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.locks.table_lock import parse_lock, table_lock
 from phantombase.timeline.locks.zookeeper_connection import ZooKeeperAccess
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.storage import object_promises
+from phantombase.timeline.storage import object_lease
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 from tests.support.clock import Clock
@@ -538,7 +538,7 @@ def test_a_dead_holders_claim_becomes_free(url: str) -> None:
 def test_a_claim_is_kept_as_long_as_the_work_takes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And is lost, for the work to stop, when another has it."""
     clock = Clock(monkeypatch)
-    monkeypatch.setattr(object_promises, "RENEW_S", 0.02)
+    monkeypatch.setattr(object_lease, "RENEW_S", 0.02)
     table = Table.open(url)
     instant, _ = pending_instants(table)
     path = claim_path(table, instant)

@@ -10,7 +10,7 @@ import pytest
 from phantombase.timeline import clocks
 from phantombase.timeline.clocks import Retry
 from phantombase.timeline.errors import ClockError, LockError
-from phantombase.timeline.storage import object_promises, server_clock
+from phantombase.timeline.storage import object_lease, server_clock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage
@@ -32,8 +32,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def storage(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> ObjectStorage:
     """With leases that are renewed often."""
-    monkeypatch.setattr(object_promises, "LEASE_AGAIN", Retry((0.0,) * 3))
-    monkeypatch.setattr(object_promises, "RENEW_S", 0.02)
+    monkeypatch.setattr(object_lease, "LEASE_AGAIN", Retry((0.0,) * 3))
+    monkeypatch.setattr(object_lease, "RENEW_S", 0.02)
     found = ObjectStorage(f"s3://{s3.new_bucket()}/t")
     probe(found)
     return found
@@ -78,7 +78,7 @@ def test_a_lease_that_another_has_or_nobody_is_lost_with_the_next_renewal(
     storage: ObjectStorage, clock: Clock, stolen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody: Hudi's overwrite of a whole table takes the lock away with it."""
-    monkeypatch.setattr(object_promises, "VALID_S", 1000.0)  # its time alone does not end it
+    monkeypatch.setattr(object_lease, "VALID_S", 1000.0)  # its time alone does not end it
     with storage.hold("lock", 0, BUSY) as is_held:
         assert is_held()
         if stolen:
@@ -96,7 +96,7 @@ def test_a_process_that_slept_past_the_end_has_lost_its_lease(
     storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch, clock_name: str
 ) -> None:
     """One of the two clocks may stand while the machine sleeps; it is known before any request."""
-    monkeypatch.setattr(object_promises, "RENEW_S", 60)
+    monkeypatch.setattr(object_lease, "RENEW_S", 60)
     monkeypatch.setattr(clocks, "_SET_S", 1000.0)  # that rule has a test of its own
     real = getattr(time, clock_name)
     with storage.hold("lock", 0, BUSY) as is_held:
@@ -108,10 +108,10 @@ def test_a_process_that_slept_past_the_end_has_lost_its_lease(
 
 def test_a_try_to_take_it_that_came_late_is_ones_own(storage: ObjectStorage, s3: S3Server) -> None:
     """It had no answer, and nothing was there when it was looked for: not another's lock."""
-    lease = object_promises._Lease(storage.clients, storage.key("lock"))
+    lease = object_lease._Lease(storage.clients, storage.key("lock"))
     assert lease.try_take()
     assert lease.try_take()
-    assert not object_promises._Lease(storage.clients, storage.key("lock")).try_take()
+    assert not object_lease._Lease(storage.clients, storage.key("lock")).try_take()
 
 
 def test_an_answer_that_is_lost_each_time_is_no_refusal(storage: ObjectStorage, s3: S3Server) -> None:
@@ -124,7 +124,7 @@ def test_an_answer_that_is_lost_each_time_is_no_refusal(storage: ObjectStorage, 
 
 def test_a_lease_whose_renewal_came_late_is_renewed_again(storage: ObjectStorage, clock: Clock) -> None:
     """It had no effect when it was looked for, and has one now: what is there is ours, of a version not known yet."""
-    lease = object_promises._Lease(storage.clients, storage.key("lock"))
+    lease = object_lease._Lease(storage.clients, storage.key("lock"))
     assert lease.try_take()
     late = {**json.loads(storage.read("lock")), "validUntil": clock.now_ms() + 20_000}
     storage.overwrite("lock", json.dumps(late).encode())
@@ -138,7 +138,7 @@ def test_a_clock_that_is_set_ends_the_lease(
     storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch, by_s: float
 ) -> None:
     """The times in it are that clock's: no other process is told a wrong one."""
-    real, renewed = time.time, calls_of(object_promises._Lease, "renew", monkeypatch)
+    real, renewed = time.time, calls_of(object_lease._Lease, "renew", monkeypatch)
     with storage.hold("lock", 0, BUSY) as is_held:
         assert is_held()
         with monkeypatch.context() as patch:
@@ -300,8 +300,8 @@ def test_a_clock_that_is_set_in_a_section(
     timed_storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
     """The lease counts as lost at once, and is not renewed by that clock; it is given back all the same."""
-    monkeypatch.setattr(object_promises, "RENEW_S", 0.05)
-    renewed = calls_of(object_promises._Lease, "renew", monkeypatch)
+    monkeypatch.setattr(object_lease, "RENEW_S", 0.05)
+    renewed = calls_of(object_lease._Lease, "renew", monkeypatch)
     with timed_storage.hold("lock", 0, BUSY) as is_held, monkeypatch.context() as patch:
         assert is_held()
         skewed(patch, seconds)

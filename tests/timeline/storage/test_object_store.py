@@ -24,7 +24,7 @@ from phantombase.timeline.clocks import Retry, clock_ms
 from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, readable
 from phantombase.timeline.errors import LockError, MissingFileError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, StorageLock, table_lock
-from phantombase.timeline.storage import object_clients, object_promises, object_store
+from phantombase.timeline.storage import object_clients, object_lease, object_store
 from phantombase.timeline.storage.contract import Storage, open_listed
 from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage
@@ -444,7 +444,7 @@ def test_a_lock_taken_at_the_second_try_is_held(storage: ObjectStorage, monkeypa
                 pass
         return clock_ms()
 
-    monkeypatch.setattr(object_promises, "clock_ms", another_is_first)
+    monkeypatch.setattr(object_lease, "clock_ms", another_is_first)
     with storage.hold("lock", 60, BUSY) as is_held:
         assert is_held()
     with storage.hold("lock", 0, BUSY):
@@ -460,7 +460,7 @@ def test_a_held_lock_is_busy(storage: ObjectStorage) -> None:
 
 def test_the_lock_of_a_dead_holder_is_free_at_last(storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000_000_000_000]
-    monkeypatch.setattr(object_promises, "clock_ms", lambda: now[0])
+    monkeypatch.setattr(object_lease, "clock_ms", lambda: now[0])
     storage.overwrite("lock", b'{"expired":false,"validUntil":1000000045000,"owner":"another"}')
     for ms in (0, 45_000, 45_500):
         now[0] = 1_000_000_000_000 + ms
@@ -488,8 +488,8 @@ def test_a_lock_is_kept_and_given_back_whatever_is_lost(storage: ObjectStorage, 
 
 def test_a_lock_is_renewed(storage: ObjectStorage, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after a renewal that was refused."""
-    monkeypatch.setattr(object_promises, "RENEW_S", 0.02)
-    monkeypatch.setattr(object_promises, "VALID_S", 0.5)
+    monkeypatch.setattr(object_lease, "RENEW_S", 0.02)
+    monkeypatch.setattr(object_lease, "VALID_S", 0.5)
     probe(storage)
     with storage.hold("lock", 0, BUSY):
         s3.faults = at(lambda asked: asked.method == "PUT", Fault.SLOW_DOWN, 2)

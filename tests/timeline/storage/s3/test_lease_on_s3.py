@@ -25,7 +25,7 @@ from phantombase.timeline.errors import AttemptDeadError, ConflictError, LockErr
 from phantombase.timeline.locks.heartbeat import Heartbeats
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, table_lock
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.storage import object_clients, object_promises
+from phantombase.timeline.storage import object_clients, object_lease
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import OPTIONS, OUTPUT
@@ -64,7 +64,7 @@ def test_a_compactor_sleeps_past_its_lease(
 ) -> None:
     """Before its decision it stops; before its completed file it finds what it decided done."""
     steady = time.monotonic
-    monkeypatch.setattr(object_promises, "RENEW_S", 600)  # who sleeps renews nothing
+    monkeypatch.setattr(object_lease, "RENEW_S", 600)  # who sleeps renews nothing
     path = unzip_golden("v9_pending", tmp_path)
     url = s3.upload(path, s3.new_bucket(), "t")
     slept: list[str] = []

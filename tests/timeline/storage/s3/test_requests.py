@@ -33,7 +33,7 @@ from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.merge.slice_log import check_slice, log_entries
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.read.table_read import ReadOptions, plan_read, read_table
-from phantombase.timeline.storage import object_clients, object_promises
+from phantombase.timeline.storage import object_clients, object_lease
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.table.table import Table
@@ -90,7 +90,7 @@ class Count:
 @pytest.fixture(autouse=True)
 def _leases_are_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     """How often they are depends on how long a command takes."""
-    monkeypatch.setattr(object_promises, "RENEW_S", 3600.0)
+    monkeypatch.setattr(object_lease, "RENEW_S", 3600.0)
 
 
 @pytest.fixture
