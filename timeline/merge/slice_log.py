@@ -37,7 +37,7 @@ from ..view.log_blocks import blocks_of, check_base, open_headers, slice_blocks
 from ..view.view import FileSlice, LogFile
 from .gaps import SHAPE, Shapes
 from .log_fold import LogFold, Winners
-from .rule import HUDI_0X, IS_DELETED, Keyed, SliceRules
+from .rule import HUDI_0X, IS_DELETED, Keyed, MergeRule, SliceRules
 from .spilled_merge import LogSpill
 from .where import Where
 
@@ -100,6 +100,8 @@ def read_logs(
     `out`: the needed columns of rows. `stack` closes open files, and the spill's files. `where`: a read's filter; only
     entries of its keys are kept."""
     slice_.check_whole(storage.base_path)
+    if not slice_.logs and rules.merge.unset is None:
+        return _no_winners(rules.merge, out), LogCounts()
     sources = _opened(storage, slice_, stack)
     selection = _select(slice_, sources, rules.visibility)
     each = (_partial_columns(block, rules) for block in selection.blocks)
@@ -129,6 +131,11 @@ def read_logs(
         return fold.finish(), count_blocks(selection, entries)
     spill.add(fold.drain())
     return spill, count_blocks(selection, entries)
+
+
+@lru_cache(maxsize=64)
+def _no_winners(rule: MergeRule, schema: pa.Schema) -> Winners:
+    return LogFold(rule, schema).finish()
 
 
 def _partial_columns(block: LogBlock, rules: SliceRules) -> frozenset[str] | None:

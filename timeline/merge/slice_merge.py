@@ -18,6 +18,7 @@ of them (`every_duplicate`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -80,11 +81,17 @@ class SliceMerge:
     def __init__(self, rule: MergeRule, won: Winners, *, hashed: bool = False) -> None:
         self._rule = rule
         self._won = won
-        self._lookup = KeyLookup(won.keys)
         self._seen = np.zeros(len(won.keys), np.bool_)
         self._hashed = hashed
-        self._hashes = _winner_hashes(won) if hashed else None
         self._counts = dict.fromkeys(("base_rows", "untouched", "kept", "replaced", "deleted", "duplicate_hits"), 0)
+
+    @cached_property
+    def _lookup(self) -> KeyLookup:
+        return KeyLookup(self._won.keys)
+
+    @cached_property
+    def _hashes(self) -> Hashes | None:
+        return _winner_hashes(self._won) if self._hashed else None
 
     def untouched(self, rows: int) -> None:
         """Counts base rows without any lookup, because there are no log entries at all."""

@@ -14,7 +14,7 @@ from tests.world.simulation.explore import Explorer, Instance
 from tests.world.simulation.played import Stage
 
 TURNS = int(os.environ.get("PHANTOMBASE_TURNS", "1"))
-_EVERY = 1 if ALL or TURNS > 1 else 7
+_EVERY = 1 if ALL or TURNS > 1 else 13
 """A usual run takes each n-th turn: neighbours mostly differ in a reading call. It has no factor in common with the
 number of turns at a step, so that each kind of them occurs."""
 
@@ -89,6 +89,6 @@ def test_taking_back(version: int, people: str, groups: int, before: str, stage:
 def test_one_millisecond(version: int, people: str, stage: Stage) -> None:
     """Without a lock a writer and a scheduler choose the same time, as the clock stands; no row is lost."""
     instance = Instance(version=version, locked=False, people=tuple(people.split()), before=("write",), still=True)
-    explorer = Explorer(instance, 1, stage, every=_EVERY)
+    explorer = Explorer(instance, 1, stage, every=min(_EVERY, 7))
     explorer.explore()
     assert explorer.shared_times > 0
