@@ -143,7 +143,8 @@ def cluster_table(
         table=table, options=options, lock=lock, output=output, runner=runner or LocalRunner(1), progress=progress
     )
     earlier = work.finish_pending() if resumes else Earlier()
-    _, choice = _choose(table.reload(), options, copying, footers)
+    if earlier != Earlier():
+        _, choice = _choose(table.reload(), options, copying, footers)
     if not choice.windows:
         remove_dead_runs(seen)
         return result_of(choice, None, earlier)
