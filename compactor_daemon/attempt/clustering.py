@@ -11,7 +11,6 @@ plan (`pending_clusterings`).
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -25,6 +24,7 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName, par
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, encode_ledgers
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan
+from phantombase.timeline.gathered import gathered
 from phantombase.timeline.instants.reserved_times import has_tombstone
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.planning.schedule import busy_file_groups
@@ -115,7 +115,7 @@ class Clustering:
     def staged_before(self, table: Table, tasks: Sequence[StageTask]) -> Mapping[int, SliceDone]:
         """A file that a decision names is left out: who reverts that deletes it at any time."""
         folder = "" if self.plan is None else staging_folder(self.plan.staged)
-        if not folder or listed_if_there(table.storage, folder) is None:
+        if not folder:
             return {}
         made = {done.fingerprint: done for done in slices_in(table.storage, folder).values()}
         taken = {one.staged for decision in decisions(table.storage, self._time) for one in decision.placements}
@@ -312,13 +312,6 @@ def _groups_of(table: Table, instant: Instant) -> frozenset[GroupKey]:
 
 def _commit(done: Sequence[SliceDone], schema_text: str, properties: Mapping[str, str]) -> CommitMetadata:
     """What Hudi's clusterings record, and the ledger."""
-    stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
-    replaced: defaultdict[str, list[str]] = defaultdict(list)
-    for one in done:
-        if one.files:
-            stats[one.partition] += (_write_stat(one, file) for file in one.files)
-        for group in one.replaced:
-            replaced[group.partition].append(group.file_id)
     ledgers = [
         GroupLedger(
             partition=one.partition,
@@ -335,10 +328,12 @@ def _commit(done: Sequence[SliceDone], schema_text: str, properties: Mapping[str
         for one in done
     ]
     return CommitMetadata(
-        partition_to_write_stats={partition: tuple(of) for partition, of in stats.items()},
+        partition_to_write_stats=gathered(
+            (one.partition, _write_stat(one, file)) for one in done for file in one.files
+        ),
         extra_metadata={**properties, "schema": schema_text, CLUSTERED: encode_ledgers(ledgers)},
         operation_type=CLUSTER,
-        partition_to_replace_file_ids={partition: tuple(ids) for partition, ids in replaced.items()},
+        partition_to_replace_file_ids=gathered((of.partition, of.file_id) for one in done for of in one.replaced),
     )
 
 

@@ -53,7 +53,9 @@ def unfinished_compactions(table: Table, timeline: Timeline) -> Iterator[str]:
 def _is_audited(table: Table, instant: str) -> bool:
     """Whether its ledger is in the audit log, or phantombase did not execute it."""
     try:
-        made = [one for one in decisions(table.storage, instant) if not one.replaced]  # a clustering has no entry
+        made = [
+            one for one in decisions(table.storage, instant) if not one.replaced
+        ]  # that of a clustering is put at its end
         return not made or bool(entries(table.storage, instant))
     except MalformedError:
         return False

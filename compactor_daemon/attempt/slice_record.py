@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from phantombase.timeline.format.ledger import Ledger
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from phantombase.timeline.record_fields import Fields
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there
 from phantombase.timeline.storage.folders import join
 
 from ..options import output_from_json, output_to_json
@@ -139,14 +139,20 @@ class SliceDone:
 
 
 def done_slices(storage: Storage, instant: str, attempt: int) -> dict[int, SliceDone]:
-    """The finished file slices of one attempt, by position; one with an unreadable record counts as unfinished."""
-    return slices_in(storage, attempt_folder(instant, attempt))
+    """The finished file slices of one attempt, by position; one with an unreadable record counts as unfinished.
+    MissingFileError: the attempt's folder was removed."""
+    folder = attempt_folder(instant, attempt)
+    return _in_folder(storage, folder, storage.list(folder))
 
 
 def slices_in(storage: Storage, folder: str) -> dict[int, SliceDone]:
-    """As `done_slices`, of a folder. MissingFileError: it does not exist."""
+    """As `done_slices`, of a folder; none, if it does not exist (any more)."""
+    return _in_folder(storage, folder, listed_if_there(storage, folder) or ())
+
+
+def _in_folder(storage: Storage, folder: str, entries: Iterable[Entry]) -> dict[int, SliceDone]:
     done = dict[int, SliceDone]()
-    for entry in storage.list(folder):
+    for entry in entries:
         if entry.name.endswith(OK) and not entry.is_folder:
             path = f"{folder}/{entry.name}"
             try:

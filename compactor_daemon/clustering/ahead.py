@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import MissingFileError, PhantombaseError, StoppedError
+from phantombase.timeline.errors import PhantombaseError, StoppedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan
@@ -76,18 +76,10 @@ def with_known_ids(table: Table, name: str, groups: Sequence[ClusterGroup]) -> t
     """Groups with the ids under which a dead run has made files of the same slices."""
     known = {
         (one.partition, tuple((group.file_id, tuple(sorted(group.files))) for group in one.replaced)): one.file_id
-        for one in _records(table.storage, staging_folder(name)).values()
+        for one in slices_in(table.storage, staging_folder(name)).values()
     }
     keys = [(one.partition, tuple((s.file_id, tuple(sorted(s.names))) for s in one.slices)) for one in groups]
     return tuple(replace(one, file_id=known.get(key, one.file_id)) for key, one in zip(keys, groups, strict=True))
-
-
-def _records(storage: Storage, folder: str) -> Mapping[int, SliceDone]:
-    """See `slices_in`; none, if another process has removed the run: this one stalled, and looked dead."""
-    try:
-        return slices_in(storage, folder)
-    except MissingFileError:
-        return {}
 
 
 def make_ahead(
@@ -105,7 +97,7 @@ def make_ahead(
         try:
             return made | {done.fingerprint: done for done in run(list(todo))}
         except PhantombaseError as error:
-            made |= {done.fingerprint: done for done in _records(storage, folder).values()}
+            made |= {done.fingerprint: done for done in slices_in(storage, folder).values()}
             missing = {task.fingerprint for task in todo} - made.keys()
             now = _tasks(table, plan, copy, output)
             todo = [task for task in now if task.fingerprint in missing]
@@ -118,7 +110,7 @@ def make_ahead(
 def _adopted(storage: Storage, folder: str, tasks: Sequence[ClusterTask]) -> dict[str, SliceDone]:
     """What a dead run has made for these tasks, with records at their positions. Its other records are removed. A file
     that was written with other options is made again: a rewriting may be for them."""
-    records = _records(storage, folder)
+    records = slices_in(storage, folder)
     there = {done.fingerprint: done for done in records.values() if is_there(storage, done)}
     storage.delete_all([f"{folder}/{e.name}" for e in listed_if_there(storage, folder) or () if e.name.endswith(OK)])
     return {

@@ -238,11 +238,6 @@ class _Work:
     runner: Runner
     progress: ClusterProgress
 
-    @property
-    def _copy(self) -> Copy:
-        """For files that were not chosen to be copied: those that cannot be are encoded."""
-        return Copy.TRY if self.options.copy is Copy.FORCE else self.options.copy
-
     def cluster(self, choice: ClusterChoice) -> tuple[Clustered | None, int]:
         """Makes the files, then requests the clustering and completes it. Returns also the number of groups that were
         left out, since they were written to meanwhile. None: all were, or another process completed it. ConflictError:
@@ -323,7 +318,7 @@ class _Work:
                 continue
             try:
                 with heartbeat(self.table.storage, pending.time, BEAT_S) as beats:
-                    done = self.execute(pending, self._copy, beats)
+                    done = self.execute(pending, self.options.resumed_copy, beats)
             except ConflictError as error:
                 if commit_stays(self.table, error):
                     raise
@@ -351,7 +346,7 @@ class _Work:
             return None
         check_executable(now, pending)
         with heartbeat(self.table.storage, pending.time, BEAT_S) as beats:
-            return self.execute(pending, self._copy, beats)
+            return self.execute(pending, self.options.resumed_copy, beats)
 
     def execute(self, pending: PendingClustering, copy: Copy, beats: Heartbeats) -> Clustered | None:
         """Makes the files and completes the clustering. None: another process has done so concurrently. `beats`: of its
@@ -427,10 +422,11 @@ def resume_clustering(
     _refuse_indexes(now)
     if not pending.plan.is_own:
         check_executable(now, pending)
-    copy = Copy.TRY if given.copy is Copy.FORCE else given.copy  # its files were not chosen to be copied
     if pending.plan.is_own:
         options, wait_scope = replace(options, barrier_s=given.wait_s), partial(_impatient, wait_scope)
-    job = Clustering(requested=pending.requested, plan=pending.plan, make_tasks=partial(tasks_of, pending, copy))
+    job = Clustering(
+        requested=pending.requested, plan=pending.plan, make_tasks=partial(tasks_of, pending, given.resumed_copy)
+    )
     try:
         return compact_instant(table, instant, lock=lock, job=job, options=options, wait_scope=wait_scope, **how)
     except PhantombaseError as error:

@@ -219,6 +219,11 @@ class ClusterOptions:
         return self.logs and self.copy is not Copy.FORCE
 
     @property
+    def resumed_copy(self) -> Copy:
+        """For files of pending plans, which were not chosen to be copied: those that cannot be are encoded."""
+        return Copy.TRY if self.copy is Copy.FORCE else self.copy
+
+    @property
     def small(self) -> int | None:
         """Files below it are clustered; None: all."""
         if self.small_size is None and self._by_size and self.sort_by:

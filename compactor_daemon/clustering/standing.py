@@ -49,7 +49,7 @@ from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.pruning import partition_bounds
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.view.view import BaseFile, FileGroup, GroupKey, TableView, is_replaced
+from phantombase.timeline.view.view import BaseFile, FileGroup, GroupKey, TableView
 
 from .options import ClusterOptions, Grouping, PartitionSelection, Rewrite
 
@@ -96,7 +96,7 @@ def standing_of(table: Table, view: TableView, options: ClusterOptions, footers:
 
 def living_groups(view: TableView) -> list[FileGroup]:
     """The file groups that a reader reads."""
-    return [g for g in view.groups if g.slices and not is_replaced(g, view.facts)]
+    return [g for g in view.living() if g.slices]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

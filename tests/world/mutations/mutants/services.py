@@ -166,7 +166,7 @@ _LATE = "late"
 _PURE, _TESTS = "clustering/choice", "clustering/cluster"
 CLUSTERING: tuple[Mutant, ...] = (
     (_CLUSTERING_CHOICE, "    _refuse_buckets(living, where)\n", "", _PURE),
-    (_STANDING, "if g.slices and not is_replaced(g, view.facts)]", "if g.slices]", _TESTS),
+    (_STANDING, "for g in view.living() if g.slices]", "for g in view.groups if g.slices]", _TESTS),
     (_CLUSTERING_CHOICE, "\"it has log files\" if group.slices[-1].logs and not options.takes_logs else None", "None", _PURE),
     (_CLUSTERING_CHOICE, "        elif row:\n            yield row\n            row = []\n", "", _PURE),
     (_CLUSTERING_CHOICE, "groups.sort(key=lambda g: (g.slices[0].base_instant, g.file_id))", "pass", _PURE),
@@ -295,7 +295,7 @@ COPYING: tuple[Mutant, ...] = (
     (_COPIED, "                    pairs.add(keys.column(RECORD_KEY))\n", "                    pass\n", _COPYING_TESTS),
     (_COPIED, "    least = 0 if copy is Copy.FORCE else LEAST_GROUP_BYTES\n", "    least = 0\n", _COPYING_TESTS),
     (_COPYING_CLUSTER, "    if options.copy is Copy.FORCE:\n", "    if False:\n", _COPYING_TESTS),
-    (_COPYING_CLUSTER, "Copy.TRY if self.options.copy is Copy.FORCE else self.options.copy", "self.options.copy", _COPYING_TESTS),
+    ("compactor_daemon/clustering/options", "Copy.TRY if self.copy is Copy.FORCE else self.copy", "self.copy", _COPYING_TESTS),
     (_COPYING_ROWS_IN, "        if rows != footer_rows:", "        if False:", _COPYING_TESTS),
 )  # fmt: skip
 # Restores and rollbacks of completed writes.
