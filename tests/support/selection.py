@@ -23,7 +23,7 @@ ONLY_ALL = {
     "hudi/judge/": "hudi/journeys",
     "hudi/cases/test_archiving.py": "hudi/journeys; archiving/test_archive.py",
     "hudi/cases/test_cleaning.py": "hudi/journeys; cleaning/test_golden.py: what Hudi's cleaner kept",
-    "hudi/cases/test_cluster.py": "STILL_USUAL; clustering/test_cluster.py",
+    "hudi/cases/test_cluster.py": "STILL_USUAL; clustering/test_concurrent.py",
     "hudi/stock/test_stock.py::test_a_stock_table": "the recorded answers that hudi/stock/results.json keeps",
     "hudi/conformance/test_continuous.py": "read/test_listing_in_pages.py; write/test_interleaved_writers.py",
     "outside/containers/test_fleet.py": "daemon/test_fleet.py; chaos/test_dead_decision.py",

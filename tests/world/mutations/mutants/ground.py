@@ -321,9 +321,9 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/files/target_files", "dict.fromkeys(work.into.lacking(won.rows.schema), lacks)", "{}", "merge_into"),
     ("writer_hooks/files/target_files", "            _refuse_after_deletes(slice_, work, won.keys.filter(pa.array(new)), partial=partial)\n", "", "merge_into"),
     ("timeline/metadata_table/measure", "if not block.is_partial:", "if True:", "read/partial_updates"),
-    ("writer_hooks/write/write", "            if isinstance(error, ClusteringConflictError) and clusterings.wait(error):\n                continue\n", "", "clustering/cluster"),
-    ("writer_hooks/write/write", "        if self._begun.seconds() >= self._limit_s:\n            return False\n", "", "clustering/cluster"),
-    ("writer_hooks/write/write", "while waiting and self._begun.seconds() < self._limit_s:", "while False:", "clustering/cluster"),
+    ("writer_hooks/write/write", "            if isinstance(error, ClusteringConflictError) and clusterings.wait(error):\n                continue\n", "", "clustering/concurrent"),
+    ("writer_hooks/write/write", "        if self._begun.seconds() >= self._limit_s:\n            return False\n", "", "clustering/concurrent"),
+    ("writer_hooks/write/write", "while waiting and self._begun.seconds() < self._limit_s:", "while False:", "clustering/concurrent"),
     ("writer_hooks/write/write", "            check_once(rows)\n", "            pass\n", "merge_into"),
     # Change data capture.
     ("writer_hooks/index/key_index", "0 if self.work.table.config.captures_changes else ", "", "captured_changes"),

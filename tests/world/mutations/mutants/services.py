@@ -163,7 +163,8 @@ _MADE, _ROWS_IN = "compactor_daemon/clustering/outputs", "compactor_daemon/clust
 _SORTING, _STANDING = "compactor_daemon/clustering/sorting", "compactor_daemon/clustering/standing"
 _AUDIT, _AUDITED = "timeline/audit/clusterings", "audit"
 _LATE = "late"
-_PURE, _TESTS = "clustering/choice", "clustering/cluster"
+_PURE = "clustering/choice"
+_TESTS = "clustering/cluster clustering/concurrent clustering/deaths clustering/decided"
 CLUSTERING: tuple[Mutant, ...] = (
     (_CLUSTERING_CHOICE, "    _refuse_buckets(living, where)\n", "", _PURE),
     (_STANDING, "for g in view.living() if g.slices]", "for g in view.groups if g.slices]", _TESTS),
@@ -395,7 +396,7 @@ RESTORING: tuple[Mutant, ...] = (
     ("writer_hooks/commit/transaction", "        self._check_ground(now)\n", "", _LOST),
     ("compactor_daemon/undo/dead_writers", "return beat is not None and beat.owner_gone", "return beat is not None", _LOST),
     (_CLUSTERING, "            put_tombstone(table.storage, found.completion_time)\n", "            pass\n", "undo/restore undo/roll_back_clustering"),
-    (_REFUSALS, "        if may_be_service(table, instant):\n            continue\n", "", "clustering/cluster"),
+    (_REFUSALS, "        if may_be_service(table, instant):\n            continue\n", "", "clustering/deaths"),
     ("timeline/locks/heartbeat", "return is_young or is_live(", "return is_live(", "unreadable_rollback"),
     ("timeline/locks/heartbeat", "return is_young or is_live(read_heartbeat(storage, instant), now_ms, expiry_s)", "return is_young", "unreadable_rollback"),
     (_ROLLBACK, "or is_service(table, found[0]):", "or False:", _RESTORING_TESTS),
