@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.terminal.command import CommandResult, Tries
-from phantombase.timeline.terminal.console import steps_of
+from phantombase.timeline.terminal.console import reporting
 from phantombase.timeline.terminal.option_group import names_of
 from phantombase.timeline.terminal.text_table import (
     Column,
@@ -38,7 +38,7 @@ from ..clustering.cancel import cancel_pending_clusterings
 from ..clustering.cluster import cluster_table
 from ..clustering.options import ClusterOptions
 from ..clustering.result import put_off
-from ..execution.runners import check_memory, open_runner, this_machine
+from ..execution.runners import CountingRunner, check_memory, open_runner, this_machine
 from ..metadata_services.due import MetadataOptions
 from ..metadata_services.serve import serve_metadata
 from ..options import ExecuteOptions
@@ -160,8 +160,14 @@ def cluster_command(
         return CommandResult({"table": at.table, "cancelled": gone}, _render_cancelled)
     if not at.dry_run:
         check_memory(output.memory_limit, execute, this_machine())
-    with steps_of("clustering") as progress, ExitStack() as stack:
-        runner = None if at.dry_run else stack.enter_context(open_runner(execute))
+    with reporting() as report, ExitStack() as stack:
+        runner = None if at.dry_run else CountingRunner(stack.enter_context(open_runner(execute)))
+
+        def progress(instant: str, done: int, total: int) -> None:
+            assert runner is not None, "a dry run makes nothing"
+            what = f"clustering {instant}" if instant else "staging groups to cluster"
+            report(what, done, total, **runner.counts)
+
         done = cluster_table(table, options, lock, output=output, runner=runner, dry_run=at.dry_run, progress=progress)
     return CommandResult(at.row(done), _render_clustered)
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias
 
 from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
@@ -322,6 +322,45 @@ def _completed(context: Any, group: str) -> int:
             stage_info = tracker.getStageInfo(stage)
             done += stage_info.numCompletedTasks if stage_info else 0
     return done
+
+
+_COUNT_S = 1.0
+"""How often the records of finished tasks are looked for."""
+
+
+class CountingRunner:
+    """Runs tasks on another runner. `counts`: of those that run now, the rows and bytes made so far, by the records of
+    finished tasks; only to be shown."""
+
+    def __init__(self, inner: Runner) -> None:
+        self._inner = inner
+        self.counts = {"rows": 0, "bytes": 0}
+
+    def __call__(self, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
+        """See `Runner`."""
+        left, counted_at = {task.record_path for task in tasks}, 0.0
+        self.counts = dict.fromkeys(self.counts, 0)
+
+        def counted(done: int, total: int) -> None:
+            nonlocal counted_at
+            now = time.monotonic()
+            if done > total - len(left) and (done == total or now - counted_at >= _COUNT_S):
+                counted_at = now
+                with suppress(PhantombaseError):
+                    self._count(storage, left)
+            progress(done, total)
+
+        return self._inner(storage, tasks, counted)
+
+    def _count(self, storage: Storage, left: set[str]) -> None:
+        """Counts the records that are there now, and removes them from `left`: each is read once."""
+        folders = {path.rpartition("/")[0] for path in left}
+        there = {f"{folder}/{e.name}" for folder in folders for e in listed_if_there(storage, folder) or ()}
+        for path in left & there:
+            made = SliceDone.from_json(storage.read(path), path)
+            left.discard(path)
+            self.counts["rows"] += made.ledger.rows_out
+            self.counts["bytes"] += sum(file.size for file in made.files)
 
 
 _log = get_logger()

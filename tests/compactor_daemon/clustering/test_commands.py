@@ -36,6 +36,7 @@ from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal import console
 from phantombase.timeline.view.view import GroupKey, is_replaced
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write
@@ -61,6 +62,7 @@ from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at
 from tests.support.faults import died_or_ended
 from tests.support.golden_tables import LOCK, one_of, unzip_golden
+from tests.support.places import capture_logs
 from tests.support.selection import deep
 from tests.support.servers.s3_server import S3Server
 from tests.support.written_tables import Rows, read_rows
@@ -91,6 +93,18 @@ def test_the_command(tmp_path: Path) -> None:
     assert would["reasons"] == {"codec": {"files": 1, "bytes": size}}
     shown = CliRunner().invoke(app, ["cluster", str(path), *reasons, "--codec", "gzip", "--sole-writer"])
     assert "nothing to cluster: no file has a reason to be rewritten" in shown.stdout
+
+
+def test_it_shows_what_is_staged_before_the_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trips"
+    small_files(path, 9, 5)
+    monkeypatch.setattr(console, "_LOG_INTERVAL_S", 0.0)
+    with capture_logs() as logs:
+        assert CliRunner().invoke(app, ["cluster", str(path), "--sole-writer"]).exit_code == 0
+    shown = [one for one in logs if one["event"] == "progress"][-1]
+    assert (shown["task"], shown["done"], shown["total"]) == ("staging groups to cluster", 1, 1)
+    (file_id,) = living(path)
+    assert (shown["rows"], shown["bytes"]) == (5, next(path.glob(f"*/{file_id}*")).stat().st_size)
 
 
 @pytest.mark.parametrize("copy", ["reencode", "force"])
