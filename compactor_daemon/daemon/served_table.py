@@ -152,7 +152,7 @@ class TableOnStorage:
         self._plans: dict[str, CompactionPlan] = {}
         self._refused: tuple[Instant, ...] = ()
         self._ask_at = 0.0
-        self._why_not = ""
+        self._said: dict[str, str] = {}
         self._parked = False
         self._opened: Table | None = None
 
@@ -204,11 +204,14 @@ class TableOnStorage:
     def _clusterings(self, table: Table, timeline: Timeline) -> list[str]:
         """The pending clusterings that may be executed here, by this machine's clock: a snapshot puts nothing on
         storage. One whose plan cannot be read stops no compaction."""
+        error, found = "", list[str]()
         try:
-            return [one.time for one in work_left(table, timeline, clock_ms)] if self._settings.clusters else []
-        except MalformedError as error:
-            _log.warning("clusterings_unknown", table=self.path, error=str(error))
-            return []
+            found = [one.time for one in work_left(table, timeline, clock_ms)] if self._settings.clusters else []
+        except MalformedError as unreadable:
+            error = str(unreadable)
+        if self._is_news("clusterings_unknown", error):
+            _log.warning("clusterings_unknown", table=self.path, error=error)
+        return found
 
     def _pending(self, table: Table) -> frozenset[str]:
         timeline = table.load_timeline()
@@ -227,11 +230,14 @@ class TableOnStorage:
         return scheduled
 
     def _note_why_not(self, why: str) -> None:
-        """Logs why nothing is requested, once for each change of the reason; empty: a plan is requested."""
-        reason = _SECONDS.sub("", why)
-        if reason and reason != self._why_not:
+        """Logs why nothing is requested; empty: a plan is requested."""
+        if self._is_news("not_requested", _SECONDS.sub("", why)):
             _log.info("not_requested", table=self.path, why=why)
-        self._why_not = reason
+
+    def _is_news(self, event: str, state: str) -> bool:
+        """Whether to log an event: once for each change of its state; "": there is nothing to be said."""
+        before, self._said[event] = self._said.get(event, ""), state
+        return state not in ("", before)
 
     def sweep(self) -> None:
         """Finishes instants that are not pending any more, except those that another process has claimed."""
@@ -268,9 +274,11 @@ class TableOnStorage:
         failures = read_failures(table.storage, CLUSTERING)
         now = readiness(failures, clock_ms(), self._settings.retry)
         self._parked = isinstance(now, Parked)
-        if not isinstance(now, Ready):
+        waits = "" if isinstance(now, Ready) else f"{len(failures)} {type(now).__name__}"
+        if self._is_news("clusterings_wait", waits):
             todo = f"compactor-daemon release {self.path} {CLUSTERING}" if self._parked else None
             _log.warning("clusterings_wait", table=self.path, failures=len(failures), last=failures[-1].what, todo=todo)
+        if waits:
             return None
         try:
             return self.claims.take(CLUSTERING)
@@ -288,13 +296,13 @@ class TableOnStorage:
         def note_failure(service: Service, error: Exception) -> None:
             if isinstance(error, StoppedError):
                 stopped.append(service)
-            if service is Service.CLUSTER and classify(error) is not FailureClass.NOTHING:
+            elif service is Service.CLUSTER and classify(error) is not FailureClass.NOTHING:
                 with suppress(PhantombaseError):  # the error itself is returned all the same
                     record_failure(table.storage, CLUSTERING, failure_of(error, self._settings.who, clock_ms()))
 
         means = ServiceMeans(output=self._settings.output, runner=runner, resumes=not self._settings.clusters)
         done = serve_table(table, self._settings.services, self._lock, due, stopping, means, note_failure)
-        if any(one.service is Service.CLUSTER and not one.failed for one in done):
+        if any(one.service is Service.CLUSTER and not one.failed for one in done) and Service.CLUSTER not in stopped:
             release_failures(table.storage, CLUSTERING)
         try:
             # What was stopped is due at once: another daemon goes on.

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, StorageError
+from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, StoppedError, StorageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.record_fields import Fields
@@ -97,7 +97,8 @@ def serve_table(
 ) -> tuple[ServiceDone, ...]:
     """Runs the services that `options` and `only` name; none is started once `stopping` is set. Each service decides
     what is due, and finishes what a dead process left. The error of a service is in its result, and `failed` is called
-    with it; the next one runs: each service leaves a valid table."""
+    with it; the next one runs: each service leaves a valid table. One that was stopped (StoppedError) has not failed:
+    another process, or the next run, goes on."""
     chosen = [service for service in options.services if service in only]
     return tuple(
         _run(service, table, options, lock, means or ServiceMeans(), failed) for service in chosen if not stopping()
@@ -116,6 +117,10 @@ def _run(
     try:
         ran = service.run(table.reload(), options.options_of(service), lock, means)
         done = ServiceDone(service=service, **asdict(ran))
+    except StoppedError as error:
+        _log.info("service_stopped", table=table.storage.base_path, service=service.value, why=error.what)
+        done = ServiceDone(service=service, what=error.what)
+        failed(service, error)
     except Exception as error:  # a bug of one service stops no other one, and fails no write
         if not isinstance(error, PhantombaseError):
             _log.exception("internal_error", service=service.value)

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -24,6 +25,7 @@ from phantombase.compactor_daemon.attempt.failures import (
     WorkNote,
     read_failures,
     record_failure,
+    release_failures,
 )
 from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
@@ -269,9 +271,11 @@ def test_one_daemon_at_a_time_plans_clusterings(tmp_path: Path) -> None:
     assert not last_runs(open_table(path).storage)
     assert TableClaims(open_table(path), "a compactor").take("20200101000000000") is not None
     other.release()
+    record_failure(open_table(path).storage, CLUSTERING, Failure(at_ms=0, error="e", what="w", who="me"))
     (done,) = _losing_its_claim(two).serve(3600, lambda: False)
-    assert (done.failed, done.what) == (True, "the work was stopped by the loss of its claim")
-    assert not read_failures(open_table(path).storage, CLUSTERING)
+    assert (done.failed, done.what) == (False, "the work was stopped by the loss of its claim")
+    assert len(read_failures(open_table(path).storage, CLUSTERING)) == 1
+    release_failures(open_table(path).storage, CLUSTERING)
     (done,) = two.serve(0, lambda: False)
     assert (done.instants, len(living(path))) == (1, 1)
     check_nothing_left(path)
@@ -287,13 +291,31 @@ def test_a_daemon_hands_its_clustering_over(tmp_path: Path, monkeypatch: pytest.
     rows = small_files(path, 9)
     two = served(path, ServiceOptions.of(cluster=TWO))
     (done,) = two.serve(0, lambda: False, lambda: True)
-    assert (done.failed, done.what) == (True, "the work was stopped by the end of its daemon")
+    assert (done.failed, done.what) == (False, "the work was stopped by the end of its daemon")
+    assert not last_runs(open_table(path).storage)
     assert not read_failures(open_table(path).storage, CLUSTERING)
     assert len(list((path / CLUSTERINGS).glob("*/*.ok"))) == 1
     monkeypatch.setattr(LocalRunner, "__call__", None)  # nothing is left to be made
     (done,) = two.serve(3600, lambda: False)  # at once
     assert (done.instants, read_rows(path)) == (1, rows)
     check_nothing_left(path)
+
+
+def test_a_torn_plan_of_a_clustering_is_said_once(tmp_path: Path) -> None:
+    """Not at each snapshot; whole again, it is pending."""
+    path = tmp_path / "trips"
+    small_files(path, 9)
+    time, two = request(path, alive=False), served(path, ServiceOptions())
+    settings = replace(two._settings, clusters=True)
+    two = TableOnStorage(two.path, two.claims, LOCK, LocalRunner(1), settings)
+    (plan,) = (path / ".hoodie").rglob(f"{time}.*.requested")
+    whole = plan.read_bytes()
+    plan.write_bytes(whole[:20])
+    with capture_logs() as logs:
+        assert [two.snapshot().pending for _ in range(3)] == [()] * 3
+        plan.write_bytes(whole)
+        assert [one.instant for one in two.snapshot().pending] == [time]
+    assert [one["event"] for one in logs] == ["clusterings_unknown"]
 
 
 def _losing_its_claim(two: TableOnStorage) -> TableOnStorage:
@@ -324,18 +346,19 @@ def test_clusterings_back_off_and_are_parked_by_table(tmp_path: Path, monkeypatc
     def full(*_: Any) -> Any:
         raise StorageError("disk full")
 
-    for number in range(1, 10):
-        monkeypatch.setattr(LocalRunner, "__call__", full)
-        assert [one.failed for one in two.serve(0, lambda: False)] == [True, False]
-        failures = read_failures(open_table(path).storage, CLUSTERING)
-        assert (len(failures), failures[-1].what) == (number, "disk full")
-        assert [one.service for one in two.serve(0, lambda: False)] == [Service.CLEAN]  # it waits
-        monkeypatch.setattr(LocalRunner, "__call__", run_them)
-        monkeypatch.setattr(f"{TableOnStorage.__module__}.clock_ms", lambda at=failures[-1].at_ms: at + 3_600_001)
     with capture_logs() as logs:
+        for number in range(1, 10):
+            monkeypatch.setattr(LocalRunner, "__call__", full)
+            assert [one.failed for one in two.serve(0, lambda: False)] == [True, False]
+            failures = read_failures(open_table(path).storage, CLUSTERING)
+            assert (len(failures), failures[-1].what) == (number, "disk full")
+            assert [one.service for one in two.serve(0, lambda: False)] == [Service.CLEAN]  # it waits
+            monkeypatch.setattr(LocalRunner, "__call__", run_them)
+            monkeypatch.setattr(f"{TableOnStorage.__module__}.clock_ms", lambda at=failures[-1].at_ms: at + 3_600_001)
         assert [one.service for one in two.serve(0, lambda: False)] == [Service.CLEAN]  # it is parked
     assert two.snapshot().parked  # for the gauge
-    (said,) = [one for one in logs if one["event"] == "clusterings_wait"]
+    *_, said = waits = [one for one in logs if one["event"] == "clusterings_wait"]
+    assert len(waits) == 9  # once a failure
     assert (said["last"], said["todo"]) == ("disk full", f"compactor-daemon release {path} {CLUSTERING}")
     released = CliRunner().invoke(app, ["release", str(path), CLUSTERING])
     assert "9 failures removed" in released.stdout
