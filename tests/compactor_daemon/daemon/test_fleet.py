@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,8 +24,10 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
+from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant
 from phantombase.compactor_daemon.attempt.failures import read_failures
 from phantombase.compactor_daemon.attempt.outcome import dead_record, read_outcome, write_outcome
+from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.attempt.retire import remove_staged
 from phantombase.compactor_daemon.attempt.slice_record import SliceDone, done_slices
 from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, SliceTask
@@ -30,23 +35,26 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.cli.run import _signals
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Stop
+from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.services.options import ServiceOptions
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import AttemptDeadError, LedgerError, StorageError, UnsupportedError, UsageError
-from phantombase.timeline.format.instant import later
+from phantombase.timeline.format.instant import State, later
 from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.instants.reserved_times import COMMITTED, DEAD, attempts
 from phantombase.timeline.instants.triggers import TriggerStrategy
+from phantombase.timeline.locks import heartbeat
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Entry, Storage
-from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.storage.folders import CLUSTERINGS, RECORDS
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.writer_hooks.options import WriteOptions
-from tests.support.archived_tables import cluster, forget_heartbeats, living, small_files, unzip
+from tests.support.archived_tables import cluster, data_files, forget_heartbeats, living, request, small_files, unzip
 from tests.support.compaction_steps import OPTIONS, OUTPUT, check_no_strays, open_table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.daemons import WAIT_S, at_work, daemon_on
@@ -54,9 +62,9 @@ from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.faults import pending_write
 from tests.support.golden_tables import unzip_golden
 from tests.support.moved_tables import schedule, upsert
-from tests.support.servers.zookeeper_server import ZooKeeper, wait_until
+from tests.support.servers.zookeeper_server import ZooKeeper, expire, wait_until
 from tests.support.trips import rows
-from tests.support.written_tables import read_rows, written_table
+from tests.support.written_tables import check_nothing_left, read_rows, written_table
 
 
 class HeldUp:
@@ -316,6 +324,191 @@ def test_a_decided_clustering_of_a_dead_process_is_published_by_any_daemon(tmp_p
         ((_, done),) = daemon.run().done
     assert (done.resumed, never.tried, len(living(path))) == (True, [], 1)
     assert read_rows(path) == rows_
+
+
+# Clusterings of a fleet: planned by phantombase, by real Hudi, or by the daemons themselves.
+
+
+def requested_by_us(tmp_path: Path) -> Path:
+    """Three groups of two files, none of them made: a dead process has left the plan only."""
+    path = tmp_path / "trips"
+    small_files(path, 9, 6)
+    request(path, alive=False, options=in_pairs(path))
+    shutil.rmtree(path / CLUSTERINGS)
+    return path
+
+
+def requested_by_hudi(tmp_path: Path) -> Path:
+    """Two groups."""
+    return unzip("v6_0.15.0_cluster.scheduled", tmp_path)
+
+
+def in_pairs(path: Path) -> ClusterOptions:
+    size = 3 * max(file.stat().st_size for file in path.glob("*/*.parquet")) // 2
+    return ClusterOptions(min_files=2, target_size=size, small_size=size, wait_s=0)
+
+
+PLANNED = pytest.mark.parametrize("planned_by", [requested_by_us, requested_by_hudi])
+MakePath = Callable[[Path], Path]
+
+
+def rows_of(path: Path) -> pa.Table:
+    """But for the names of files, which change."""
+    return read_table(open_table(path)).drop_columns(["_hoodie_file_name"])
+
+
+def clustering_of(path: Path) -> str:
+    (instant,) = (i.requested_time for i in open_table(path).load_timeline().instants if i.state is State.REQUESTED)
+    return instant
+
+
+def clusters(path: Path, zookeeper: ZooKeeper, who: str, **more: Any) -> AbstractContextManager[Daemon]:
+    return daemon_on(path, zookeeper=zookeeper, who=who, sole_writer=True, **more)
+
+
+def claims_of(daemon: Daemon, path: Path) -> ZooKeeperClaims:
+    claims = daemon._served[str(path)].claims
+    assert isinstance(claims, ZooKeeperClaims)
+    return claims
+
+
+def silence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is at work stalls: no heartbeat any more. Later ones beat."""
+    put = heartbeat._put
+    stalled = {thread for thread in threading.enumerate() if thread.name.startswith("heartbeat-")}
+
+    def put_unless_stalled(*args: Any) -> None:
+        if threading.current_thread() not in stalled:
+            put(*args)
+
+    monkeypatch.setattr(heartbeat, "_put", put_unless_stalled)
+    forget_heartbeats(path)
+
+
+def check_clustered_once(path: Path, before: pa.Table, groups: int, zookeeper: ZooKeeper) -> None:
+    """After a sweep of what was staged late."""
+    with clusters(path, zookeeper, "sweeper") as last:
+        assert not last.run().done
+    assert_same_rows(rows_of(path), before)
+    assert len(living(path)) == groups
+    check_nothing_left(path)
+    done = [i for i in open_table(path).load_timeline().completed if i.family == "replacecommit"]
+    assert len(done) == 1
+
+
+def outcomes(path: Path, instant: str) -> list[str]:
+    storage = open_table(path).storage
+    found = (read_outcome(storage, instant, number) for number in attempts(storage, instant))
+    return [one.kind for one in found if one is not None]
+
+
+@PLANNED
+def test_one_daemon_of_a_fleet_executes_a_clustering(
+    planned_by: MakePath, tmp_path: Path, zookeeper: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its claim says so, also while its heartbeat is stale."""
+    path = planned_by(tmp_path)
+    before, instant, held, never = rows_of(path), clustering_of(path), HeldUp(), Fails(lambda _: None)
+    with clusters(path, zookeeper, "one", runner=held, once=False) as one, at_work(one) as first:
+        assert held.reached.wait(WAIT_S)
+        silence(path, monkeypatch)
+        with clusters(path, zookeeper, "two", runner=never) as two:
+            summary = two.run()
+        assert (list(summary.done), summary.left, never.tried) == ([], {str(path): (instant,)}, [])
+        held.let_go.set()
+        wait_until(lambda: not one._work, WAIT_S)
+    ((_, done),) = first[0].done
+    assert (done.instant, done.attempt, outcomes(path, instant)) == (instant, 1, [COMMITTED])
+    check_clustered_once(path, before, done.file_groups, zookeeper)
+
+
+@PLANNED
+def test_a_clustering_whose_daemon_has_lost_its_session_is_adopted(
+    planned_by: MakePath, tmp_path: Path, zookeeper: ZooKeeper
+) -> None:
+    """It stops; the next one makes only what is missing."""
+    path = planned_by(tmp_path)
+    before, instant, held = rows_of(path), clustering_of(path), HeldUp(free=1)
+    with clusters(path, zookeeper, "one", runner=held, once=False) as one:
+        with at_work(one, Stop.HAND_OVER) as first:
+            assert held.reached.wait(WAIT_S)
+            assert len(done_slices(open_table(path).storage, instant, 1)) == 1
+            expire(zookeeper, claims_of(one, path).session.client.client_id)
+            wait_until(lambda: not one._work, WAIT_S)
+        assert not first[0].done
+    made: list[SliceTask] = []
+
+    def counted(storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+        made.extend(tasks)
+        return LocalRunner(1)(storage, tasks, progress)
+
+    with clusters(path, zookeeper, "two", runner=counted) as two:
+        ((_, done),) = two.run().done
+    assert (done.instant, len(made)) == (instant, done.file_groups - 1)
+    check_clustered_once(path, before, done.file_groups, zookeeper)
+
+
+@pytest.mark.parametrize("behind_the_decision", [False, True])
+@PLANNED
+def test_a_daemon_that_is_cut_off_from_a_clustering_publishes_nothing_late(
+    planned_by: MakePath,
+    behind_the_decision: bool,
+    tmp_path: Path,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stalls while it stages, or before it publishes, and does not see that its session is gone."""
+    path = planned_by(tmp_path)
+    before, instant, held = rows_of(path), clustering_of(path), HeldUp(free=1)
+    thread: list[int] = []
+
+    def publish_late(*args: Any) -> None:
+        if threading.get_ident() in thread:
+            held.reached.set()
+            assert held.let_go.wait(WAIT_S)
+        publish(*args)
+
+    def runs(storage: Storage, tasks: list[SliceTask], progress: SliceProgress) -> list[SliceDone]:
+        thread.append(threading.get_ident())
+        return (LocalRunner(1) if behind_the_decision else held)(storage, tasks, progress)
+
+    monkeypatch.setattr(f"{compact_instant.__module__}.publish", publish_late)
+    with clusters(path, zookeeper, "one", runner=runs, once=False) as one:
+        claims = claims_of(one, path)
+        with at_work(one) as first:
+            assert held.reached.wait(WAIT_S)
+            silence(path, monkeypatch)
+            claims.session.client.delete(claims._path(instant))
+            with clusters(path, zookeeper, "two") as two:
+                ((_, done),) = two.run().done
+            assert (done.instant, done.resumed) == (instant, behind_the_decision)
+            files = data_files(path)
+            held.let_go.set()
+            wait_until(lambda: not one._work, WAIT_S)
+        assert not first[0].failed
+    assert data_files(path) == files
+    assert outcomes(path, instant) == ([COMMITTED] if behind_the_decision else [DEAD, COMMITTED])
+    check_clustered_once(path, before, done.file_groups, zookeeper)
+
+
+def test_a_fleet_plans_the_clusterings_of_a_table_one_at_a_time(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """Another daemon leaves them alone; once the session of the first one is gone, it takes over what is made."""
+    path = tmp_path / "trips"
+    rows_, held = small_files(path, 9, 6), HeldUp(free=1)
+    services = ServiceOptions.of(cluster=in_pairs(path))
+    with clusters(path, zookeeper, "one", runner=held, services=services) as one:
+        with at_work(one) as first:
+            assert held.reached.wait(WAIT_S)
+            with clusters(path, zookeeper, "two", services=services) as two:
+                assert not two.run().services
+            expire(zookeeper, claims_of(one, path).session.client.client_id)
+        assert not first[0].services  # it was stopped, and has not failed
+    assert len(list((path / CLUSTERINGS).glob("*/*.ok"))) == 1
+    with clusters(path, zookeeper, "two", services=services) as two:
+        ((_, ran),) = two.run().services
+    assert (ran.failed, ran.instants, len(living(path))) == (False, 1, 3)
+    assert read_rows(path) == rows_
+    check_nothing_left(path)
 
 
 def test_a_plan_that_is_unscheduled_under_a_daemon_is_no_failure(tmp_path: Path, zookeeper: ZooKeeper) -> None:
