@@ -122,6 +122,7 @@ class Staff:
     def _we_cluster(self) -> bool:
         done = cluster_table(self._cast.table(), _CLUSTER, self._cast.lock, output=OutputOptions())
         self._cast.outcomes["clusterings finished"] += len(done.finished)
+        self._cast.outcomes["clusterings: groups written to meanwhile"] += done.left_out
         return done.done is not None
 
     def _we_remove_orphans(self) -> int:
