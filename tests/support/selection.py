@@ -47,6 +47,7 @@ ONLY_ALL = {
 
 STILL_USUAL = {
     "hudi/cases/test_cluster.py::test_while_the_files_are_made[9": "Hudi's cleaner passes a clustering",
+    "hudi/cases/test_cluster.py::test_a_plan_of_a_dead_process[9": "Hudi's cleaner passes a pending clustering",
     "world/chaos/test_dead_decision.py": "SIGSTOP of a real process with real locks",
 }
 """Beginnings of the names of tests that are usual although `ONLY_ALL` names their place, and their rule."""
