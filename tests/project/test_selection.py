@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.golden_tables import GOLDEN
 from tests.support.places import ROOT
-from tests.support.selection import ALL, COLLECTED, ONLY_ALL, PARTS, STILL_USUAL, part_of, place
+from tests.support.selection import ALL, COLLECTED, ONLY_ALL, PARTS, STILL_USUAL, parts_of, place
 from tests.world.mutations.__main__ import modules_of
 from tests.world.mutations.mutants import MUTANTS
 
@@ -69,9 +70,13 @@ def test_what_only_a_run_of_all_tests_takes_is_there() -> None:
     assert [one for one in named if not any(path.startswith(one.partition("::")[0]) for path in files)] == []
 
 
-def test_each_part_of_a_run_of_all_tests_has_some() -> None:
-    assert {part_of(f"tests/{path}") for path in _files_of_tests()} == set(range(1, len(PARTS) + 1))
-    assert part_of("tests/hudi/cases/test_pyspark35.py") == 1
+def test_each_test_is_in_one_part_of_a_run_of_all_tests() -> None:
+    """And no pattern of a part outlives its tests."""
+    parts = {path: parts_of(path) for path in sorted(_files_of_tests())}
+    assert {path: found for path, found in parts.items() if len(found) != 1} == {}
+    patterns = " ".join(PARTS).split()
+    assert [one for one in patterns if not any(re.match(one, path) for path in parts)] == []
+    assert parts["hudi/cases/test_pyspark35.py"] == [1]
 
 
 def test_the_usual_run_is_not_larger_than_said(usual: Mapping[str, frozenset[str]]) -> None:
