@@ -5,6 +5,8 @@
 #   test.sh --part N           one of the six parts of --all, without what the usual run has
 #   test.sh ARGUMENTS          the usual run; the arguments go to pytest
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" dev
+# Images of containers often set it: each of hundreds of processes would compile all sources again.
+unset PYTHONDONTWRITEBYTECODE
 # Three at a time on two cores: many tests wait for a process, a session or a lock half of their time.
 tests=(.venv/bin/python -m pytest -n 3)
 if [ "${1:-}" = "--part" ]; then
