@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
@@ -259,7 +260,7 @@ def test_slices_with_logs_are_merged(version: int, tmp_path: Path) -> None:
 
 @VERSIONS
 def test_a_group_whose_rows_are_all_deleted(version: int, tmp_path: Path) -> None:
-    """It becomes no file, and its slices are replaced."""
+    """It becomes no file, and its slices are replaced; also behind a rollback the audit is right."""
     path = tmp_path / "trips"
     rows = small_files(path, version, 2)
     write(open_table(path), LocalEngine(one_row("k1", 50), slots=1), Write(operation=Operation.DELETE, options=WRITES))
@@ -269,8 +270,13 @@ def test_a_group_whose_rows_are_all_deleted(version: int, tmp_path: Path) -> Non
     assert (done.files, done.made, done.rows) == (2, 0, 0)
     assert (read_rows(path), living(path)) == ({}, [])
     assert audit_clustering(open_table(path), done.instant).good
+    undone = shutil.copytree(path, tmp_path / "undone")
     upsert(path, one_row("k0", 7))
     assert read_rows(path) == {"k0": (7, 7.0)} != rows
+    roll_back_newest(open_table(undone), LOCK, done.instant)
+    upsert(undone, one_row("k0", 70))  # to a log file of its old file group
+    assert read_rows(undone) == {"k0": (70, 70.0)}
+    assert audit_clustering(open_table(undone), done.instant).good
 
 
 @one_of("version", 9, 6)

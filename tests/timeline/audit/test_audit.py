@@ -498,6 +498,54 @@ def test_other_rows_than_recorded(each: bool, tmp_path: Path) -> None:
     assert f"hash of the rows in the written file{'' if each else 's'}" in found.groups[0].problems[0]
 
 
+def test_another_number_of_rows_than_recorded(tmp_path: Path) -> None:
+    """The same of a ledger without hashes."""
+    path = tmp_path / "trips"
+    small_files(path, 6)
+    cluster(path)
+    table = open_table(path)
+    (commit,) = (i for i in table.load_timeline().completed if i.family == "replacecommit")
+    file = path / table.instant_path(commit)
+    (recorded,) = decode_ledgers(table.commit_metadata(commit).extra_metadata[CLUSTERED], "test")
+    content = re.sub(r'(\\"(?:rows_out|base_rows|untouched)\\":)4', r"\g<1>5", file.read_text())
+    file.write_text(re.sub(r',\\"identity\\":\{[^}]*\}', "", content))
+    for name in recorded.inputs:
+        (path / recorded.path(name)).unlink()
+    found, verdict = audited(path)
+    assert verdict is Verdict.WRONG
+    assert "number of rows in the written files" in found.groups[0].problems[0]
+
+
+def test_a_file_that_was_written_again(tmp_path: Path) -> None:
+    """By another tool: with the same rows, but it is not the file that was proved."""
+    path = tmp_path / "trips"
+    small_files(path, 9)
+    before = set(path.glob("a/*.parquet"))
+    cluster(path)
+    (file,) = set(path.glob("a/*.parquet")) - before
+    pq.write_table(pq.ParquetFile(file).read(), file, compression="none")
+    found, verdict = audited(path)
+    assert verdict is Verdict.WRONG
+    assert "size of the written file" in found.groups[0].problems[0]
+
+
+@pytest.mark.parametrize("logs", [True, False])
+def test_an_input_with_other_rows(logs: bool, tmp_path: Path) -> None:
+    """As long as the inputs are there, they are merged again."""
+    path = tmp_path / "trips"
+    small_files(path, 9)
+    files = {str(pq.ParquetFile(file).read()["id"][0]): file for file in path.glob("a/*.parquet")}
+    if logs:
+        upsert_small(path, one_row("k0", 50))
+    cluster(path)
+    assert audited(path)[1] is Verdict.PROVED
+    shutil.copy(files["k1"], files["k2"])
+    found, verdict = audited(path)
+    assert verdict is Verdict.WRONG
+    what = "ledger of the repeated merge" if logs else "hash of the rows in the files that were joined"
+    assert what in found.groups[0].problems[0]
+
+
 @one_of("version", 6, 9, 8)
 def test_rows_that_came_back(version: int, tmp_path: Path) -> None:
     """The commit came late, and others had built upon it."""
