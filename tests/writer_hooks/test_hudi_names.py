@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.transaction import Opening, transaction
 from phantombase.writer_hooks.options import COMBINES, Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.conf import option_of
+from phantombase.writer_hooks.write.writer import Writer
 from tests.support.places import capture_logs
 
 STARTS = {
@@ -210,13 +214,6 @@ def test_combine_of_all_operations_and_of_one_contradict(both: bool, one: dict[s
         writer().option(**one).option(combine=both)
 
 
-def test_combine_behind_the_names_of_one_operation_overrides_them() -> None:
-    made = writer().conf({"hoodie.combine.before.upsert": False}).option(combine=True)
-    assert Write(operation=Operation.UPSERT, options=made.options).combines
-    assert made.conf({"hoodie.combine.before.insert": True}).options.combine_upserts is None
-    assert WriteOptions(combine=False, combine_upserts=False, combine_inserts=False).combine is False
-
-
 def test_the_heartbeat_of_others_counts_as_they_say() -> None:
     slow = writer().conf({"hoodie.client.heartbeat.interval_in_ms": 600_000}).options
     assert (slow.heartbeat_expiry_s, slow.heartbeat_s) == (1200.0, BEAT_S)
@@ -323,16 +320,53 @@ def test_dictionaries_of_several_calls_are_one(calls: list[dict[str, Any]], whol
     assert (made.options, made.given) == (writer().conf(whole).options, writer().conf(whole).given)
 
 
-def test_a_method_behind_a_dictionary_counts_more() -> None:
-    """As a later option of Spark; a dictionary that follows does not undo it silently."""
-    made = writer().conf({SHUFFLE: 4, "hoodie.datasource.write.recordkey.field": "a"}).option(slots=3).key("b")
-    assert (made.options.slots, made.given["key_fields"]) == (3, ("b",))
-    again = made.conf({"hoodie.combine.before.insert": "true"})
-    assert (again.options.slots, again.options.combine_inserts, again.given["key_fields"]) == (3, True, ("b",))
-    with pytest.raises(UsageError, match=f"contradict.*{SHUFFLE}=4"):
-        made.conf({SHUFFLE: 4})
-    bucket = writer().conf({**B, "hoodie.bucket.index.num.buckets": 8}).buckets(4)
-    assert bucket.conf({"hoodie.combine.before.insert": "true"}).options.buckets == 4
+def test_a_method_and_a_name_are_one_setting_in_any_order() -> None:
+    """Each option that a name sets, by a method with one value and by the name with another."""
+    names = [name for name, one in hudi_names().items() if name == one.name and option_of(name)]
+    found = {name for name in names if _contradicts_in_any_order(name)}
+    assert len(found) >= 50
+    assert {"hoodie.combine.before.upsert", "hoodie.table.name", "hoodie.clean.automatic", SHUFFLE} <= found
+
+
+def _contradicts_in_any_order(name: str) -> bool:
+    """False: no two values of it were found of which a method can say one. Options of a group count if they differ from
+    its usual ones."""
+    made: list[Writer] = []
+    for value in (*hudi_names()[name].agreeing[:1], "true", "false", "3", "a"):
+        with suppress(PhantombaseError), capture_logs():
+            told = writer().conf({**NEEDED.get(name, {}), name: value})
+            made += [] if told in made else [told]
+    return any(_refused_in_any_order(*pair) for pair in permutations(made, 2))
+
+
+def _refused_in_any_order(one: Writer, other: Writer) -> bool:
+    own = {f: v for f in WriteOptions.__slots__ if (v := getattr(one.options, f)) != getattr(other.options, f)}
+    said = {f: v for f, v in one.given.items() if other.given.get(f, v) != v}
+
+    def by_method(told: Writer) -> Writer:
+        return told.option(**own)._with(**said)
+
+    with suppress(PhantombaseError):
+        assert by_method(writer()).conf(one.hoodie) == by_method(writer().conf(one.hoodie))
+        refused = _refuses(lambda: by_method(writer()).conf(other.hoodie))
+        assert refused == _refuses(lambda: by_method(writer().conf(other.hoodie)))
+        return refused
+    return False
+
+
+def _refuses(call: Any) -> bool:
+    try:
+        call()
+    except UsageError as error:
+        return "contradict" in str(error)
+    return False
+
+
+NEEDED = {
+    "hoodie.bucket.index.num.buckets": {"hoodie.index.type": "BUCKET"},
+    "hoodie.simple.index.update.partition.path": {"hoodie.index.type": "GLOBAL_SIMPLE"},
+    "hoodie.bloom.index.update.partition.path": {"hoodie.index.type": "GLOBAL_BLOOM"},
+}
 
 
 @pytest.mark.parametrize("value", ["COMMIT_TIME_ORDERING", "commit_time", "commit-time", MergeMode.COMMIT_TIME])
@@ -385,34 +419,40 @@ def test_values_are_what_they_say() -> None:
         (lambda w: w.clean(), {"hoodie.clean.automatic": False}),
         (lambda w: w.archive(), {"hoodie.table.services.enabled": False}),
         (lambda w: w.option(combine=True), {"hoodie.combine.before.upsert": False}),
+        (lambda w: w.option(clean=None), {"hoodie.clean.automatic": True}),
+        (lambda w: w.buckets(8), {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.hash.field": "a"}),
+        (lambda w: w.timezone("America/New_York"), {"hoodie.table.timeline.timezone": "utc"}),
+        (
+            lambda w: w.key_generator("TIMESTAMP", timestamp_type="EPOCHMILLISECONDS"),
+            {"hoodie.deltastreamer.keygen.timebased.timestamp.type": "UNIX_TIMESTAMP"},
+        ),
     ],
 )
 def test_an_option_that_contradicts_its_name_is_one_error_with_both(own: Any, conf: dict[str, Any]) -> None:
-    described = own(writer())
-    with pytest.raises(UsageError, match="contradict") as refused:
-        described.conf(conf)
-    assert any(name in str(refused.value) for name in conf)
+    for before in (True, False):
+        with pytest.raises(UsageError, match="contradict") as refused:
+            own(writer()).conf(conf) if before else own(writer().conf(conf))
+        assert any(name in str(refused.value) for name in conf)
 
 
 @pytest.mark.parametrize(
-    ("conf", "method", "names"),
+    ("conf", "method"),
     [
-        ({"hoodie.compact.inline.max.delta.commits": 3}, lambda w: w.schedule(), True),
-        ({"hoodie.compact.inline.max.delta.commits": 3}, lambda w: w.schedule(max_delta_commits=3), False),
-        ({"hoodie.clean.hours.retained": 72}, lambda w: w.clean(retain=5), True),
-        ({"hoodie.keep.max.commits": 40}, lambda w: w.archive(), True),
-        ({"hoodie.compaction.target.io": 9}, lambda w: w.schedule(strategies=("unbounded",)), True),
-        ({"phantombase.write.stop.trigger": 4}, lambda w: w.back_pressure(action="fail"), True),
-        ({"hoodie.parquet.compression.codec": "gzip"}, lambda w: w.option(output=OutputOptions()), True),
-        ({"hoodie.parquet.compression.codec": "gzip"}, lambda w: w.option(slots=3), False),
-        ({"hoodie.bucket.index.hash.field": "a"}, lambda w: w.buckets(8), True),
+        ({"hoodie.compact.inline.max.delta.commits": 3}, lambda w: w.schedule()),
+        ({"hoodie.compact.inline.max.delta.commits": 3}, lambda w: w.schedule(max_delta_commits=3)),
+        ({"hoodie.clean.hours.retained": 72}, lambda w: w.clean(retain=5)),
+        ({"hoodie.keep.max.commits": 40}, lambda w: w.archive()),
+        ({"phantombase.write.stop.trigger": 4}, lambda w: w.back_pressure(action="fail")),
+        ({"hoodie.parquet.compression.codec": "gzip"}, lambda w: w.option(output=OutputOptions())),
+        ({"hoodie.keygen.timebased.output.dateformat": "yyyy"},
+         lambda w: w.key_generator("TIMESTAMP", timestamp_type="EPOCHMILLISECONDS")),
     ],
-)
-def test_a_name_that_a_method_behind_it_undoes_is_named(conf: dict[str, Any], method: Any, names: bool) -> None:
-    described = writer().conf(conf)
-    with capture_logs() as logs:
-        method(described)
-    assert [log["names"] for log in logs] == ([*conf] if names else [])
+)  # fmt: skip
+def test_what_a_method_leaves_open_a_name_may_say(conf: dict[str, Any], method: Any) -> None:
+    """Before the method or behind it; no name is forgotten."""
+    made = method(writer().conf(conf))
+    assert made == method(writer()).conf(conf)
+    assert (made.options, made.given) != (method(writer()).options, method(writer()).given) or "5" in str(made.options)
 
 
 def test_an_option_and_its_name_that_agree_are_one_setting() -> None:

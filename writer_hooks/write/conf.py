@@ -38,8 +38,8 @@ from phantombase.compactor_daemon.services.hudi_conf import (
 )
 from phantombase.compactor_daemon.services.hudi_lock import CONCURRENCY, LOCK, OPTIMISTIC, is_tuning, lock_of
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
-from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.log_encode import LogFormat
+from phantombase.timeline.instants.clock_check import LOCAL
 from phantombase.timeline.locks.heartbeat import BEAT_S
 from phantombase.timeline.option import decimal_number, whole_number
 
@@ -54,6 +54,7 @@ from .table_conf import (
     parse_table_conf,
     refused,
     table_field,
+    time_name,
     unknown,
 )
 
@@ -89,6 +90,28 @@ def check_agreement(
         refuse("buckets", options.buckets, conf[_INDEX])
 
 
+def check_description(
+    said: Mapping[str, Any], found: Mapping[str, Any], timezone: str, conf: Mapping[str, str]
+) -> None:
+    """UsageError: a name of `conf` contradicts what a method says of the table. `said` and `found`: fields of
+    `NewTable` that methods set, and that `conf` sets. `timezone`: see `ClockOptions`."""
+
+    def refuse(field: str, option: str, mine: Any) -> None:
+        named = (n for n in conf if table_field(n) == field and (field != "times" or time_name(n) == option))
+        other = next(named, METADATA)
+        raise contradiction(f"option {option}", _plain(mine), other, conf[other])
+
+    for field in sorted(found.keys() & said.keys() - {"times"}):
+        if said[field] != found[field]:
+            refuse(field, field, said[field])
+    times = dict(found.get("times", ()))
+    for name, value in said.get("times", ()):
+        if times.get(name, value) != value:
+            refuse("times", name, value)
+    if found.get("utc_timezone") and timezone.upper() not in ("UTC", LOCAL):
+        refuse("utc_timezone", "timezone", timezone)
+
+
 def _differing(path: str, mine: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
     """Each option of `mine`, by its path, that differs in `now`."""
     if is_dataclass(mine) and now is not None:
@@ -97,7 +120,7 @@ def _differing(path: str, mine: Any, now: Any) -> Iterator[tuple[str, Any, Any]]
             own = getattr(mine, one.name)
             if own != getattr(usual, one.name) and own != getattr(now, one.name):
                 yield from _differing(f"{path}.{one.name}", own, getattr(now, one.name))
-    elif mine != now and not (mine is None and is_dataclass(now)):
+    elif mine != now:
         yield path, mine, now
 
 
@@ -105,14 +128,13 @@ def _plain(value: Any) -> str:
     return "on" if is_dataclass(value) else str(getattr(value, "value", value))
 
 
-_log = get_logger()
 _lazy = word_of({"LAZY": True, "EAGER": False})
-_METADATA = "hoodie.metadata.enable"
+METADATA = "hoodie.metadata.enable"
 _KNOWN: Known = {
     "hoodie.combine.before.upsert": ("combine_upserts", flag),
     "hoodie.combine.before.insert": ("combine_inserts", flag),
     "hoodie.write.set.null.for.missing.columns": ("null_for_missing", flag),
-    _METADATA: ("drop_metadata_table", lambda text: not flag(text)),
+    METADATA: ("drop_metadata_table", lambda text: not flag(text)),
     "hoodie.metadata.compact.max.delta.commits": (
         "metadata",
         lambda n: MetadataOptions(max_delta_commits=whole_number(n)),
@@ -190,12 +212,12 @@ STREAM = "hoodie.datasource.write.streaming.checkpoint.identifier"
 
 def parse_write_conf(
     given_conf: Mapping[str, Any], options: WriteOptions, explicit: Collection[str] = ()
-) -> tuple[dict[str, Any], WriteOptions]:
-    """The fields of `NewTable` that `conf` sets, and `options` with the fields of the write that it sets. Complete
-    dictionaries of Hudi's jobs may be given, with values of text, numbers and bools. Names that have no effect here and
-    are not at Hudi's default are listed in one warning (`idle`). `explicit`: fields of `options` that the job has set
-    itself. UsageError: unknown names, wrong values, contradictions. UnsupportedError: something that phantombase does
-    not do. One error names all that cannot be followed."""
+) -> tuple[dict[str, Any], WriteOptions, list[str]]:
+    """The fields of `NewTable` that `conf` sets, `options` with the fields of the write that it sets, and the names
+    that have no effect here and are not at Hudi's default. Complete dictionaries of Hudi's jobs may be given, with
+    values of text, numbers and bools. `explicit`: fields of `options` that the job has set itself. UsageError: unknown
+    names, wrong values, contradictions. UnsupportedError: something that phantombase does not do. One error names all
+    that cannot be followed."""
     conf = without_doubles(texts(given_conf))
     problems: dict[str, PhantombaseError] = {}
     found: dict[str, Any] = {}
@@ -267,11 +289,9 @@ def parse_write_conf(
         if _is_on(conf, _RECONCILE, usual=False) and "null_for_missing" in found:
             found["null_for_missing"] = True
         attempt("the options of the write", lambda: check_agreement(found, options, explicit, conf, option_of))
-    if _METADATA in conf:
+    if METADATA in conf:
         given["metadata_table"] = not found["drop_metadata_table"]
-    if ignored:
-        _log.warning("configurations_without_meaning", names=" ".join(sorted(ignored)))
-    return given, replace(options, **found)
+    return given, replace(options, **found), sorted(ignored)
 
 
 def option_of(name: str) -> str | None:
@@ -290,21 +310,6 @@ def option_of(name: str) -> str | None:
         if name in known:
             return by_part.get(part) or known[name][0]
     return _KNOWN[name][0] if name in _KNOWN else table_field(name)
-
-
-def undone_names(conf: Mapping[str, str], options: WriteOptions, fields: Collection[str]) -> list[str]:
-    """The names of `conf` that `options` no longer follow, since a method has set groups of others, `fields`."""
-    groups = [field for field in fields if is_dataclass(getattr(options, field)) and field != "clock"]
-    groups += ["bucket_fields"] if "bucket_fields" in fields and not options.bucket_fields else []
-    named = [name for name in conf if option_of(name) in groups]
-    return sorted(name for name in named if not _is_followed(name, conf[name], options))
-
-
-def _is_followed(name: str, value: str, options: WriteOptions) -> bool:
-    try:
-        return parse_write_conf({name: value}, options)[1] == options
-    except PhantombaseError:
-        return False
 
 
 @contextmanager

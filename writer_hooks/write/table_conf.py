@@ -229,7 +229,7 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
     times: dict[str, str] = {}
     named: dict[str, str] = {}
     for name, value in conf.items():
-        if (time := _time_name(name)).startswith(PREFIX):
+        if (time := time_name(name)).startswith(PREFIX):
             check_times([time])
             if value.strip():  # Hudi's default of some is an empty text: none
                 put_once(times, time, value, name, conf, named)
@@ -298,10 +298,10 @@ def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
 
 def _is_idle(name: str, config: TableConfig, conf: Mapping[str, str]) -> bool:
     """Whether an option of partition times has no effect with the others: folders have the same names without it."""
-    kind, own = generator_kind(config), _time_name(name)
+    kind, own = generator_kind(config), time_name(name)
     if kind != "TIMESTAMP":
         return kind != "CUSTOM"
-    given = {_time_name(n): value for n, value in conf.items() if table_field(n) == "times"}
+    given = {time_name(n): value for n, value in conf.items() if table_field(n) == "times"}
     try:
         without = PartitionTimes.of(_without(config.properties, own), _without(given, own))
         return without == PartitionTimes.of(config.properties, given)
@@ -309,7 +309,7 @@ def _is_idle(name: str, config: TableConfig, conf: Mapping[str, str]) -> bool:
         return False
 
 
-def _time_name(name: str) -> str:
+def time_name(name: str) -> str:
     """The name, with today's prefix in place of the old one of partition times."""
     return PREFIX + name.removeprefix(_OLD_PREFIX) if name.startswith(_OLD_PREFIX) else name
 

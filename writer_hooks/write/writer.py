@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -41,26 +41,15 @@ from ..engine.arrow_source import in_arrow, rows_mark, with_columns
 from ..engine.engine import Engine, LocalEngine, Pieces
 from ..engine.spark import SparkEngine, default_slots, streaming_run
 from ..merge_into import MergeInto
-from ..options import (
-    COMBINES,
-    BackPressure,
-    CompactionOptions,
-    FullAction,
-    Mode,
-    MovedKeys,
-    Operation,
-    Write,
-    WriteOptions,
-)
+from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.key_generator import PARTITION_TYPES
 from ..schema.new_table import check_same_table, create_table, refuse_place, same_as
 from ..schema.write_schema import checked_schema
-from .conf import OPERATION, STREAM, option_of, parse_operation_conf, parse_write_conf, undone_names
+from .conf import METADATA, OPERATION, STREAM, check_description, parse_operation_conf, parse_write_conf
 from .rows import first_rows
-from .table_conf import PARTITIONS, check_times, described_table, idle, not_followed, table_field, table_names
+from .table_conf import PARTITIONS, check_times, described_table, idle, not_followed, table_names
 from .write import Written, shown, write, write_batch
 
-_METADATA = "hoodie.metadata.enable"
 _log = get_logger()
 
 Place: TypeAlias = str | os.PathLike[str]
@@ -72,8 +61,8 @@ class Writer:
     """The description of a write; every method returns a new one. In brackets: Hudi's names, which `conf` takes. The
     fields of the table (name, key, ...) are needed to make a new table. With an existing table they can be left out;
     those that are given must agree with it. `explicit`: fields of table and write that methods have set, other than
-    `conf` and `config`; `own`: options without what `conf` set; `hoodie`: its names. `operation`, `partitions` and
-    `stream`: as `conf` names them."""
+    `conf` and `config`; `said` and `own`: `given` and `options` without what `conf` set; `hoodie`: its names.
+    `operation`, `partitions` and `stream`: as `conf` names them."""
 
     source: Any
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -84,7 +73,8 @@ class Writer:
     stream: str = DEFAULT_STREAM
     explicit: frozenset[str] = frozenset()
     hoodie: Mapping[str, str] = field(default_factory=dict, compare=False)
-    own: WriteOptions | None = field(default=None, compare=False)
+    said: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    own: WriteOptions = field(default_factory=WriteOptions, compare=False)
 
     # --- the table -------------------------------------------------------------------------------------------------
 
@@ -145,15 +135,8 @@ class Writer:
         return self.option(moved_keys=MovedKeys.MOVE if move else MovedKeys.STAY)
 
     def option(self, **options: Any) -> Writer:
-        """Sets fields of `WriteOptions`."""
-        own = replace(self.own, **options) if self.own is not None else None
-        # What `conf` has said of an operation does not contradict a method behind it.
-        undone = COMBINES if self.own is not None and options.get("combine") is not None else ()
-        now = replace(self.options, **{**{name: getattr(self.own, name) for name in undone}, **options})
-        still = self._still_explicit([*options, *undone])
-        if lost := undone_names({n: v for n, v in self.hoodie.items() if n not in still}, now, options):
-            _log.warning("configurations_without_meaning", names=" ".join(lost))
-        return replace(self, options=now, own=own, explicit=self.explicit | options.keys(), hoodie=still)
+        """Sets fields of `WriteOptions`. UsageError: one of them contradicts a name of `conf`, see there."""
+        return self._told(own=replace(self.own, **options), explicit=self.explicit | options.keys())
 
     def schedule(self, *, notify: Callable[[], None] | None = None, fleet: str | None = None, **options: Any) -> Writer:
         """Request a compaction after each commit, if one is due: fields of `ScheduleOptions`
@@ -222,36 +205,30 @@ class Writer:
             )
         found = write_settings(path)
         own = self.storage_options if self.storage_options.given else found.storage_options
-        return replace(self, options=found.options, storage_options=own)
+        return replace(self, storage_options=own)._told(own=found.options)
 
     def conf(self, conf: Mapping[str, Any]) -> Writer:
         """Sets all of the above under Hudi's names, and what `write` does (`hoodie.datasource.write.operation`,
         `...partitions.to.delete`). Dictionaries of several calls are merged: the later value of a name wins, as with
-        Spark's options. A method that is called after them overrides them. UsageError: an unknown name, or one that
-        contradicts another name or a method that was called before."""
+        Spark's options. UsageError: an unknown name, or one that contradicts another name, or what a method says, be it
+        called before or after."""
         chosen, rest = parse_operation_conf(conf)
-        whole = overruled(self.hoodie, rest)
-        given, options = parse_write_conf(whole, self.own or self.options, self.explicit)
-        for name, value in given.items():
-            if name in self.explicit and self.given[name] != value:
-                other = next((n for n in rest if table_field(n) == name), _METADATA)
-                raise contradiction(f"option {name}", self.given[name], other, rest[other])
-        given = {**self.given, **given}
-        return replace(self, given=given, options=options, own=self.own or self.options, hoodie=whole, **chosen)
+        return replace(self, **chosen)._told(warns=True, hoodie=overruled(self.hoodie, rest))
 
     def _with(self, **fields: Any) -> Writer:
         known = {k: v for k, v in fields.items() if v is not None}
-        return replace(
-            self,
-            given={**self.given, **known},
-            explicit=self.explicit | known.keys(),
-            hoodie=self._still_explicit(known),
-        )
+        return self._told(said={**self.said, **known}, explicit=self.explicit | known.keys())
 
-    def _still_explicit(self, fields: Collection[str]) -> dict[str, str]:
-        """Hudi's names that earlier calls have given, without those that set these fields."""
-        asked = {"moved_keys" if field in ("buckets", "bucket_fields") else field for field in fields}
-        return {n: v for n, v in self.hoodie.items() if option_of(n) not in asked | set(fields)}
+    def _told(self, *, warns: bool = False, **changes: Any) -> Writer:
+        """With what methods and names say together. `warns`: of names without meaning. UsageError: see `conf`."""
+        now = replace(self, **changes)
+        given, options, ignored = parse_write_conf(now.hoodie, now.own, now.explicit)
+        check_description(now.said, given, now.own.clock.timezone, now.hoodie)
+        if ignored and warns:
+            _log.warning("configurations_without_meaning", names=" ".join(ignored))
+        times = {**dict(given.get("times", ())), **dict(now.said.get("times", ()))}
+        given = {**given, **now.said, **({"times": tuple(sorted(times.items()))} if times else {})}
+        return replace(now, given=given, options=options)
 
     # --- what to do ------------------------------------------------------------------------------------------------
 
@@ -432,7 +409,7 @@ class Writer:
         names = not_followed(table.config, {**mine, **self.hoodie})
         names |= set(idle(self.hoodie, what, streams=streams))
         if self.given.get("metadata_table") and not table.config.metadata_partitions:
-            names.add(_METADATA)
+            names.add(METADATA)
         if self.stream != DEFAULT_STREAM and not streams:
             names.add(STREAM)
         if self.operation not in (None, what.operation) and not streams:
