@@ -165,7 +165,7 @@ def _busy(name: str, timeout_s: float, purpose: str) -> LockError:
     )
 
 
-def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False) -> TableLock:
+def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False, name: str | None = None) -> TableLock:
     """The lock that all processes of a table share: the given one (see `parse_lock`), else one on its storage.
     `storage` names the latter too. In a given lock `{name}` stands for the name of the table (`hoodie.table.name`), and
     `{base_path_hash}` for the `base_path_hash` of its path, so that one text serves many tables. On an object store the
@@ -183,7 +183,7 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
             )
         return StorageLock(storage, HUDI_LOCK if storage.own_lock is OwnLock.SHARED else f"{RECORDS}/table.lock")
     given = given.replace(BASE_PATH_HASH, base_path_hash(storage.base_path))
-    lock = parse_lock(_named(storage, given) if NAME in given else given)
+    lock = parse_lock(_named(storage, given, name) if NAME in given else given)
     if isinstance(lock, FileLock) and storage.own_lock is not OwnLock.FILE:
         shared = f"{STORAGE} (an object of the table, as Hudi's StorageBasedLockProvider), or "
         raise UsageError(
@@ -195,6 +195,13 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
     return lock
 
 
+def is_elsewhere(lock: TableLock, storage: Storage) -> bool:
+    """Whether the lock can be held before the folder of its table exists."""
+    if isinstance(lock, FileLock):
+        return not f"{lock.path}/".startswith(f"{storage.base_path.rstrip('/')}/")
+    return not isinstance(lock, StorageLock)
+
+
 def base_path_hash(path: str) -> str:
     """The node below /tmp that Hudi's ZookeeperBasedImplicitBasePathLockProvider holds for a base path (1.2.0). The
     hash is of the text: a slash at its end, or another scheme than `s3a` for `s3`, gives another node."""
@@ -202,9 +209,9 @@ def base_path_hash(path: str) -> str:
     return xxhash.xxh64_hexdigest(s3.encode(), seed=_HASH_SEED).upper()
 
 
-def _named(storage: Storage, given: str) -> str:
+def _named(storage: Storage, given: str, name: str | None) -> str:
     """The text of a lock with the name of the table. UsageError: the name would lead to another place."""
-    name = load_table_config(storage).name
+    name = name if name is not None else load_table_config(storage).name
     if name in ("", ".", "..") or "/" in name:
         raise UsageError(
             "the name of this table cannot be a part of a lock",

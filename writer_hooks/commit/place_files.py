@@ -19,7 +19,7 @@ from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.file_name import WRITER, LogFileName, parse_data_file, partition_metadata
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.prefetch import prefetched
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import Marker, MarkerKind, log_marker_kind, make_marker
@@ -103,12 +103,43 @@ def place_all(table: Table, instant: str, files: Sequence[StagedFile]) -> list[P
         return [one for part in placed for one in part]
 
 
-def refuse_nested_rows(storage: Storage, counts: RowCounts) -> None:
-    """UsageError: the rows of a first write have a partition below another one of theirs."""
+def refuse_first_partitions(storage: Storage, counts: RowCounts) -> None:
+    """UsageError: the rows of a first write have a partition below another one of theirs, one whose path is that of a
+    file, or one that is too long (`refuse_long_partitions`)."""
     partitions = {partition for partition, _ in counts}
+    refuse_long_partitions(storage, counts)
+    files = {entry.name for entry in listed_if_there(storage, "") or () if not entry.is_folder}
     for partition in sorted(partitions):
         if other := next((p for p in _above(partition) if p in partitions), None):
             raise _nested(storage, other, partition)
+        if storage.is_file_system and (first := partition.partition("/")[0]) in files:
+            raise UsageError(
+                "a file is where the folder of a partition would be",
+                path=f"{storage.base_path}/{first}",
+                todo="Remove it, or choose another path for the table.",
+            )
+
+
+_NAME_BYTES, _PATH_BYTES, _KEY_BYTES = 255, 4096, 1024
+"""The longest name of a folder and path of a file system (Linux, HDFS), and the longest key of an object store."""
+_BELOW = 200
+"""Bytes that a marker's path has besides those of its table and partition: the longest name below a partition."""
+
+
+def refuse_long_partitions(storage: Storage, counts: RowCounts) -> None:
+    """UsageError: a partition for which the storage can make no folder, or no file in it."""
+    name_max, path_max = (_NAME_BYTES, _PATH_BYTES) if storage.is_file_system else (_KEY_BYTES, _KEY_BYTES)
+    left = path_max - _BELOW - len(storage.base_path.encode())
+    for partition in sorted({partition for partition, _ in counts}):
+        longest = max(len(part.encode()) for part in partition.split("/"))
+        if longest > name_max or len(partition.encode()) > left:
+            raise UsageError(
+                "a partition value is too long for a folder of this storage",
+                path=storage.base_path,
+                expected=f"{name_max} bytes at most between two slashes, {left} in all",
+                found=f"{longest} of {len(partition.encode())} bytes: {partition[:60]}...",
+                todo="Shorten the values, or partition by another column.",
+            )
 
 
 def _refuse_nested(table: Table, partition: str, all_: Collection[str]) -> None:

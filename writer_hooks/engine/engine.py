@@ -17,6 +17,7 @@ import pyarrow as pa
 from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.codec.columns import MANY_BYTES, rows_at
+from phantombase.timeline.errors import UsageError
 from phantombase.timeline.storage.contract import Storage
 
 from .row_blobs import Piece
@@ -99,12 +100,27 @@ class LocalEngine:
 
 
 def in_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The batches of a table. A batch whose text may exceed Arrow's offsets of 32 bits is split."""
+    """The batches of a table. A batch whose text may exceed Arrow's offsets of 32 bits is split. UsageError: text that
+    is no UTF-8, or other values that no library may give."""
     for batch in rows.to_batches():
+        _check_values(batch)
         if batch.nbytes < MANY_BYTES:
             yield batch
         else:
             yield from rows_at(pa.Table.from_batches([batch]), np.arange(batch.num_rows)).to_batches()
+
+
+def _check_values(batch: pa.RecordBatch) -> None:
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise UsageError(
+                "rows with values that are none of their type",
+                expected=f"{name}: {column.type}",
+                found=str(error).partition("\n")[0],
+                todo="Correct the column where it is made, for instance decode its text again.",
+            ) from error
 
 
 class LocalPieces:

@@ -15,7 +15,6 @@ from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.format.record_key import KeySplit
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.table_lock import NAME, STORAGE, parse_lock
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.index_logs import FileKeys, RecordedKeys
 from phantombase.timeline.metadata_table.measure import Measure
@@ -87,8 +86,6 @@ def first_rows(config: TableConfig, schema_text: str, engine: Engine, storage: S
     leaves no table. UsageError, UnsupportedError: as those of the write itself."""
     own = pa.schema([field for field in arrow_schema(schema_text) if field.name not in META_COLUMNS])
     prefixed, options = config.layout.has_completion_times, write.options
-    if options.lock not in (None, STORAGE):
-        parse_lock(str(options.lock).replace(NAME, config.name))
     keys = KeyGenerator.of(config, one_field_prefixed=prefixed, writer=dict(options.times))
     ordering = () if config.merge_mode is MergeMode.COMMIT_TIME else config.ordering_fields
     prepare = _preparation(config, keys, own, ordering, engine.slots, write)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -28,14 +28,14 @@ from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.errors import NotATableError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
-from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash
+from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash, is_elsewhere, table_lock
 from phantombase.timeline.option import member
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Table
 
-from ..commit.place_files import refuse_nested_rows
+from ..commit.place_files import refuse_first_partitions
 from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
 from ..engine.arrow_source import in_arrow, rows_mark, with_columns
 from ..engine.engine import Engine, LocalEngine, Pieces
@@ -389,11 +389,13 @@ class Writer:
             not_followed(config, self.hoodie)
             text = checked_schema(config, None, engine.schema, what)
             refuse_place(storage, partial(open_storage, options=options))
+            lock = table_lock(storage, what.options.lock, name=config.name)
             with first_rows(config, text, engine, storage, what).kept() as rows:
                 with engine.described(shown(what, storage)):
-                    refuse_nested_rows(storage, rows.row_counts())
-                storage.make_folder("")
-                table = create_table(storage, spec)
+                    refuse_first_partitions(storage, rows.row_counts())
+                with lock.hold("make a table") if is_elsewhere(lock, storage) else nullcontext():
+                    storage.make_folder("")
+                    table = create_table(storage, spec)
                 self._name_idle(table, what, streams=streams)
                 yield table, rows if _described(table.config) == _described(config) else None
             return

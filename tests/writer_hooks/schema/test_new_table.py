@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase import Writer, read, writer
-from phantombase.timeline.errors import MalformedError, PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.errors import LockError, MalformedError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.file_name import partition_metadata
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.read.table_read import read_table
@@ -256,11 +257,16 @@ def test_refused_names_and_values(conf: dict[str, str], error: type[Exception]) 
 
 
 ROWS = pa.table({"id": ["a", "b"], "zone": ["x", None], "ts": pa.array([1, None], pa.int64()), "lines": ["u", "v\n"],
-                 "nested": ["n", "n/m"], "inner": [{"n": 1}, {"n": 2}]})  # fmt: skip
+                 "nested": ["n", "n/m"], "inner": [{"n": 1}, {"n": 2}], "long": ["abc/" + "x" * 256, "y"],
+                 "letters": ["é" * 129, "y"], "deep": ["/".join(["x" * 200] * 20), "y"], "almost": ["x" * 249, "y"]}
+                )  # fmt: skip
+NO_TEXT = pa.Array.from_buffers(
+    pa.string(), 2, [None, pa.py_buffer(struct.pack("<3i", 0, 1, 2)), pa.py_buffer(b"a\xff")]
+)
 
 
-def described(key: str = "id") -> Writer:
-    return writer(ROWS).table("t").key(key)
+def described(key: str = "id", rows: pa.Table = ROWS) -> Writer:
+    return writer(rows).table("t").key(key)
 
 
 @pytest.mark.parametrize(
@@ -275,6 +281,16 @@ def described(key: str = "id") -> Writer:
         (lambda: described().buckets(10**8), "impossible number of buckets"),
         (lambda: described().option(lock="file:here"), "relative path"),
         (lambda: described().option(lock="flie:/x"), "unknown lock provider"),
+        (lambda: described().option(lock="file:/proc/nowhere/lock"), "its folder does not exist"),
+        (lambda: described().option(lock="file:/proc"), "the lock file cannot be used"),
+        (lambda: described().table("a/b").option(lock="zookeeper:localhost:1/{name}/x"), "cannot be a part of a lock"),
+        (lambda: described("bad", ROWS.append_column("bad", NO_TEXT)), "none of their type.*bad: string"),
+        (lambda: described("id", ROWS.append_column("bad", NO_TEXT)), "none of their type.*bad: string"),
+        (lambda: described().partition("long"), "too long for a folder.*expected 255 bytes.*found 256 of 260 bytes"),
+        (lambda: described().partition("letters"), "too long for a folder.*found 258 of"),
+        (lambda: described().partition("deep"), "too long for a folder.*found 200 of 4019 bytes"),
+        (lambda: described().partition("deep", url_encode=True), "too long for a folder.*found 40"),
+        (lambda: described().partition("almost", hive_style=True), "too long for a folder.*found 256 of"),
     ],
 )
 @pytest.mark.parametrize("made", [False, True])
@@ -285,7 +301,7 @@ def test_a_refused_first_write_leaves_nothing(
     path = tmp_path / "t"
     if made:
         path.mkdir()
-    with pytest.raises((UsageError, UnsupportedError), match=match):
+    with pytest.raises((UsageError, UnsupportedError, LockError), match=match):
         refused().upsert(str(path))
     assert list(tmp_path.rglob("*")) == ([path] if made else [])
     described().upsert(str(path))
@@ -317,6 +333,13 @@ def test_no_table_is_made_in_or_above_another(there: str, path: str, found: str,
     with pytest.raises(UsageError, match=f"a table cannot be made here.*{found}"):
         described().upsert(str(tmp_path / path))
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_where_a_partition_would_be(tmp_path: Path) -> None:
+    (tmp_path / "n").write_text("x")
+    with pytest.raises(UsageError, match="a file is where the folder of a partition would be"):
+        described().partition("nested").upsert(tmp_path)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "n"]
 
 
 @pytest.mark.parametrize("method", ["key", "partition", "ordering"])

@@ -417,6 +417,9 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/write/write", "job.lock, action_of(job.write.operation)", "job.lock, \"deltacommit\"", "overwrite_faults"),
     ("timeline/format/replace_request", "names_deletes and operation", "operation", "overwrite"),
     ("writer_hooks/schema/new_table", "            if folder and HOODIE in names:\n", "            if False:\n", "schema/new_table"),
+    ("writer_hooks/commit/place_files", "if longest > name_max or ", "if ", "schema/new_table"),
+    ("writer_hooks/write/writer", 'lock.hold("make a table") if is_elsewhere(lock, storage) else nullcontext()', "nullcontext()", "schema/new_table"),
+    ("writer_hooks/engine/engine", "column.validate(full=True)", "column.validate()", "schema/new_table"),
     ("writer_hooks/schema/new_table", "folder.find(HOODIE) is not None:", "False:", "schema/new_table"),
     ("writer_hooks/schema/partition_times", "        if offset is None and self.input_zone", "        if self.input_zone", "partition_times"),
 )  # fmt: skip

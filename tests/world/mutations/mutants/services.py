@@ -39,7 +39,7 @@ SERVICES: tuple[Mutant, ...] = (
     ("writer_hooks/write/conf", "found.keys() & set(explicit)", "found.keys()", "hudi_names"),
     ("writer_hooks/write/conf", "and own != getattr(now, one.name)", "and own == getattr(now, one.name)", "hudi_names"),
     ("writer_hooks/write/conf", 'if "combine" in explicit and ', "if False and ", "hudi_names"),
-    ("writer_hooks/write/conf", "    except PhantombaseError:\n        return False\n", "    except PhantombaseError:\n        return True\n", "hudi_names"),
+    ("writer_hooks/write/conf", "        if said[field] != found[field]:\n", "        if False:\n", "hudi_names"),
     ("writer_hooks/write/write", "opening = replace(opening, expiry_s=min(opening.expiry_s, expiry_s))", "opening = replace(opening, expiry_s=opening.expiry_s)", "hudi_names"),
     ("writer_hooks/commit/transaction", "self.heartbeats.lapsed(self.expiry_s)", "self.heartbeats.lapsed()", "hudi_names"),
     ("timeline/locks/table_lock", "0xDABADABA - (1 << 32) + (1 << 64)", "0xDABADABA", "hudi_names"),
