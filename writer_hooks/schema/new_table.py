@@ -28,7 +28,7 @@ from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.listing import subfolders
 
-from .key_generator import KeyGenerator, generator_kind, inferred_kind
+from .key_generator import PARTITION_TYPES, KeyGenerator, generator_kind, inferred_kind
 from .partition_times import PREFIX
 
 _MODES = (MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME)
@@ -46,13 +46,13 @@ MERGE_STRATEGIES = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
     """The description of a table. `key_fields`: () for a keyless table, whose writers generate the keys.
-    `partition_fields`: `name`, or `name:SIMPLE` and `name:TIMESTAMP` with the CUSTOM key generator. `key_generator`:
-    SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM; None: as Hudi infers it. `merge_mode`: EVENT_TIME (the default
-    with ordering fields) or COMMIT_TIME (the default without). `times`: options of the TIMESTAMP generator, under
-    Hudi's names. `utc_timezone`: instants are in UTC; Hudi's default is the zone of each writer. `schema_text`: the
-    Avro record, if the table must have it before its first commit, as with SQL's CREATE TABLE. `metadata_table`: with
-    Hudi's metadata table, which lists its files. `meta_columns`: False for virtual keys; None: as the existing table,
-    with them in a new one."""
+    `partition_fields`: `name`, or `name:SIMPLE` and `name:TIMESTAMP` with the CUSTOM key generator; version 6 stores no
+    types, so that each writer gives them. `key_generator`: SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM; None:
+    as Hudi infers it. `merge_mode`: EVENT_TIME (the default with ordering fields) or COMMIT_TIME (the default without).
+    `times`: options of the TIMESTAMP generator, under Hudi's names. `utc_timezone`: instants are in UTC; Hudi's default
+    is the zone of each writer. `schema_text`: the Avro record, if the table must have it before its first commit, as
+    with SQL's CREATE TABLE. `metadata_table`: with Hudi's metadata table, which lists its files. `meta_columns`: False
+    for virtual keys; None: as the existing table, with them in a new one."""
 
     name: str
     version: int
@@ -85,7 +85,8 @@ class NewTable:
         own = self._properties_2() if layout.has_completion_times else self._properties_0x()
         config = TableConfig(properties={**self._common(), **own, **self._stored_times(layout)})
         config.check_changeable()
-        KeyGenerator.of(config, one_field_prefixed=False, writer=dict(self.times))
+        typed = {PARTITION_TYPES: ",".join(self.partition_fields)} if self.kind == "CUSTOM" else {}
+        KeyGenerator.of(config, one_field_prefixed=False, writer={**dict(self.times), **typed})
         return config
 
     def _check(self) -> None:
@@ -105,8 +106,13 @@ class NewTable:
             )
         if self.version in (6, 8) and len(self.ordering_fields) > 1:
             raise UsageError("several ordering fields need version 9", found=f"version {self.version}")
-        if self.version == 6 and self.kind == "CUSTOM":
-            raise UsageError("a version 6 table does not store the partition types of CUSTOM", todo="Use version 9.")
+        if self.version == 6 and self.kind == "CUSTOM" != self.key_generator:
+            raise UsageError(
+                "Hudi 0.15, which reads version 6, takes the types of partition columns for parts of their names",
+                expected='.key_generator("CUSTOM"), or hoodie.datasource.write.keygenerator.class='
+                "org.apache.hudi.keygen.CustomKeyGenerator",
+                found=",".join(self.partition_fields),
+            )
         if self.version == 6 and dict(self.times).get(f"{PREFIX}timestamp.type") == "EPOCHMICROSECONDS":
             raise UsageError("Hudi 0.15, which reads version 6, does not know EPOCHMICROSECONDS")
         if self.meta_columns is False and not self.key_fields:
@@ -117,6 +123,7 @@ class NewTable:
     def _common(self) -> dict[str, str]:
         schema = {"hoodie.table.create.schema": self.schema_text} if self.schema_text else {}
         keys = {"hoodie.table.recordkey.fields": ",".join(self.key_fields)} if self.key_fields else {}
+        names = [f.partition(":")[0] if self.version == 6 else f for f in self.partition_fields]
         return {
             **schema,
             **keys,
@@ -124,7 +131,7 @@ class NewTable:
             "hoodie.table.type": "MERGE_ON_READ",
             "hoodie.table.version": str(self.version),
             "hoodie.table.checksum": str(checksum(self.database, self.name)),
-            "hoodie.table.partition.fields": ",".join(self.partition_fields),
+            "hoodie.table.partition.fields": ",".join(names),
             "hoodie.table.base.file.format": "PARQUET",
             "hoodie.table.cdc.enabled": "false",
             "hoodie.table.timeline.timezone": "UTC" if self.utc_timezone else "LOCAL",

@@ -377,7 +377,9 @@ def described_table(given: Mapping[str, Any], hoodie: Mapping[str, str], *, take
         spec = replace(spec, merge_mode=MergeMode.COMMIT_TIME)  # as 0.15.0; 1.x makes one of the greater value
         _log.warning("merge_rule_not_given", rule="the later write wins", instead=_GREATER)
     by_type = next((name for name in _GENERATOR_TYPES if name in hoodie), None)
-    inferred = inferred_kind(spec.key_fields, spec.partition_fields)
+    infers_custom = spec.version > 6  # 0.15 takes the types for parts of the columns' names
+    partitions = tuple(f if infers_custom else f.partition(":")[0] for f in spec.partition_fields)
+    inferred = inferred_kind(spec.key_fields, partitions)
     if by_type is not None and spec.kind != inferred and not any(n in hoodie for n in _GENERATOR_CLASSES):
         raise UnsupportedError(
             f"Hudi's Spark writers do not read {by_type}, and make another table",

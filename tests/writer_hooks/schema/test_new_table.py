@@ -79,7 +79,8 @@ def test_one_field_complex_keys_of_an_empty_table(version: int, tmp_path: Path) 
         {"key_generator": "TIMESTAMP"},
         {"key_generator": "GLOBAL_DELETE"},
         {"key_generator": "CUSTOM"},
-        {"key_generator": "CUSTOM", "partition_fields": ("p:SIMPLE",), "version": 6},
+        {"key_generator": "CUSTOM", "version": 6},
+        {"partition_fields": ("p:SIMPLE",), "version": 6},
         {
             "key_generator": "TIMESTAMP",
             "version": 6,
@@ -103,6 +104,7 @@ def test_what_the_timestamp_generator_stores(tmp_path: Path) -> None:
     custom = replace(SPEC, key_generator="CUSTOM", partition_fields=("p:TIMESTAMP", "q:simple"), times=TIMES)
     assert custom.config().properties["hoodie.table.partition.fields"] == "p:TIMESTAMP,q:simple"
     assert not [k for k in custom.config().properties if "timebased" in k]
+    assert replace(custom, version=6).config().properties["hoodie.table.partition.fields"] == "p,q"
 
 
 @pytest.mark.parametrize(

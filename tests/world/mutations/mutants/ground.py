@@ -420,6 +420,8 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/commit/place_files", "if longest > name_max or ", "if ", "schema/new_table"),
     ("writer_hooks/write/writer", 'lock.hold("make a table") if is_elsewhere(lock, storage) else nullcontext()', "nullcontext()", "schema/new_table"),
     ("writer_hooks/engine/engine", "column.validate(full=True)", "column.validate()", "schema/new_table"),
+    ("writer_hooks/schema/new_table", 'self.kind == "CUSTOM" != self.key_generator', "False", "schema/new_table"),
+    ("writer_hooks/schema/new_table", 'f.partition(":")[0] if self.version == 6 else f', "f", "schema/new_table"),
     ("writer_hooks/schema/new_table", "folder.find(HOODIE) is not None:", "False:", "schema/new_table"),
     ("writer_hooks/schema/partition_times", "        if offset is None and self.input_zone", "        if self.input_zone", "partition_times"),
 )  # fmt: skip
