@@ -30,7 +30,7 @@ from phantombase.timeline.table.in_progress import clustering_in_rollback, rollb
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import TableView
 
-from ..attempt.failures import CLUSTERING, Parked, RetryOptions, Waits, read_failures, readiness_of
+from ..attempt.failures import CLUSTERING, Parked, RetryOptions, Waits, read_failures, readiness, readiness_of
 from ..attempt.pending_clusterings import every_pending, is_of_hudi, planned_clustering
 from ..attempt.validity import Validity
 from ..cleaning.choice import CleanOptions
@@ -312,7 +312,8 @@ _THREADS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCounts:
-    """Of the pending compactions and clusterings of a table; None if they cannot be read. `oldest_s`: see `Clock`."""
+    """Of the pending compactions and clusterings of a table; None if they cannot be read. `oldest_s`: see `Clock`.
+    `backing_off` and `parked` count the clusterings that daemons plan as one more."""
 
     pending: int | None = None
     oldest_s: float | None = None
@@ -363,7 +364,8 @@ def _pending_counts(table: Table, retry: RetryOptions) -> PendingCounts:
     timeline = table.load_timeline()
     clusterings = (one.time for one in every_pending(table, timeline))
     instants = [*(i.requested_time for i in timeline.pending_merges), *clusterings]
-    ready = readiness_of(table.storage, instants, clock_ms(), retry).values()
+    now, own = clock_ms(), read_failures(table.storage, CLUSTERING)
+    ready = [*readiness_of(table.storage, instants, now, retry).values(), readiness(own, now, retry)]
     return PendingCounts(
         pending=len(instants),
         oldest_s=Clock.of(table).oldest(instants),

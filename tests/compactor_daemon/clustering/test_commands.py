@@ -200,6 +200,8 @@ def test_status_shows_each_clustering(version: int, tmp_path: Path) -> None:
     (row,) = run("status", str(path))["clusterings"]
     assert (row["instant"], row["state"], row["why"]) == (CLUSTERING, "parked", "Full: disk")
     assert "release TABLE clustering" in CliRunner().invoke(app, ["status", str(path)]).stdout
+    (listed,) = catalog_rows({"trips": str(path)}, Pools(), StorageOptions(), ClockOptions(), RetryOptions())
+    assert (listed.counts.pending, listed.counts.parked) == (0, 1)
 
 
 def test_status_leaves_out_a_clustering_that_ends_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
