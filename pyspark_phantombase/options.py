@@ -104,10 +104,9 @@ class SourceOptions:
 
 def stream_options(given: Mapping[str, str]) -> SourceOptions:
     """The options of a stream. UsageError: also one that a stream cannot follow."""
-    meant = {_NAMES.get(name.lower()): (name, value) for name, value in given.items()}
-    for meaning in _NOT_OF_STREAMS:
-        name, value = meant.get(meaning, ("", ""))
-        if name and (meaning, value.lower()) != ("query", "incremental"):
+    for name, value in given.items():
+        meaning = _NAMES.get(name.lower())
+        if meaning in _NOT_OF_STREAMS and (meaning, value.lower()) != ("query", "incremental"):
             raise UsageError(
                 "a stream has no such option: it is incremental, and runs until it is stopped",
                 found=f"{name}={value}",

@@ -234,6 +234,10 @@ def test_a_stream_refuses_what_it_cannot_follow() -> None:
     for name in ("end", "as_of", "query", "hoodie.datasource.read.end.instanttime"):
         with pytest.raises(UsageError, match="a stream has no such option"):
             stream_options({"path": "p", name: "snapshot"})
+    twice = {"query": "snapshot", "hoodie.datasource.query.type": "incremental"}
+    for names in (twice, dict(reversed(twice.items()))):
+        with pytest.raises(UsageError, match=r"a stream has no such option.*query=snapshot"):
+            stream_options({"path": "p", **names})
     assert stream_options({"path": "p", "query": "incremental"}).read.query is Query.SNAPSHOT
 
 

@@ -15,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import writer
+from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
@@ -52,6 +54,11 @@ def delete_partition(path: Path, rows: pa.Table) -> None:
     writer(rows).delete_partition(str(path), open_table(path).partitions()[:1])
 
 
+def archive(path: Path, rows: pa.Table) -> None:
+    options = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compaction_commits=1)
+    archive_table(open_table(path), options, ProcessLock("test"))
+
+
 OPERATIONS: dict[str, Operation] = {
     "upsert": lambda path, rows: writer(rows.slice(0, 7)).upsert(str(path)),
     "delete": lambda path, rows: writer(rows.slice(0, 7)).delete(str(path)),
@@ -61,10 +68,12 @@ OPERATIONS: dict[str, Operation] = {
     "cluster": cluster,
     "restore": restore,
     "merge logs": merge_logs,
+    "archive": archive,
 }
 
+PARTIAL = "more/v9_partial_updates"
 USUAL = {("v9_clustered", "upsert"), ("v9_clustered", "cluster"), ("v6_plain", "delete")}
-NAMES = [*GOLDEN, "more/v9_record_index"]
+NAMES = [*GOLDEN, *(f"more/{name}" for name in ("v6_record_index", "v8_record_index", "v9_record_index")), PARTIAL]
 CASES = [(name, what) if (name, what) in USUAL else deep(name, what) for name in NAMES for what in OPERATIONS]
 
 
