@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -14,7 +16,7 @@ U = TypeVar("U")
 AHEAD = 8
 
 
-def prefetched(items: Iterable[T], do: Callable[[T], U], ahead: int = AHEAD) -> Iterator[U]:
+def prefetched(items: Iterable[T], do: Callable[[T], U], ahead: int = AHEAD) -> Generator[U, None, None]:
     """`do` of each item, in order; at most `ahead` calls are running or finished but not consumed yet.
     An error of `do` is raised when its result is consumed. After the iterator is closed, no more calls start."""
     source = iter(items)
@@ -27,6 +29,32 @@ def prefetched(items: Iterable[T], do: Callable[[T], U], ahead: int = AHEAD) -> 
                 if not waiting:
                     return
                 yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def computed_ahead(items: Iterable[T], number: int = 1) -> Iterator[Iterator[T]]:
+    """The items, in order, computed in one other thread: `number` of them at most while the consumer uses another.
+    Errors are raised in their place. The end of the block waits for the item in progress; no more are computed."""
+    source, context = iter(items), copy_context()
+    waiting = deque[Future[T]]()
+    with ThreadPoolExecutor(1) as pool:
+
+        def taken() -> Iterator[T]:
+            waiting.append(pool.submit(context.run, source.__next__))
+            while True:
+                try:
+                    found = waiting.popleft().result()
+                except StopIteration:
+                    return
+                while len(waiting) < number:
+                    waiting.append(pool.submit(context.run, source.__next__))
+                yield found
+
+        try:
+            yield taken()
         finally:
             for future in waiting:
                 future.cancel()

@@ -27,6 +27,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import dropwhile
+from typing import NamedTuple
 
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName
@@ -46,7 +47,7 @@ _LOG_SHARE = 35
 
 def merged_bytes(slice_: FileSlice) -> int:
     """The bytes that a file slice has in a base file, estimated."""
-    return slice_.base_bytes + slice_.log_bytes * _LOG_SHARE // 100
+    return slice_.base_bytes + (slice_.log_bytes * _LOG_SHARE // 100 if slice_.logs else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,19 +113,19 @@ def choose_windows(view: TableView, standing: Standing, options: ClusterOptions,
     kept, small, done, windows = Counter[str](), 0, 0, list[ClusteringWindow]()
     for partition, groups in sorted(partitions.items()):
         groups.sort(key=lambda g: (g.slices[0].base_instant, g.file_id))  # as created, as far as slices still show it
-        files = [(g, _why_kept(g, standing.busy, options)) for g in groups]
-        kept.update(why for _, why in files if why is not None)
-        small += sum(why is None and _is_small(g, options) for g, why in files)
-        movable = [g for g, why in files if why is None]
+        files = [_File(g, _why_kept(g, standing.busy, options), _is_small(g, options)) for g in groups]
+        movable = [one for one in files if one.why_kept is None]
+        kept.update(one.why_kept for one in files if one.why_kept is not None)
+        small += sum(one.is_small for one in movable)
         if options.rewrite:
-            windows += _rewritten(partition, movable, standing, options)
+            windows += _rewritten(partition, [one.group for one in movable], standing, options)
         elif options.grouping is Grouping.RUNS:
             for row in _rows(files, options):
                 windows += [ClusteringWindow(partition=partition, slices=tuple(some)) for some in _cut(row, options)]
         else:
-            done += sum(_is_done(g, standing, options) for g in movable)
-            chosen = [g for g in movable if _is_small(g, options) and not _is_done(g, standing, options)]
-            windows += _packed(partition, chosen, standing, options)
+            todo = [one for one in movable if not _is_done(one.group, standing, options)]
+            done += len(movable) - len(todo)
+            windows += _packed(partition, [one.group for one in todo if one.is_small], standing, options)
     now, left = _bounded(windows, options)
     return ClusterChoice(
         windows=now,
@@ -135,6 +136,14 @@ def choose_windows(view: TableView, standing: Standing, options: ClusterOptions,
         partitions=len(partitions),
         reasons=_counted(windows, standing) if options.rewrite else None,
     )
+
+
+class _File(NamedTuple):
+    """The newest file of a group. `why_kept`: why it cannot be clustered now, None if it can."""
+
+    group: FileGroup
+    why_kept: str | None
+    is_small: bool
 
 
 def _rewritten(
@@ -221,17 +230,17 @@ def _is_small(group: FileGroup, options: ClusterOptions) -> bool:
     return options.small is None or merged_bytes(group.slices[-1]) < options.small
 
 
-def _rows(files: Iterable[tuple[FileGroup, str | None]], options: ClusterOptions) -> Iterator[list[FileSlice]]:
+def _rows(files: Iterable[_File], options: ClusterOptions) -> Iterator[list[FileSlice]]:
     """The runs of a partition: consecutive file slices that may become one file."""
     row: list[FileSlice] = []
     takes_large = False
     if options.full:
-        files = list(dropwhile(lambda f: not _is_small(f[0], options), files))
-        small = sum(_is_small(group, options) for group, _ in files)
+        files = list(dropwhile(lambda one: not one.is_small, files))
+        small = sum(one.is_small for one in files)
         takes_large = len(files) >= _FULL_MIN_FILES and small > len(files) - small
-    for group, why in files:
-        if why is None and (takes_large or _is_small(group, options)):
-            row.append(group.slices[-1])
+    for one in files:
+        if one.why_kept is None and (takes_large or one.is_small):
+            row.append(one.group.slices[-1])
         elif row:
             yield row
             row = []
@@ -258,11 +267,10 @@ def _bounded(windows: Sequence[ClusteringWindow], options: ClusterOptions) -> tu
     taken: list[ClusteringWindow] = []
     size = 0
     for one in windows:
-        too_many = options.grouping is Grouping.SIZE and len(taken) == options.max_groups
-        if too_many or (taken and size + one.bytes > options.max_bytes):
+        too_many, size = options.grouping is Grouping.SIZE and len(taken) == options.max_groups, size + one.bytes
+        if too_many or (taken and size > options.max_bytes):
             break
         taken.append(one)
-        size += one.bytes
     return tuple(taken), len(windows) - len(taken)
 
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import IO
@@ -35,6 +35,7 @@ from phantombase.timeline.format.ledger import MASK, Ledger
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.column_range import ColumnRange
 from phantombase.timeline.metadata_table.measure import Measure
+from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.staged_file import staged_output
@@ -46,6 +47,8 @@ from .options import Copy, SortOrder
 from .rows_in import KeyTally, LogsRead, RowsIn
 from .sorting import Sorting, ordered
 
+_READ_BACK_AHEAD = 2
+"""One file is read back while the next one is written."""
 _KEYS_SHARE = 32
 """The part of the memory limit that the hashes of keys may take."""
 LEAST_GROUP_BYTES = 8 << 20
@@ -198,16 +201,17 @@ def make(
     UnsupportedError: see `RowsIn`. The staged files are removed then."""
     started, partition = time.monotonic(), inputs[0].partition
     encoded = _why_encoded(storage, recipe, inputs)
-    files: list[MadeFile] = []
+    files, staged = list[MadeFile](), list[str]()
     stack = ExitStack()
     try:
         limit = recipe.output.memory_limit // _KEYS_SHARE
         keys = KeyTally(stack, limit, recipe.output.spill_dir)
         rows_in = RowsIn(storage, recipe.rules, inputs, keys, indexed=recipe.indexed)
         if encoded is None:
-            files.append(_copied_file(storage, recipe, rows_in, names[0]))
+            staged.append(path := _staged_path(recipe))
+            files.append(_copied_file(storage, recipe, rows_in, names[0], path))
         else:
-            files.extend(_encoded_files(storage, recipe, rows_in, names))
+            files.extend(_encoded_files(storage, recipe, rows_in, names, staged))
         repeated = keys.repeated()
         ledger = rows_in.ledger(sum(one.rows for one in files), sum(one.hash for one in files) & MASK)
         ledger.check(
@@ -217,7 +221,7 @@ def make(
             where=join(partition, names[0].file_id),
         )
     except BaseException:
-        storage.delete_all([one.staged for one in files])
+        storage.delete_all(staged)
         raise
     finally:
         stack.close()
@@ -243,32 +247,38 @@ def _why_encoded(storage: Storage, recipe: OutputFileSpec, inputs: tuple[FileSli
     return None if obstacle is None else obstacle.why
 
 
-def _copied_file(storage: Storage, recipe: OutputFileSpec, rows_in: RowsIn, name: BaseFileName) -> MadeFile:
-    staged = _staged_path(recipe)
+def _copied_file(
+    storage: Storage, recipe: OutputFileSpec, rows_in: RowsIn, name: BaseFileName, staged: str
+) -> MadeFile:
     with staged_output(storage, staged) as file:
         copied = _write_copied(file, recipe, rows_in, recipe.name_in_rows(name))
     made = _read_back(storage, recipe, staged, rows_in.inputs[0].partition, name, copied.rows)
-    try:
-        with storage.open_input(staged) as source:
-            check_copied(source, staged, copied)
-    except LedgerError:
-        storage.delete(staged)
-        raise
+    with storage.open_input(staged) as source:
+        check_copied(source, staged, copied)
     return replace(made, copied_row_groups=len(copied.chunks))
 
 
 def _encoded_files(
-    storage: Storage, recipe: OutputFileSpec, rows_in: RowsIn, names: Sequence[BaseFileName]
+    storage: Storage, recipe: OutputFileSpec, rows_in: RowsIn, names: Sequence[BaseFileName], staged: list[str]
 ) -> Iterator[MadeFile]:
-    """The files, each with about as many rows; a file without rows is not made."""
+    """The files, each with about as many rows; a file without rows is not made. Each is read back while the next one is
+    written. `staged`: gets the paths of all."""
     partition = rows_in.inputs[0].partition
-    for name, part in zip(names, _parts(recipe, rows_in, len(names)), strict=False):
-        staged = _staged_path(recipe)
-        written = _stage_encoded(storage, staged, recipe, part, recipe.name_in_rows(name))
-        if written:
-            yield _read_back(storage, recipe, staged, partition, name, written)
-        else:
-            storage.delete(staged)
+
+    def written() -> Generator[tuple[BaseFileName, str, int], None, None]:
+        for name, part in zip(names, _parts(recipe, rows_in, len(names)), strict=False):
+            staged.append(path := _staged_path(recipe))
+            if rows := _stage_encoded(storage, path, recipe, part, recipe.name_in_rows(name)):
+                yield name, path, rows
+            else:
+                storage.delete(path)
+
+    def read(one: tuple[BaseFileName, str, int]) -> MadeFile:
+        name, path, rows = one
+        return _read_back(storage, recipe, path, partition, name, rows)
+
+    with closing(written()) as files:
+        yield from prefetched(files, read, _READ_BACK_AHEAD)
 
 
 def _parts(recipe: OutputFileSpec, rows_in: RowsIn, number: int) -> Iterator[Iterable[pa.RecordBatch]]:
@@ -297,10 +307,9 @@ def _staged_path(recipe: OutputFileSpec) -> str:
 def _read_back(
     storage: Storage, recipe: OutputFileSpec, staged: str, partition: str, name: BaseFileName, written: int
 ) -> MadeFile:
-    """The staged file. LedgerError: it has not the rows that were written, and is removed."""
+    """The staged file. LedgerError: it has not the rows that were written."""
     rows, hash_, size = read_back(storage, staged, recipe.rules)
     if rows != written:
-        storage.delete(staged)
         raise LedgerError(
             "a written file has other rows than were written", path=staged, expected=str(written), found=str(rows)
         )

@@ -4,15 +4,21 @@
     place     along a curve: rows are written unsorted; once all are known, each gets its place, and runs are made
     merge     the runs are read side by side; of equal rows, those of the earlier run come first
 
+Reading, sorting and merging are one piece ahead of what uses the rows, in threads of their own.
+
 The sort is stable: equal rows keep their order. It is the same whatever the memory limit is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
+from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +26,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.timeline.codec.spill_file import SpillFile, spill_folder
+from phantombase.timeline.prefetch import computed_ahead, prefetched
 
 from .options import SortOrder
 from .order import CurveRanks
 
-_SHARE = 8
+_SHARE = 10
 """Rows are held up to this part of the memory limit: combining and sorting them takes several times as much."""
-_RUNS_MAX = 64
+_AT_ONCE = 2
+"""Runs that are sorted and written at a time."""
+_RUNS_MAX = 32
 """Runs that are merged at a time."""
-_COPIES = 4
+_MERGE_SHARE = 4
+"""The pieces of a merge, with their copies, take this part of the memory limit."""
+_COPIES = 5
 _PLACE = "__place"
 
 
@@ -77,6 +88,7 @@ def ordered(batches: Iterable[pa.RecordBatch], sorting: Sorting) -> Iterator[Ord
     with ExitStack() as stack:
         disk = _Disk(stack, sorting)
         keys = list(sorting.columns)
+        batches = stack.enter_context(computed_ahead(batches))
         if sorting.by_curve:
             ranks = CurveRanks(sorting.columns, sorting.order)
             found, rows = _collected(_noted(batches, ranks), [], disk)
@@ -86,7 +98,8 @@ def ordered(batches: Iterable[pa.RecordBatch], sorting: Sorting) -> Iterator[Ord
         else:
             found, rows = _collected(batches, keys, disk)
         tables = _merged(found, keys, disk) if keys else (table for run in found for table in run)
-        yield OrderedRows(rows, (table.drop_columns(_PLACE) if sorting.by_curve else table for table in tables))
+        ready = stack.enter_context(computed_ahead(tables))
+        yield OrderedRows(rows, (table.drop_columns(_PLACE) if sorting.by_curve else table for table in ready))
 
 
 def _noted(batches: Iterable[pa.RecordBatch], ranks: CurveRanks) -> Iterator[pa.RecordBatch]:
@@ -96,10 +109,14 @@ def _noted(batches: Iterable[pa.RecordBatch], ranks: CurveRanks) -> Iterator[pa.
 
 
 class _Run:
-    """Sorted rows, in memory or on disk; read once, in pieces. `rows`: those not read yet."""
+    """Sorted rows, in memory or on disk; read once, in pieces. `rows`: those not read yet. `reader`: reads one piece
+    ahead."""
 
-    def __init__(self, schema: pa.Schema, tables: Iterator[pa.Table], rows: int) -> None:
-        self.schema, self._tables, self.rows = schema, tables, rows
+    def __init__(
+        self, schema: pa.Schema, tables: Iterator[pa.Table], rows: int, reader: ThreadPoolExecutor | None = None
+    ) -> None:
+        self.schema, self._tables, self.rows, self._reader = schema, tables, rows, reader
+        self._next: Future[pa.Table] | None = None
 
     def __iter__(self) -> Iterator[pa.Table]:
         while self.rows:
@@ -107,8 +124,9 @@ class _Run:
 
     def read(self) -> pa.Table:
         """The next piece."""
-        table = next(self._tables)
+        table = next(self._tables) if self._next is None else self._next.result()
         self.rows -= table.num_rows
+        self._next = self._reader.submit(next, self._tables) if self._reader is not None and self.rows else None
         return table.cast(self.schema)  # a spill file forgets which columns are required
 
 
@@ -117,24 +135,28 @@ class _Disk:
 
     def __init__(self, stack: ExitStack, sorting: Sorting) -> None:
         self._stack, self.sorting = stack, sorting
-        self._folder: str | None = None
         self._numbers = count()
+        self._first = Lock()
+        self._folder: str | None = None
+        self._reader = ThreadPoolExecutor(1)
+        stack.callback(self._reader.shutdown, cancel_futures=True)
 
     def run(self, tables: Iterable[pa.Table], schema: pa.Schema) -> _Run:
         """Writes rows."""
-        if self._folder is None:
-            self._folder = self._stack.enter_context(spill_folder(self.sorting.folder))
+        with self._first:
+            if self._folder is None:
+                self._folder = self._stack.enter_context(spill_folder(self.sorting.folder))
         file, rows = SpillFile(f"{self._folder}/{next(self._numbers)}.run", schema), 0
         for table in tables:
             file.append(table)
             rows += table.num_rows
         file.end()
-        return _Run(schema, file.read_once(), rows)
+        return _Run(schema, file.read_once(), rows, self._reader)
 
     def piece_rows(self, table: pa.Table) -> int:
         """How many rows of a run are read at a time: a round of a merge has several copies of all of them."""
         per_row: int = max(1, table.nbytes // max(1, table.num_rows))
-        return max(1, self.sorting.held_bytes // (_COPIES * _RUNS_MAX * per_row))
+        return max(1, self.sorting.memory // (_MERGE_SHARE * _COPIES * _RUNS_MAX * per_row))
 
     def placed(self, table: pa.Table, ranks: CurveRanks) -> pa.Table:
         """The rows with their places on the curve."""
@@ -142,29 +164,40 @@ class _Disk:
 
 
 def _collected(batches: Iterable[pa.RecordBatch], keys: Sequence[str], disk: _Disk) -> tuple[list[_Run], int]:
-    """The rows as sorted runs, and their number. The last run stays in memory."""
-    runs: list[_Run] = []
+    """The rows as sorted runs, and their number. The last run stays in memory. While rows are read, the runs before
+    are sorted and written."""
+    with closing(prefetched(_shares(batches, disk.sorting.held_bytes), partial(_run_of, keys, disk), _AT_ONCE)) as made:
+        runs = list(made)
+    return runs, sum(run.rows for run in runs)
+
+
+class _Share(NamedTuple):
+    """Rows of one run. `is_last`: no others follow."""
+
+    batches: list[pa.RecordBatch]
+    is_last: bool
+
+
+def _shares(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[_Share]:
     held: list[pa.RecordBatch] = []
-    size = rows = 0
+    size = 0
     for batch in batches:
-        if held and size + batch.nbytes > disk.sorting.held_bytes:
-            runs.append(_run_of(held, keys, disk, on_disk=True))
+        if held and size + batch.nbytes > most:
+            yield _Share(held, False)
             held, size = [], 0
         held.append(batch)
         size += batch.nbytes
-        rows += batch.num_rows
     if held:
-        runs.append(_run_of(held, keys, disk, on_disk=False))
-    return runs, rows
+        yield _Share(held, True)
 
 
-def _run_of(held: list[pa.RecordBatch], keys: Sequence[str], disk: _Disk, *, on_disk: bool) -> _Run:
-    table = pa.Table.from_batches(held)
-    held.clear()
+def _run_of(keys: Sequence[str], disk: _Disk, share: _Share) -> _Run:
+    table = pa.Table.from_batches(share.batches)
+    share.batches.clear()
     table = table.combine_chunks()
-    step = disk.piece_rows(table) if on_disk else disk.sorting.batch_rows
+    step = disk.sorting.batch_rows if share.is_last else disk.piece_rows(table)
     pieces = _in_order(table, keys, step)
-    return disk.run(pieces, table.schema) if on_disk else _Run(table.schema, pieces, table.num_rows)
+    return _Run(table.schema, pieces, table.num_rows) if share.is_last else disk.run(pieces, table.schema)
 
 
 def _in_order(table: pa.Table, keys: Sequence[str], step: int) -> Iterator[pa.Table]:

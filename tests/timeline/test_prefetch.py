@@ -1,14 +1,15 @@
-"""Work that goes to threads only when it waits."""
+"""Work that goes to threads only when it waits, or one step ahead of its consumer."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
 from phantombase.timeline import prefetch
-from phantombase.timeline.prefetch import AHEAD, prefetched_when_slow
+from phantombase.timeline.prefetch import AHEAD, computed_ahead, prefetched_when_slow
 from tests.support.servers.zookeeper_server import wait_until
 
 
@@ -52,3 +53,29 @@ def test_what_waits_is_done_ahead(passes: list[float]) -> None:
     assert len(seen) <= AHEAD + 2
     assert list(found) == [-n for n in range(2, 20)]
     assert sorted(seen) == list(range(20))
+
+
+def test_one_step_ahead_in_another_thread() -> None:
+    """In order, no further than asked for, and no more behind the end of the block; an error comes in its place."""
+    seen: list[int] = []
+
+    def numbers() -> Iterator[int]:
+        for number in range(9):
+            assert threading.current_thread() is not threading.main_thread()
+            seen.append(number)
+            if number == 7:
+                raise KeyError(number)
+            yield number
+
+    with computed_ahead(numbers()) as found:
+        assert next(found) == 0
+        wait_until(lambda: seen == [0, 1])
+        assert next(found) == 1
+    assert len(seen) <= 3
+    seen.clear()
+    with computed_ahead(numbers(), 2) as found:
+        assert [next(found) for _ in range(7)] == list(range(7))
+        with pytest.raises(KeyError):
+            next(found)
+    with computed_ahead(iter([1, 2])) as found:
+        assert list(found) == [1, 2]

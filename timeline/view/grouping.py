@@ -55,15 +55,14 @@ def file_groups(
         named |= {file_id for path, file_id in facts.pending_plans if path == partition} - {
             file_id for path, file_id in facts.replaced if path == partition
         }
+    there = bases.keys() | logs.keys()
     groups = (
-        _with_changes(
-            _file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts, as_of, is_alone=is_alone),
-            changes,
-        )
-        for file_id in sorted(bases.keys() | logs.keys() | named)
+        _file_group((partition, file_id), bases[file_id], logs[file_id], timeline, facts, as_of, is_alone=is_alone)
+        for file_id in sorted(there | named)
         if (partition, file_id) not in facts.forming
     )
-    return tuple(g for g in groups if g.slices or g.file_id in bases or g.file_id in logs)
+    found = (g for g in groups if g.slices or g.file_id in there)
+    return tuple(_with_changes(g, changes) for g in found) if changes else tuple(found)
 
 
 def strays(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts) -> list[str]:
@@ -73,8 +72,9 @@ def strays(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: 
         name = None if entry.is_folder else parse_data_file(entry.name)
         if isinstance(name, LogFileName):
             log = DataFile(partition=partition, name=name, size=entry.size)
-            marks = _marked(log, timeline, facts).marks
-            if not name.is_cdc and (_is_stray(log, timeline, facts) or (marks is not None and marks.is_stray)):
+            mine = facts.witness.names((partition, name.file_id))
+            marks = _marked(log, mine, timeline, facts).marks
+            if not name.is_cdc and (_is_stray(log, mine, timeline, facts) or (marks is not None and marks.is_stray)):
                 found.append(entry.name)
         elif name is not None:
             if name.instant in facts.witness.known and entry.name not in facts.witness.names((partition, name.file_id)):
@@ -131,11 +131,12 @@ def _file_group(
 ) -> FileGroup:
     """One file group. Slices are formed including missing named files, since other files' slices depend on them."""
     pending, names, below = facts.pending_plans.get(key), facts.witness.names(key), facts.witness.below_of(key)
+    known = {**below, **names} if below else names
     is_replaced = facts.is_replaced(key, as_of)
-    visible, flaws = _visible_bases(key, bases, timeline, facts, as_of)
-    newest = max((instant for instant in visible if as_of is None or instant <= as_of), default="")
-    there = [_marked(log, timeline, facts) for log in logs if not _is_stray(log, timeline, facts)]
-    gone = [] if is_replaced else _gone_logs(key, there, {**below, **names}, newest, timeline)
+    visible, flaws = _visible_bases(key, bases, names, below, timeline, facts, as_of)
+    newest = max(visible if as_of is None else [i for i in visible if i <= as_of], default="")
+    there = [_marked(log, names, timeline, facts) for log in logs if not _is_stray(log, names, timeline, facts)]
+    gone = _gone_logs(key, there, known, newest, timeline) if known and not is_replaced else []
     ordered = sorted([*there, *gone], key=lambda log: log.name.sort_key)
     if timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
         stacks = _slices_by_name(visible, ordered, pending, timeline, is_replaced=key in facts.replaced)
@@ -144,11 +145,13 @@ def _file_group(
     homeless = [] if is_replaced else _homeless(there, stacks, newest, timeline, as_of)
     slices = list[FileSlice]()
     for instant in sorted(stacks):
-        base, mine = visible.get(instant), tuple(log for log in stacks[instant] if log.size != _GONE)
+        base, mine = visible.get(instant), tuple([log for log in stacks[instant] if log.size != _GONE])
         # A clean may have removed files of slices below the newest base file.
-        wrong = _flaws(base, stacks[instant], {**below, **names}, key, bases, logs) if instant >= newest else []
-        wrong = [f for f in (*flaws, *homeless) if f.instant == instant] + wrong
-        wrong += _uncompleted(visible.get(instant), stacks[instant], timeline, facts)
+        wrong = _flaws(base, stacks[instant], known, key, bases, logs) if instant >= newest else []
+        if flaws or homeless:
+            wrong = [f for f in (*flaws, *homeless) if f.instant == instant] + wrong
+        if facts.witness.uncompleted:
+            wrong += _uncompleted(visible.get(instant), stacks[instant], timeline, facts)
         if is_alone and instant == pending and not wrong and not slices:
             wrong = [_unknown(key, instant)]
         base = None if base is not None and base.size < 0 else base
@@ -216,7 +219,7 @@ def _gone_logs(key: GroupKey, there: Iterable[LogFile], names: Names, newest: st
     return found
 
 
-def _is_stray(log: LogFile, timeline: Timeline, facts: ViewFacts) -> bool:
+def _is_stray(log: LogFile, names: Names, timeline: Timeline, facts: ViewFacts) -> bool:
     """Versions 8 and 9: whether the delta commit in the name of a log file is known, and does not name it. The names of
     version 6, also in upgraded tables, have another instant. Those of new hashing buckets are named after the
     resize."""
@@ -226,21 +229,21 @@ def _is_stray(log: LogFile, timeline: Timeline, facts: ViewFacts) -> bool:
     write = timeline.completed_writes.get(instant)
     if write is None or write.family != "deltacommit" or write.completion_time is None:
         return False
-    return str(log.name) not in facts.witness.names((log.partition, log.name.file_id))
+    return str(log.name) not in names
 
 
-def _marked(log: LogFile, timeline: Timeline, facts: ViewFacts) -> LogFile:
+def _marked(log: LogFile, names: Names, timeline: Timeline, facts: ViewFacts) -> LogFile:
     witness = facts.witness
     if not witness.known:
         return log
-    writes = witness.names((log.partition, log.name.file_id)).get(str(log.name), ())
+    if writes := names.get(str(log.name), ()) if names else ():
+        marks = Marks(known=witness.known, writes=writes, is_stray=False, uncompleted=witness.uncompleted)
     # Every write to a slice is later than its base, unless archived ones may be later than the start.
-    is_stray = (
-        not writes and not timeline.may_be_archived_later and log.name.instant in witness.known and not witness.unread
-    )
-    return replace(
-        log, marks=Marks(known=witness.known, writes=writes, is_stray=is_stray, uncompleted=witness.uncompleted)
-    )
+    elif not timeline.may_be_archived_later and log.name.instant in witness.known and not witness.unread:
+        marks = replace(witness.unnamed, is_stray=True)
+    else:
+        marks = witness.unnamed
+    return DataFile(partition=log.partition, name=log.name, size=log.size, marks=marks)
 
 
 def _flaws(
@@ -252,6 +255,8 @@ def _flaws(
     others: Iterable[LogFile],
 ) -> list[Flaw]:
     found = list[Flaw]()
+    if not names and (base is None or base.size != _GONE):
+        return found
     files: list[BaseFile | LogFile] = [*([base] if base is not None else []), *logs]
     for file in files:
         written = names.get(str(file.name), ())
@@ -282,13 +287,18 @@ def _is_twin(one: BaseFile | LogFile, other: BaseFile | LogFile) -> bool:
 
 
 def _visible_bases(
-    key: GroupKey, bases: list[BaseFile], timeline: Timeline, facts: ViewFacts, as_of: str | None
+    key: GroupKey,
+    bases: list[BaseFile],
+    names: Names,
+    below: Names,
+    timeline: Timeline,
+    facts: ViewFacts,
+    as_of: str | None,
 ) -> tuple[dict[str, BaseFile], list[Flaw]]:
     """Base files of committed instants, by instant. A base file of a pending compaction is never visible. The newest
     named base file is included even if it is missing, and so is the newest as of an instant. The flaws: instants with
     two base files of which the valid one is unknown."""
-    compacted, pending = facts.compacted.get(key, {}), facts.pending_plans.get(key)
-    names, known = facts.witness.names(key), facts.witness.known
+    compacted, pending, known = facts.compacted.get(key, {}), facts.pending_plans.get(key), facts.witness.known
     visible: dict[str, BaseFile] = {}
     flaws = list[Flaw]()
     for base in bases:
@@ -312,15 +322,15 @@ def _visible_bases(
             flaws.append(Flaw(path=base.path, instant=instant, expected=0, found=base.size, is_base=True, second=other))
             continue
         visible[instant] = base
-    if facts.is_replaced(key, as_of):
+    if facts.is_replaced(key, as_of) or not (names or below or compacted):
         return visible, flaws
-    below = {named_instant(text): text for text in facts.witness.below_of(key) if not text.startswith(".")}
-    named_bases = {instant: text for instant, text in below.items() if timeline.is_committed(instant)}
+    lower = {named_instant(text): text for text in below if not text.startswith(".")}
+    named_bases = {instant: text for instant, text in lower.items() if timeline.is_committed(instant)}
     named_bases |= {named_instant(text): text for text in names if not text.startswith(".")}
     named_bases |= compacted
     for last in dict.fromkeys((None, as_of)):
-        instant = max((t for t in named_bases if last is None or t <= last), default="")
-        newest = max((t for t in visible if last is None or t <= last), default="")
+        instant = max([t for t in named_bases if last is None or t <= last], default="")
+        newest = max([t for t in visible if last is None or t <= last], default="")
         if instant > newest and instant != pending:
             name = BaseFileName.parse(named_bases[instant])
             visible[instant] = DataFile(partition=key[0], name=name, size=_GONE)
@@ -365,9 +375,12 @@ def _slices_by_completion(
         stacks.setdefault(pending, [])
     for log in logs:
         completion, later = timeline.completion_time(log.name.instant), uncompleted.get(log.name.instant)
-        if completion is None and later is None:
+        if completion is not None:
+            at_most = [instant for instant in stacks if instant <= completion]
+        elif later is not None:
+            at_most = [instant for instant in stacks if instant < later.instant]
+        else:
             continue
-        at_most = (i for i in stacks if (i < later.instant if completion is None and later else i <= str(completion)))
         home = max(at_most, default=log.name.instant)
         stacks.setdefault(home, []).append(log)
     return stacks

@@ -79,7 +79,7 @@ class FileSlice:
 
     @property
     def log_bytes(self) -> int:
-        return sum(log.size for log in self.logs)
+        return sum([log.size for log in self.logs])
 
     @property
     def base_bytes(self) -> int:

@@ -234,6 +234,11 @@ class Witness:
         listed = frozenset(partition for partition, files in self.listed.items() if files)
         return listed.union(partition for _, named in self.writes for partition in named)
 
+    @cached_property
+    def unnamed(self) -> Marks:
+        """Of a log file that no known write names."""
+        return Marks(known=self.known, writes=(), is_stray=False, uncompleted=self.uncompleted)
+
     def names(self, key: GroupKey) -> Names:
         return self._of(key[0]).files.get(key[1], _NO_NAMES)
 

@@ -6,19 +6,23 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.attempt.pending_clusterings import remove_dead_runs
 from phantombase.compactor_daemon.attempt.slice_record import SliceDone
-from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, Tasks
+from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, Tasks, read_back
 from phantombase.compactor_daemon.cleaning.choice import Policy
+from phantombase.compactor_daemon.clustering import outputs, tasks
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
-from phantombase.compactor_daemon.clustering.options import ClusterOptions
+from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
+from phantombase.compactor_daemon.clustering.outputs import Made, OutputFileSpec, make
 from phantombase.compactor_daemon.clustering.result import ClusterResult
 from phantombase.timeline.codec.output_options import Codec, OutputOptions
-from phantombase.timeline.errors import StorageError
+from phantombase.timeline.errors import LedgerError, StorageError
+from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
@@ -376,3 +380,34 @@ def test_rows_name_their_file_group(version: int, tmp_path: Path) -> None:
     small_files(path, version)
     cluster(path)
     assert set(read_table(open_table(path))["_hoodie_file_name"].to_pylist()) == set(living(path))
+
+
+def test_no_file_of_a_group_is_left_if_one_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file is read back while the next one is written: that one is removed, too."""
+    path, left = tmp_path / "trips", list[list[str]]()
+    rows = small_files(path, 9, 6)
+    size = max(file.stat().st_size for file in path.glob("*/*.parquet"))
+    options = ClusterOptions(grouping=Grouping.SIZE, target_size=2 * size, sort_by=("id",), wait_s=0)
+
+    def lost(storage: Storage, staged: str, rules: SliceRules) -> tuple[int, int, int]:
+        count, hash_, size = read_back(storage, staged, rules)
+        return count - 1, hash_, size
+
+    def made(storage: Storage, recipe: OutputFileSpec, *how: Any) -> Made:
+        try:
+            return make(storage, recipe, *how)
+        except LedgerError:
+            left.append([entry.name for entry in storage.list(recipe.folder) if entry.name.endswith(".parquet")])
+            raise
+
+    monkeypatch.setattr(outputs, "read_back", lost)
+    monkeypatch.setattr(tasks, "make", made)
+    with pytest.raises(LedgerError, match="has other rows than were written"):
+        cluster(path, options=options)
+    assert left == [[]]
+    check_nothing_left(path)
+    monkeypatch.undo()
+    done = cluster(path, options=options).done
+    assert done is not None
+    assert done.made == 3
+    assert read_rows(path) == rows
