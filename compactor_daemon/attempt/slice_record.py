@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import to_builtins
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import AttemptDeadError, MalformedError
@@ -37,7 +39,7 @@ class OutputFile:
     hash: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(replace(self, ranges=None)), "ranges": ranges_to_json(self.ranges)}
+        return {**to_builtins(replace(self, ranges=None)), "ranges": ranges_to_json(self.ranges)}
 
     @staticmethod
     def of(fields: Fields) -> OutputFile:
@@ -114,7 +116,10 @@ class SliceDone:
     def to_json(self) -> bytes:
         """As stored."""
         ledger, ranges, output = self.ledger.to_json(), ranges_to_json(self.ranges), output_to_json(self.output)
-        plain, more = asdict(replace(self, ranges=None, output=None, more=())), [one.to_json() for one in self.more]
+        plain, more = (
+            to_builtins(replace(self, ranges=None, output=None, more=())),
+            [one.to_json() for one in self.more],
+        )
         return dump({**plain, "ledger": ledger, "ranges": ranges, "output": output, "more": more})
 
     @staticmethod

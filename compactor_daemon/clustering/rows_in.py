@@ -77,6 +77,14 @@ def _repeated(parts: list[Hashes]) -> int:
     return int(np.count_nonzero(hashes[1:] == hashes[:-1]))
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Batches of rows in order. `unhashed`: those of them whose hashes are not in a ledger."""
+
+    rows: list[pa.RecordBatch] = field(default_factory=list)
+    unhashed: list[pa.RecordBatch] = field(default_factory=list)
+
+
 class RowsIn:
     """The merged rows of the inputs, in order, in large batches. Memory: what merging holds, and `KeyTally`."""
 
@@ -86,6 +94,7 @@ class RowsIn:
         """`indexed`: the table has a record index, which must be able to hold the keys."""
         self._storage, self._rules, self.inputs, self._indexed = storage, rules, inputs, indexed
         self._ledgers: list[Ledger] = []
+        self._base_hash = 0
         self._keys = keys
         self.base_rows = self.log_entries = 0
         """By the footers of base files, and the headers of log blocks."""
@@ -96,22 +105,26 @@ class RowsIn:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, once; they are counted and hashed on the way. A slice with log files is merged as a compaction
         merges it."""
-        held: list[pa.RecordBatch] = []
-        count = 0
-        columns = merged_columns(self._rules)
+        held, count = _Held(), 0
+        columns, unhashed = merged_columns(self._rules), replace(self._rules, identity=False)
         for slice_, opened in self._opened():
-            stream = SliceStream(self._storage, slice_, self._rules, columns, opened=opened)
+            # The rows of base files alone are hashed here: many files at a time.
+            is_merged = bool(slice_.logs) or not self._rules.identity
+            rules = self._rules if is_merged else unhashed
+            stream = SliceStream(self._storage, slice_, rules, columns, opened=opened)
             for batch in stream.batches():
-                if 2 * batch.num_rows >= self._rules.batch_rows:  # combining large ones would only take memory
+                if 2 * batch.num_rows >= rules.batch_rows:  # combining large ones would only take memory
                     yield from self._collected(held)
-                    yield from self._collected([batch])
-                    held, count = [], 0
+                    yield from self._collected(_Held([batch], [] if is_merged else [batch]))
+                    held, count = _Held(), 0
                     continue
-                held.append(batch)
+                held.rows.append(batch)
+                if not is_merged:
+                    held.unhashed.append(batch)
                 count += batch.num_rows
-                if count >= self._rules.batch_rows:
+                if count >= rules.batch_rows:
                     yield from self._collected(held)
-                    held, count = [], 0
+                    held, count = _Held(), 0
             self._count(stream)
         yield from self._collected(held)
 
@@ -130,16 +143,21 @@ class RowsIn:
         for one, source in zip(self.inputs, prefetched(self.inputs, fetched, _AHEAD), strict=True):
             yield one, None if source is None else partial(_same, source)
 
-    def _collected(self, batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if not batches:
+    def _collected(self, held: _Held) -> Iterator[pa.RecordBatch]:
+        if not held.rows:
             return
-        rows = pa.Table.from_batches(batches)
+        rows = pa.Table.from_batches(held.rows).combine_chunks()
         self._add_keys(rows)
-        yield from rows.combine_chunks().to_batches(max_chunksize=self._rules.batch_rows)
+        if held.unhashed:
+            is_all = len(held.unhashed) == len(held.rows)
+            self._base_hash += identity_sum([rows if is_all else pa.Table.from_batches(held.unhashed)])
+        yield from rows.to_batches(max_chunksize=self._rules.batch_rows)
 
     def _count(self, stream: SliceStream) -> None:
-        counts = stream.log_counts
-        self._ledgers.append(stream.ledger(0, 0))
+        counts, ledger = stream.log_counts, stream.ledger(0, 0)
+        if ledger.identity is None and self._rules.identity:
+            ledger = replace(ledger, identity=Identity(base=0, removed=0, added=0, out=0))
+        self._ledgers.append(ledger)
         self.base_rows += stream.base_rows
         self.log_entries += counts.entries
         self._merged.update(counts.merged)
@@ -197,7 +215,9 @@ class RowsIn:
     def ledger(self, rows_out: int, hash_out: int) -> Ledger:
         """The sum over the inputs, after `batches`, or after `keys_of` each of them."""
         found = total(self._ledgers)
-        identity = None if found.identity is None else replace(found.identity, out=hash_out)
+        identity = found.identity
+        if identity is not None:
+            identity = replace(identity, base=(identity.base + self._base_hash) & MASK, out=hash_out)
         return replace(found, rows_out=rows_out, identity=identity)
 
 

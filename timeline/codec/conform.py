@@ -150,6 +150,9 @@ class _Change:
 
     def table(self, data: pa.RecordBatch | pa.Table, schema: pa.Schema, where: str, names: Names) -> pa.Table:
         table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
+        if not names and table.schema.names == schema.names and table.schema.types == schema.types:
+            columns = [self.column(column, one, where) for column, one in zip(table.columns, schema, strict=True)]
+            return pa.Table.from_arrays(columns, schema=schema)
         names = names_in(schema.names, names, table.schema.names, where)
         kinds = {f.name: f.type for f in table.schema}
         rewritten = any(_is_rewrite(kinds.get(names.get(f.name, f.name) or ""), f.type) for f in schema)

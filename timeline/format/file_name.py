@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from sys import intern
 
 import javaproperties
@@ -51,6 +52,8 @@ LOG_NAME = re.compile(
 )
 
 _BASE_EXTENSIONS = (".parquet", ".hfile")
+_KEPT_NAMES = 1 << 15
+"""Steps of one process look at the same files repeatedly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,7 @@ class LogFileName:
         return _log_of(match)
 
 
+@lru_cache(_KEPT_NAMES)
 def parse_data_file(name: str) -> BaseFileName | LogFileName | None:
     """The parsed name of a data file, or None for every other name, which callers ignore.
     Table folders contain many other files: `.crc` files of Hadoop's local file system, partition metadata, leftovers of
