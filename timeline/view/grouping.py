@@ -14,7 +14,7 @@ from ..format.layout import Slicing
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..storage.contract import Entry
 from .view import BaseFile, DataFile, FileGroup, FileSlice, GroupKey, LogFile, TableView, ViewFacts, latest_slice
-from .witness import Flaw, Later, Marks, Names, named_instant, uncompleted
+from .witness import FileRecord, Flaw, Later, Marks, Names, named_instant, uncompleted
 
 
 def file_groups(
@@ -130,6 +130,9 @@ def _file_group(
     is_alone: bool,
 ) -> FileGroup:
     """One file group. Slices are formed including missing named files, since other files' slices depend on them."""
+    if len(bases) == 1 and not logs and as_of is None and _is_all(key, bases[0], facts):
+        slice_ = FileSlice(partition=key[0], file_id=key[1], base_instant=bases[0].name.instant, base=bases[0], logs=())
+        return FileGroup(partition=key[0], file_id=key[1], slices=(slice_,))
     pending, names, below = facts.pending_plans.get(key), facts.witness.names(key), facts.witness.below_of(key)
     known = {**below, **names} if below else names
     is_replaced = facts.is_replaced(key, as_of)
@@ -161,6 +164,23 @@ def _file_group(
                 FileSlice(partition=key[0], file_id=key[1], base_instant=instant, base=base, logs=mine, flaws=shown)
             )
     return FileGroup(partition=key[0], file_id=key[1], slices=tuple(slices), pending_compaction=pending)
+
+
+def _is_all(key: GroupKey, base: BaseFile, facts: ViewFacts) -> bool:
+    """Whether a base file is the only file that is known of its group, and as its write names it: the usual case."""
+    witness, instant, text = facts.witness, base.name.instant, str(base.name)
+    names = witness.names(key)
+    return (
+        len(names) == 1
+        and instant in witness.known
+        and all(write.size in (0, base.size) for write in names.get(text, _UNNAMED))
+        and facts.compacted.get(key, {instant: text}) == {instant: text}
+        and not (key in facts.replaced or key in facts.pending_plans or facts.shared or witness.uncompleted)
+        and not witness.below_of(key)
+    )
+
+
+_UNNAMED = (FileRecord(instant="", size=-1),)
 
 
 def _homeless(

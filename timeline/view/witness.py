@@ -51,16 +51,24 @@ class NamedFile:
 
 class NamedFiles(Mapping[str, tuple[NamedFile, ...]]):
     """The files that one write names, by partition; decoded partition by partition, on demand. `stats`: the write
-    statistics of each partition, which `make` converts to files."""
+    statistics of each partition, which `make` converts to files. `keeps`: for several steps."""
 
-    __slots__ = ("_make", "_stats")
+    __slots__ = ("_kept", "_make", "_stats")
 
-    def __init__(self, stats: Mapping[str, Sequence[Any]], make: Callable[[Any], Iterable[NamedFile]]) -> None:
+    def __init__(
+        self, stats: Mapping[str, Sequence[Any]], make: Callable[[Any], Iterable[NamedFile]], *, keeps: bool = False
+    ) -> None:
         self._stats = {partition: of for partition, of in stats.items() if of}
         self._make = make
+        self._kept: dict[str, tuple[NamedFile, ...]] | None = {} if keeps else None
 
     def __getitem__(self, partition: str) -> tuple[NamedFile, ...]:
-        return tuple(file for stat in self._stats[partition] for file in self._make(stat))
+        if self._kept is not None and (kept := self._kept.get(partition)) is not None:
+            return kept
+        files = tuple([file for stat in self._stats[partition] for file in self._make(stat)])
+        if self._kept is not None:
+            self._kept[partition] = files
+        return files
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._stats)
@@ -100,10 +108,10 @@ class _Commit(msgspec.Struct, rename="camel"):
 _JSON = msgspec.json.Decoder(_Commit)
 
 
-def _decoded(data: bytes) -> NamedFiles:
+def _decoded(data: bytes, *, keeps: bool = False) -> NamedFiles:
     if data.startswith(MAGIC):
-        return NamedFiles(_avro_record(data)["partitionToWriteStats"] or {}, _of_record)
-    return NamedFiles(_JSON.decode(data).partition_to_write_stats or {}, _of_stat)
+        return NamedFiles(_avro_record(data)["partitionToWriteStats"] or {}, _of_record, keeps=keeps)
+    return NamedFiles(_JSON.decode(data).partition_to_write_stats or {}, _of_stat, keeps=keeps)
 
 
 def _of_record(stat: Mapping[str, Any]) -> Iterator[NamedFile]:
@@ -126,7 +134,7 @@ def _files(
             yield NamedFile(path=join(path.rpartition("/")[0], base), size=0, is_below=True)
 
 
-_kept = lru_cache(maxsize=_KEPT)(_decoded)
+_kept = lru_cache(maxsize=_KEPT)(partial(_decoded, keeps=True))
 
 
 def files_of(metadata: CommitMetadata) -> NamedFiles:

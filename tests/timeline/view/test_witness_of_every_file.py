@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +30,7 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.routes import PREFIX, ROUTES
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view import grouping
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import DAMAGES, GOLDEN, Damage, put, unzip_golden, witnessed
 from tests.support.selection import ALL, deep
@@ -209,3 +212,30 @@ def _answers(path: Path, folder: Path, file_id: str) -> dict[str, str]:
     client.loop.close()
     assert len(found) > 2  # the timeline's
     return found
+
+
+def test_the_usual_file_group_is_as_every_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short way for a group of one named base file gives what the long one does, whatever was damaged."""
+    short, seen = grouping._is_all, list[bool]()
+
+    def counted(*of: Any) -> bool:
+        seen.append(short(*of))
+        return seen[-1]
+
+    for name in (*GOLDEN, "more/v9_copy_on_write") if ALL else (*USUAL, "v8_archived", "more/v9_copy_on_write"):
+        path = unzip_golden(name, tmp_path)
+        bases = [file for file in witnessed(path) if file.suffix == ".parquet"][:3]
+        for file, damage in [(None, None), *product(bases, (None, *DAMAGES.values()))]:
+            data = b"" if file is None else file.read_bytes()
+            if file is not None and damage is not None:
+                put(file, damage(data))
+            elif file is not None:
+                file.with_name(file.name.replace("-0_", "-0_9")).write_bytes(data)  # of another attempt
+            with monkeypatch.context() as patched:
+                patched.setattr(grouping, "_is_all", counted)
+                found = Table.open(str(path), reading=True).load_view()
+                patched.setattr(grouping, "_is_all", lambda *_: False)
+                assert Table.open(str(path), reading=True).load_view().groups == found.groups, f"{name} {file}"
+            if file is not None:
+                put(file, data)
+    assert {True, False} == set(seen)
