@@ -66,7 +66,7 @@ def encode_varint(number: int) -> bytes:
 
 def decode_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """(value, position after it); IndexError past the end, or beyond 64 bits."""
-    if (byte := data[position]) <= 0x7F:
+    if not (byte := data[position]) & 0x80:  # of a memoryview it may be negative
         return byte, position + 1
     result = shift = 0
     while shift < _BITS:

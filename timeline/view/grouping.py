@@ -175,7 +175,7 @@ def _is_all(key: GroupKey, base: BaseFile, facts: ViewFacts) -> bool:
         and instant in witness.known
         and all(write.size in (0, base.size) for write in names.get(text, _UNNAMED))
         and facts.compacted.get(key, {instant: text}) == {instant: text}
-        and not (key in facts.replaced or key in facts.pending_plans or facts.shared or witness.uncompleted)
+        and not (key in facts.pending_plans or facts.shared or witness.uncompleted)
         and not witness.below_of(key)
     )
 

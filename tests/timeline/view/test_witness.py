@@ -110,6 +110,21 @@ def test_a_lost_base_file_of_an_archived_write(base: str, flaws: int, as_of: str
     assert [flaw.path for flaw in group.flaws] == [below.path] * flaws
 
 
+def test_a_lost_base_file_that_the_metadata_table_alone_names() -> None:
+    """Its write's file cannot be read; the file below, which an older write names, is not the newest."""
+    lost = listing_of("b20")[0].name
+    witness = replace(Witness.of([("10", {"p": named("10", "b10")[1]}), ("20", None)]), listed={"p": {lost: 1}})
+    entries = [replace(entry, size=1) for entry in listing_of("b10")]
+    (group,) = file_groups("p", entries, V6, replace(NO_FACTS, witness=witness))
+    assert flawed(latest_slice(group)) == [(f"p/{lost}", "20", None)]
+
+
+def test_a_lost_base_file_of_a_replaced_group_opens_no_slice() -> None:
+    facts = replace(NO_FACTS, witness=Witness.of([("10", {"p": named("10", "b10")[1]})]), replaced={("p", "f"): "20"})
+    (group,) = file_groups("p", listing_of("b05"), V6, facts)
+    assert pictures(group) == ["05: b05"]
+
+
 def test_a_base_file_that_a_past_state_does_not_have_yet() -> None:
     """Log files of later writes lie on it, or a plan merges it; at the moment that is read it had not completed."""
     below = NamedFile(path=f"p/{listing_of('b30')[0].name}", size=0, is_below=True)

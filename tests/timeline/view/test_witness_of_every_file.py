@@ -225,7 +225,8 @@ def test_the_usual_file_group_is_as_every_other(tmp_path: Path, monkeypatch: pyt
     for name in (*GOLDEN, "more/v9_copy_on_write") if ALL else (*USUAL, "v8_archived", "more/v9_copy_on_write"):
         path = unzip_golden(name, tmp_path)
         bases = [file for file in witnessed(path) if file.suffix == ".parquet"][:3]
-        for file, damage in [(None, None), *product(bases, (None, *DAMAGES.values()))]:
+        logs = [file for file in witnessed(path) if file.suffix != ".parquet"][:2]
+        for file, damage in [(None, None), *product([*bases, *logs], (None, *DAMAGES.values()))]:
             data = b"" if file is None else file.read_bytes()
             if file is not None and damage is not None:
                 put(file, damage(data))
