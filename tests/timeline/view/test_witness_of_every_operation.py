@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from phantombase import writer
+from phantombase import Writer, writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cli.main import app
@@ -50,6 +50,15 @@ def merge_logs(path: Path, rows: pa.Table) -> None:
             raise done.exception
 
 
+BUCKETS = {"bucket_nonpart": 4, "log_only": 2}
+"""Of the tables with a bucket index, by case."""
+
+
+def changing(path: Path, rows: pa.Table) -> Writer:
+    described = writer(rows)
+    return described.buckets(BUCKETS[path.name]) if path.name in BUCKETS else described
+
+
 def delete_partition(path: Path, rows: pa.Table) -> None:
     writer(rows).delete_partition(str(path), open_table(path).partitions()[:1])
 
@@ -60,10 +69,10 @@ def archive(path: Path, rows: pa.Table) -> None:
 
 
 OPERATIONS: dict[str, Operation] = {
-    "upsert": lambda path, rows: writer(rows.slice(0, 7)).upsert(str(path)),
-    "delete": lambda path, rows: writer(rows.slice(0, 7)).delete(str(path)),
-    "bulk insert": lambda path, rows: writer(rows.slice(0, 3)).bulk_insert(str(path)),
-    "insert overwrite": lambda path, rows: writer(rows.slice(0, 3)).insert_overwrite(str(path)),
+    "upsert": lambda path, rows: changing(path, rows.slice(0, 7)).upsert(str(path)),
+    "delete": lambda path, rows: changing(path, rows.slice(0, 7)).delete(str(path)),
+    "bulk insert": lambda path, rows: changing(path, rows.slice(0, 3)).bulk_insert(str(path)),
+    "insert overwrite": lambda path, rows: changing(path, rows.slice(0, 3)).insert_overwrite(str(path)),
     "delete partition": delete_partition,
     "cluster": cluster,
     "restore": restore,
@@ -89,6 +98,8 @@ def content(path: Path) -> Counter[str]:
 @pytest.mark.parametrize(("name", "operation"), CASES)
 def test_nothing_wrong_is_published(name: str, operation: str, tmp_path: Path) -> None:
     path = unzip_golden(name, tmp_path / "table")
+    if operation == "delete partition":  # a pending plan for it forbids that
+        CliRunner().invoke(app, ["compact", str(path), "--executor", "local", "--sole-writer"])
     whole, rows, run = content(path), own_columns(path), OPERATIONS[operation]
     copy = tmp_path / "copy" / path.name
     shutil.copytree(path, copy)

@@ -376,6 +376,15 @@ def test_a_partition_below_another_one_is_refused(version: int, tmp_path: Path) 
     assert sorted(read(path).to_arrow()["zone"].to_pylist()) == ["a", "c/d", "c/e", "x"]
 
 
+def test_a_partition_value_that_is_too_long_begins_no_write(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    described(rows=ROWS.slice(1)).partition("long").upsert(path)
+    before = files(path)
+    with pytest.raises(UsageError, match="too long for a folder"):
+        described().partition("long").upsert(path)
+    assert files(path) == before
+
+
 def test_two_first_writes_with_other_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of the second were prepared for a table that had none: they are prepared anew."""
     path, real = str(tmp_path / "t"), create_table
