@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.catalogs.options import SyncOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
@@ -140,7 +141,8 @@ class WriteOptions:
     (`hoodie.metadata.compact.max.delta.commits` turns it on); None: it does not. `compaction`: what the write does for
     compaction after its commit. `clean`: remove the files that no reader needs after the commit
     (`hoodie.clean.automatic`); None: it does not. `archive`: archive old instants after the commit
-    (`hoodie.archive.automatic`); None: it does not. `cluster`: cluster small files after the commit
+    (`hoodie.archive.automatic`); None: it does not. `sync`: make a catalog show the table as it is after the commit
+    (`hoodie.datasource.hive_sync.enable`); None: it does not. `cluster`: cluster small files after the commit
     (`hoodie.clustering.inline`); None: it does not. `back_pressure`: how long a file group's log may become; None:
     batches of a stream wait, other writes go on. `times`: the format of TIMESTAMP partition values, as far as the table
     does not store it, under Hudi's names (`hoodie.keygen.timebased.*`). `clock`: the zone of the table's instants, and
@@ -216,6 +218,7 @@ class WriteOptions:
     cluster: ClusterOptions | None = None
     clean: CleanOptions | None = None
     archive: ArchiveOptions | None = None
+    sync: SyncOptions | None = None
     back_pressure: BackPressure | None = None
     times: tuple[tuple[str, str], ...] = ()
     clock: ClockOptions = field(default_factory=ClockOptions)

@@ -11,7 +11,7 @@ from phantombase.timeline.terminal.command_line import lazy_app, lazy_commands
 
 _WRITERS = "phantombase.writer_hooks.erase"
 """A command that writes lies above this package: it is named here, and loaded when it is called."""
-_SERVICES = ("clean", "archive", "cluster", "metadata", "orphans")
+_SERVICES = ("clean", "archive", "cluster", "metadata", "orphans", "sync")
 COMMANDS = {
     **lazy_commands(
         "phantombase.compactor_daemon.cli",

@@ -159,6 +159,8 @@ def run_command(
     """
     chosen = parse_services(services) if services is not None else frozenset[Service]()
     _check_idle(ctx, chosen, of_services, requests, schedule=schedule)
+    if Service.SYNC in chosen:
+        of_services[Service.SYNC.value].check_named("--sync-to")
     if schedule:
         name_idle(requests, counts_commits=Service.ARCHIVE in chosen)
     serve_options = ("serve_host", "serve_token_file", "serve_hudi_clients")

@@ -1,9 +1,7 @@
 """The tables of a catalog, and the daemons of a fleet that share them.
 
-Tables lie below a folder, or are registered in a Hive Metastore (extra `hive`). `thriftpy2` reads the interface below
-when it is first used: of hive_metastore.thrift only the calls and fields that are asked for, with their numbers; a
-reader of Thrift skips the others. The calls are those of Hive 2.3 to 4. Hudi's sync registers a MERGE_ON_READ table
-under up to three names, `t`, `t_ro` and `t_rt`, with one location.
+Tables lie below a folder, or are registered in a Hive Metastore. Hudi's sync registers a MERGE_ON_READ table under up
+to three names, `t`, `t_ro` and `t_rt`, with one location.
 
 Each daemon of a fleet has one ephemeral node:
 
@@ -16,14 +14,12 @@ follows from the members alone (rendezvous hashing): when a daemon joins or leav
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import re
 import socket
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,12 +27,12 @@ import xxhash
 
 from phantombase.timeline.errors import MissingFileError, PhantombaseError, StorageError, UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.reachable import why_unreachable
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.open_storage import full_path, open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 
+from ..catalogs.metastore import Metastore, base_path, interface, is_hudi
 from .pools import Pools
 from .zookeeper_session import ZooKeeperSession
 
@@ -152,98 +148,27 @@ def _folders(storage: Storage, folder: str) -> list[str]:
     return [e.name for e in storage.list(folder) if e.is_folder]
 
 
-_INTERFACE = """
-struct StorageDescriptor { 2: string location, 3: string inputFormat }
-struct Table { 1: string tableName, 7: StorageDescriptor sd, 9: map<string, string> parameters }
-struct GetTablesRequest { 1: required string dbName, 2: optional list<string> tblNames }
-struct GetTablesResult { 1: required list<Table> tables }
-exception MetaException { 1: string message }
-service Metastore {
-  list<string> get_all_databases() throws (1: MetaException problem),
-  list<string> get_all_tables(1: string db_name) throws (1: MetaException problem),
-  GetTablesResult get_table_objects_by_name_req(1: GetTablesRequest req)
-    throws (1: MetaException problem, 2: MetaException operation, 3: MetaException database),
-}
-"""
-_PORT = 9083
-_NO_HOST = frozenset("/,")
-_TIMEOUT_MS = 30_000
-_AT_ONCE = 500
-_PROVIDER = "spark.sql.sources.provider"
-
-
 class MetastoreListing:
-    """See the module, and `TableListing`. Names are DATABASE/TABLE."""
+    """The Hudi tables of a Hive Metastore, see `TableListing`. Names are DATABASE/TABLE."""
 
     def __init__(self, where: str) -> None:
-        host, separator, port = where.rpartition(":")
-        self._host, self._port = (host, port) if separator else (port, str(_PORT))
-        if not self._host or re.fullmatch(r"[0-9]{1,5}", self._port) is None or not _NO_HOST.isdisjoint(self._host):
-            raise UsageError(
-                "not a Hive Metastore",
-                expected="hive:HOST:PORT",
-                found=f"hive:{where}",
-                todo="Name one server of hive.metastore.uris, without thrift://.",
-            )
-        self._interface = _interface()
+        self._store = Metastore.parse(where)
+        interface()
 
     @property
     def shown(self) -> str:
-        return f"hive:{self._host}:{self._port}"
+        return self._store.shown
 
     def tables(self) -> Mapping[str, str]:
         """See `TableListing`. StorageError: no answer."""
         by_path: dict[str, str] = {}
-        with self._client() as client:
-            for database in client.get_all_databases():
-                names = client.get_all_tables(database)
-                for start in range(0, len(names), _AT_ONCE):
-                    asked = self._interface.GetTablesRequest(dbName=database, tblNames=names[start : start + _AT_ONCE])
-                    for table in client.get_table_objects_by_name_req(asked).tables:
-                        path = _hudi_path(table)
-                        if path is not None:
-                            name = f"{database}/{table.tableName}"
-                            by_path[path] = min(by_path.get(path, name), name, key=lambda n: (len(n), n))
+        with self._store.calls() as calls:
+            for database in calls.databases():
+                for table in calls.tables(database, calls.names(database)):
+                    if is_hudi(table) and (path := base_path(table.sd and table.sd.location)):
+                        name = f"{database}/{table.tableName}"
+                        by_path[path] = min(by_path.get(path, name), name, key=lambda n: (len(n), n))
         return {name: path for path, name in sorted(by_path.items())}
-
-    @contextmanager
-    def _client(self) -> Iterator[Any]:
-        from thriftpy2.rpc import client_context
-        from thriftpy2.thrift import TException
-
-        try:
-            server, most_ms = (self._interface.Metastore, self._host, int(self._port)), _TIMEOUT_MS
-            with client_context(*server, connect_timeout=most_ms, socket_timeout=most_ms) as client:
-                yield client
-        except (TException, OSError, self._interface.MetaException) as error:
-            raise StorageError(
-                "the Hive Metastore did not answer",
-                path=self.shown,
-                found=why_unreachable([f"{self._host}:{self._port}"], _PORT) or f"{type(error).__name__}: {error}",
-                todo="Check its host and port (hive.metastore.uris), and that it asks for no SASL.",
-            ) from error
-
-
-def _interface() -> Any:
-    try:
-        import thriftpy2.parser
-    except ImportError as error:
-        raise UsageError(
-            "a Hive Metastore needs the package thriftpy2", todo="Install it: pip install 'phantombase[hive]'."
-        ) from error
-    return thriftpy2.parser.load_fp(io.StringIO(_INTERFACE), "phantombase_metastore_thrift")
-
-
-def _hudi_path(table: Any) -> str | None:
-    """The base path of a Hudi table; None: not a Hudi table."""
-    if table.sd is None or not table.sd.location:
-        return None
-    is_hudi = (table.parameters or {}).get(_PROVIDER, "").lower() == "hudi"
-    if not is_hudi and "hudi" not in (table.sd.inputFormat or "").lower():
-        return None
-    location = str(table.sd.location).rstrip("/")
-    # Hadoop writes file:/path, which is no URL with a host.
-    return location.removeprefix("file:") if location.startswith("file:/") and "://" not in location else location
 
 
 _log = get_logger()

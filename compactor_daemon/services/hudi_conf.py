@@ -16,6 +16,7 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 
 from ..archiving.choice import ArchiveOptions
+from ..catalogs.options import Names, SyncOptions
 from ..cleaning.choice import CleanOptions, Policy
 from ..clustering.options import ClusterOptions, Grouping, PartitionSelection, SortOrder
 from ..hudi_names import (
@@ -82,6 +83,51 @@ ARCHIVE_CONF: Known = {
     "hoodie.keep.min.commits": ("min_instants", whole_number),
     "hoodie.keep.max.commits": ("max_instants", whole_number),
 }
+SYNC = "hoodie.datasource.hive_sync."
+SYNC_ENABLED = (f"{SYNC}enable", "hoodie.datasource.meta.sync.enable")
+_EXTRACTORS = {
+    f"{package}{name}ValueExtractor": name == "SlashEncodedDayPartition"
+    for name in ("MultiPartKeys", "SinglePartPartition", "HiveStylePartition", "SlashEncodedDayPartition")
+    for package in ("", "org.apache.hudi.hive.")
+} | {"org.apache.hudi.hive.NonPartitionedExtractor": False}
+
+
+def _negated(text: str) -> bool:
+    return not flag(text)
+
+
+def _metastores(text: str) -> str:
+    """`hive.metastore.uris` as a catalog. ValueError: not that."""
+    servers = [server.strip().rstrip("/") for server in text.split(",")]
+    if not all(server.startswith("thrift://") for server in servers):
+        raise ValueError(text)
+    return "hive:" + ",".join(server.removeprefix("thrift://") for server in servers)
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+SYNC_CONF: Known = {
+    f"{SYNC}metastore.uris": ("to", _metastores),
+    f"{SYNC}mode": ("mode", word_of({"hms": None})),
+    f"{SYNC}database": ("database", str.strip),
+    f"{SYNC}table": ("name", str.strip),
+    f"{SYNC}partition_fields": ("partition_fields", _listed),
+    f"{SYNC}table.strategy": ("strategy", word_of({one.name: one for one in Names})),
+    f"{SYNC}omit_metadata_fields": ("meta_columns", _negated),
+    f"{SYNC}support_timestamp": ("timestamps", flag),
+    f"{SYNC}skip_ro_suffix": ("ro_suffix", _negated),
+    "hoodie.meta.sync.sync_snapshot_with_table_name": ("plain_name", flag),
+    f"{SYNC}partition_extractor_class": ("slashed_days", word_of(_EXTRACTORS)),
+    f"{SYNC}sync_as_datasource": ("for_spark", flag),
+    f"{SYNC}sync_comment": ("comments", flag),
+    f"{SYNC}schema_string_length_thresh": ("schema_part", whole_number),
+    f"{SYNC}batch_num": ("batch", whole_number),
+    f"{SYNC}table_properties": ("table_properties", _lines),
+    f"{SYNC}serde_properties": ("serde_properties", _lines),
+}
+"""Names for the sync to a Hive Metastore. `mode` sets nothing: the metastore itself is asked, as by Hudi's `hms`."""
 METADATA_CONF: Known = {"hoodie.metadata.compact.max.delta.commits": ("max_delta_commits", whole_number)}
 INLINE_CLUSTERING = ("hoodie.clustering.inline", "hoodie.datasource.clustering.inline.enable")
 _PLAN = "hoodie.clustering.plan.strategy."
@@ -114,11 +160,12 @@ _OF_COMMANDS: Mapping[type, Known] = {
     },
     MetadataOptions: METADATA_CONF,
     ClusterOptions: CLUSTER_CONF,
+    SyncOptions: SYNC_CONF,
 }
 """Hudi's names for the options of commands, by option dataclass."""
 KINDS = frozenset(_OF_COMMANDS)
 """The option dataclasses with fields that have names of Hudi."""
-_DONE_BY_COMMANDS = frozenset(("hoodie.clean.automatic", "hoodie.archive.automatic"))
+_DONE_BY_COMMANDS = frozenset(("hoodie.clean.automatic", "hoodie.archive.automatic", *SYNC_ENABLED))
 """They set what runs after a write; a command runs, whatever their values."""
 _LAZY = frozenset(("hoodie.clean.failed.writes.policy", "hoodie.cleaner.policy.failed.writes"))
 """Commands roll back only what has no heartbeat, as Hudi does with the value LAZY."""
@@ -208,6 +255,7 @@ def conf_fields(kind: type, pairs: Collection[str], typed: Mapping[str, Any]) ->
     if kind is ScheduleOptions:
         return parse_schedule_conf(pairs, typed.get("strategies") or ())
     found = _parsed(pairs, _OF_COMMANDS[kind])
+    found.pop("mode", None)
     if kind is ClusterOptions and "grouping" not in typed and not _BY_SIZE.isdisjoint(found):
         found.setdefault("grouping", Grouping.SIZE)
     if kind is not CleanOptions or not found:

@@ -15,6 +15,7 @@ from typing import Any
 from phantombase.timeline.errors import UsageError
 
 from ..archiving.choice import ArchiveOptions
+from ..catalogs.options import SyncOptions
 from ..cleaning.choice import CleanOptions, Policy
 from ..cleaning.orphan_choice import OrphanOptions
 from ..clustering.options import ClusterOptions
@@ -33,6 +34,7 @@ class Service(Enum):
     CLUSTER = "cluster", ClusterOptions, "clustering.cluster"
     CLEAN = "clean", CleanOptions, "cleaning.clean"
     ORPHANS = "orphans", OrphanOptions, "cleaning.orphans", _DAY_S
+    SYNC = "sync", SyncOptions, "catalogs.sync"
     ARCHIVE = "archive", ArchiveOptions, "archiving.archive"
 
     kind: type[Any]

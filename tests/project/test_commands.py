@@ -23,6 +23,7 @@ from tests.project.every_command import APPS, every_command, offers
 from tests.support.compaction_steps import run_all
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import traces
+from tests.support.servers.hive_metastore import MemoryMetastore
 
 _SERVING = {("timeline", "serve"), ("compactor-daemon", "run")}
 """They run until they are stopped. What `run` would request and execute: `schedule` and `compact` with `--dry-run`."""
@@ -34,6 +35,9 @@ _each_with_table = pytest.mark.parametrize(
     [found for found in _ALL if any("TABLE" in (p.metavar or "") for p in found[2].params)],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else value if isinstance(value, str) else "",
 )
+
+
+NOWHERE = "hive:127.0.0.1:1"
 
 
 class Ended:
@@ -63,7 +67,8 @@ def arguments(app: str, words: tuple[str, ...], command: Any, table: Path) -> li
     compactions = [i.requested_time for i in timeline.instants if i.family == "commit"]
     name = " ".join(words)
     instant = {"rollback": completed[-1], "savepoint delete": completed[0]}.get(name, compactions[-1])
-    given = list({"restore": ["--to", completed[0]], "pins": ["--release", "copy"]}.get(name, []))
+    own = {"restore": ["--to", completed[0]], "pins": ["--release", "copy"], "sync": ["--to", NOWHERE]}
+    given = list(own.get(name, []))
     for param in command.params:
         meta = re.sub(r"[\[\].]", "", param.metavar or "")
         if meta != "COMMAND" and (param.required or meta == "TABLE"):
@@ -100,14 +105,20 @@ def _traces(table: Path) -> dict[Path, int]:
 
 @_each_with_table
 def test_a_dry_run_changes_nothing(
-    app: str, words: tuple[str, ...], command: Any, table: Path, capsys: pytest.CaptureFixture[str]
+    app: str,
+    words: tuple[str, ...],
+    command: Any,
+    table: Path,
+    capsys: pytest.CaptureFixture[str],
+    memory_metastore: MemoryMetastore,
 ) -> None:
     """No command without `--dry-run` changes the table; one with it needs no lock for it."""
     if words == ("repair",):
         _tear_a_compaction(table)
     before = _traces(table)
     flags = ["--dry-run"] if offers(command, "--dry-run") else []
-    ended = Ended(capsys, app, *words, *arguments(app, words, command, table), *flags, "--json")
+    given = [memory_metastore.where if one == NOWHERE else one for one in arguments(app, words, command, table)]
+    ended = Ended(capsys, app, *words, *given, *flags, "--json")
     assert ended.code == 0, ended.err
     settings = as_json(overview(Table.open(str(table))).table)
     assert json.loads(ended.out).get("table", str(table)) in (str(table), settings)

@@ -239,6 +239,8 @@ _DUE = {**INLINE, COMMITS: 1}
 _BUCKET = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 4}
 _CLUSTER = {"hoodie.clustering.inline": True}
 _PLAN, _SELECTED = "hoodie.clustering.plan.strategy.", "hoodie.clustering.plan.partition.filter.mode"
+_SYNC = "hoodie.datasource.hive_sync."
+_SYNCED = {f"{_SYNC}enable": True, f"{_SYNC}metastore.uris": "thrift://127.0.0.1:1"}
 VALUES: Mapping[str, tuple[Mapping[str, Any], list[Any]]] = {
     "hoodie.archive.automatic": ({}, [True]),
     "hoodie.bloom.index.update.partition.path": ({"hoodie.index.type": "GLOBAL_BLOOM"}, [False]),
@@ -269,6 +271,28 @@ VALUES: Mapping[str, tuple[Mapping[str, Any], list[Any]]] = {
     f"{_PLAN}sort.columns": (_CLUSTER, ["ts", "v,ts"]),
     f"{_PLAN}target.file.max.bytes": (_CLUSTER, [1 << 29, 1 << 20]),
     "hoodie.layout.optimize.strategy": ({**_CLUSTER, f"{_PLAN}sort.columns": "v,ts"}, ["z-order", "hilbert"]),
+    f"{_SYNC}batch_num": (_SYNCED, [1, 7]),
+    f"{_SYNC}database": (_SYNCED, ["a", "b"]),
+    f"{_SYNC}enable": ({f"{_SYNC}metastore.uris": "thrift://127.0.0.1:1"}, [True]),
+    f"{_SYNC}metastore.uris": ({f"{_SYNC}enable": True}, ["thrift://127.0.0.1:1", "http://a"]),
+    f"{_SYNC}mode": (_SYNCED, ["jdbc", "hiveql"]),
+    f"{_SYNC}omit_metadata_fields": (_SYNCED, [True]),
+    f"{_SYNC}partition_extractor_class": (
+        _SYNCED,
+        ["org.apache.hudi.hive.SlashEncodedDayPartitionValueExtractor", "of.ours.Extractor"],
+    ),
+    f"{_SYNC}partition_fields": (_SYNCED, ["p", "q"]),
+    f"{_SYNC}schema_string_length_thresh": (_SYNCED, [1, 7]),
+    f"{_SYNC}serde_properties": (_SYNCED, ["a=b", "a"]),
+    f"{_SYNC}skip_ro_suffix": (_SYNCED, [True]),
+    f"{_SYNC}support_timestamp": (_SYNCED, [True]),
+    f"{_SYNC}sync_as_datasource": (_SYNCED, [False]),
+    f"{_SYNC}sync_comment": (_SYNCED, [True]),
+    f"{_SYNC}table": (_SYNCED, ["a", "b"]),
+    f"{_SYNC}table.strategy": (_SYNCED, ["RO", "RT"]),
+    f"{_SYNC}table_properties": (_SYNCED, ["a=b", "a"]),
+    "hoodie.datasource.meta.sync.enable": ({f"{_SYNC}metastore.uris": "thrift://127.0.0.1:1"}, [True]),
+    "hoodie.meta.sync.sync_snapshot_with_table_name": (_SYNCED, [False]),
     "hoodie.combine.before.insert": ({}, [True]),
     "hoodie.combine.before.upsert": ({}, [False]),
     "hoodie.compact.inline": ({COMMITS: 1}, [True]),
@@ -356,9 +380,12 @@ HOW_ONLY = (
     "hoodie.clustering.",
     "hoodie.compact.",
     "hoodie.compaction.",
+    "hoodie.datasource.hive_sync.",
+    "hoodie.datasource.meta.sync.",
     "hoodie.keep.",
     "hoodie.layout.optimize.",
     "hoodie.memory.",
+    "hoodie.meta.sync.",
     "hoodie.metadata.",
     "hoodie.upsert.shuffle.",
     "hoodie.write.num.retries.",

@@ -37,6 +37,7 @@ _TITLES: Mapping[str, str] = {
     "MetadataOptions": "Metadata table",
     "ClusterOptions": "Clustering",
     "OrphanOptions": "Orphan files",
+    "SyncOptions": "Catalog",
     "EraseOptions": "Erasure",
     "WriteOptions": "Writes",
     "CompactionOptions": "Compaction after a write",

@@ -204,7 +204,7 @@ class AfterCommit:
     """What happened after a commit. `scheduled`: the requested compaction, or None with the reason in `why`.
     `compacted`: executed inline. `left`: compactions that are still pending because of the limit. `clustered`: how many
     clusterings were completed. `cleaned`: how many files a clean removed. `archived`: how many instants were archived.
-    `error`: the first error in one line, if there was one."""
+    `synced`: how many tables of a catalog were made or changed. `error`: the first error in one line, if any."""
 
     scheduled: str | None = None
     why: str = ""
@@ -213,6 +213,7 @@ class AfterCommit:
     clustered: int = 0
     cleaned: int = 0
     archived: int = 0
+    synced: int = 0
     error: str | None = None
 
 
@@ -269,11 +270,13 @@ def services_after(
     means = ServiceMeans(output=options.output, runner=runner())
     done = {one.service: one for one in serve_table(table, options.services, lock, means=means)}
     errors = [after.error, *(one.what for one in done.values() if one.failed)]
-    clustered, cleaned, archived = (done.get(one) for one in (Service.CLUSTER, Service.CLEAN, Service.ARCHIVE))
+    kinds = (Service.CLUSTER, Service.CLEAN, Service.ARCHIVE, Service.SYNC)
+    clustered, cleaned, archived, synced = map(done.get, kinds)
     return replace(
         after,
         clustered=0 if clustered is None else clustered.instants,
         cleaned=0 if cleaned is None else cleaned.files,
         archived=0 if archived is None else archived.instants,
+        synced=0 if synced is None else synced.instants,
         error=next((error for error in errors if error is not None), None),
     )

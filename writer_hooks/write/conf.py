@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.catalogs.options import SyncOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
 from phantombase.compactor_daemon.hudi_names import (
@@ -32,6 +33,9 @@ from phantombase.compactor_daemon.services.hudi_conf import (
     HUDI_NAMES,
     INLINE_CLUSTERING,
     SCHEDULE_CONF,
+    SYNC,
+    SYNC_CONF,
+    SYNC_ENABLED,
     clean_of,
     parse_hudi_conf,
     parse_schedule_conf,
@@ -182,6 +186,8 @@ _CLUSTER: Known = {
     "hoodie.clustering.inline.max.commits": ("after_commits", whole_number),
 }
 """Names for clustering after a write."""
+_SYNC: Known = {**SYNC_CONF, **dict.fromkeys(SYNC_ENABLED, ("on", flag))}
+"""Names for the sync of a catalog after a write."""
 _HUDIS_CLUSTER = ClusterOptions(
     grouping=Grouping.SIZE, target_size=1 << 30, small_size=300 << 20, after_commits=4, wait_s=0.0
 )
@@ -190,6 +196,7 @@ _PARTS: Mapping[str, Known] = {
     "cluster": _CLUSTER,
     "archive": _ARCHIVE,
     "clean": _CLEAN,
+    "sync": _SYNC,
     "pressure": _PRESSURE,
     "bucket": _BUCKET,
     "beat": _BEAT,
@@ -229,6 +236,7 @@ def parse_write_conf(
     has_lock = options.lock is not None or not is_tuning(locks)
 
     clusters = options.cluster is not None or any(_is_on(conf, name, usual=False) for name in INLINE_CLUSTERING)
+    syncs = options.sync is not None or any(_is_on(conf, name, usual=False) for name in SYNC_ENABLED)
     named_by: dict[str, dict[str, str]] = {part: {} for part in ("", *_PARTS)}
 
     def put(name: str, known: Known, part: str = "") -> None:
@@ -260,6 +268,8 @@ def parse_write_conf(
             put(name, _KNOWN)
         elif name in _CLUSTER and name not in INLINE_CLUSTERING and not clusters:
             pass  # `idle` names it
+        elif name in SYNC_CONF and not syncs:
+            ignored.extend([] if hudi_names()[name].agrees(value) else [name])
         elif (part := next((p for p, known in _PARTS.items() if name in known), None)) is not None:
             put(name, _PARTS[part], part)
         elif is_table_conf(name):
@@ -296,7 +306,7 @@ def parse_write_conf(
 
 def option_of(name: str) -> str | None:
     """The option of a write, or else the field of a new table, that a name sets; None: neither."""
-    by_part = {part: part for part in ("cluster", "clean", "archive")}
+    by_part = {part: part for part in ("cluster", "clean", "archive", "sync")}
     by_part |= {"pressure": "back_pressure", "beat": "heartbeat_expiry_s"}
     if name in (_INDEX, *_MOVES):
         return "moved_keys"
@@ -345,11 +355,28 @@ def _put_services(
     if given := parts["archive"]:
         is_on = given.pop("automatic", True)
         found["archive"] = replace(options.archive or ArchiveOptions(), **given) if is_on else None
+    if given := parts["sync"]:
+        found["sync"] = _sync(given, options, conf)
     if not _is_on(conf, SERVICES, usual=True):
         found |= {"cluster": None, "clean": None, "archive": None, "metadata": None}
         found["compaction"] = replace(found.get("compaction", options.compaction), mode=Mode.WRITE_ONLY)
     if "heartbeat_s" in explicit:
         found.pop("heartbeat_s", None)  # no name sets it: it follows from the time after which a writer counts as dead
+
+
+def _sync(given: dict[str, Any], options: WriteOptions, conf: Mapping[str, str]) -> SyncOptions | None:
+    """The sync that names ask for, if it is on. UsageError: they name no metastore, or other partition columns."""
+    given.pop("mode", None)
+    if not given.pop("on", options.sync is not None):
+        return None
+    made = replace(options.sync or SyncOptions(), **given)
+    if made.to is None:
+        raise UsageError(
+            "the sync of a catalog needs its metastore",
+            expected=f"{SYNC}metastore.uris=thrift://HOST:PORT",
+            todo="Set it, with mode=hms. Through a server of Hive (jdbc, hiveql) nothing is synced.",
+        )
+    return made
 
 
 def _is_on(conf: Mapping[str, str], name: str, *, usual: bool) -> bool:

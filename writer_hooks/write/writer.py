@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.catalogs.options import SyncOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
@@ -189,6 +190,12 @@ class Writer:
         """Archive old instants after each commit (`hoodie.archive.automatic`): fields of `ArchiveOptions`
         (`hoodie.keep.min.commits`, `hoodie.keep.max.commits`)."""
         return self.option(archive=ArchiveOptions(**options))
+
+    def sync(self, to: str, **options: Any) -> Writer:
+        """Make a Hive Metastore show the table as it is after each commit (`hoodie.datasource.hive_sync.enable`): `to`,
+        such as "hive:HOST:PORT", and fields of `SyncOptions` (`hoodie.datasource.hive_sync.*`). A sync that fails is a
+        warning; the next one makes up for it."""
+        return self.option(sync=SyncOptions(to=to, **options))
 
     def config(self, path: str | None = None) -> Writer:
         """Takes the options of the write from a configuration file, the one of the commands and the daemon: its top

@@ -12,8 +12,9 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.catalogs.metastore import base_path, is_hudi
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.fleet.catalog import FolderListing, MetastoreListing, _hudi_path
+from phantombase.compactor_daemon.fleet.catalog import FolderListing, MetastoreListing
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
@@ -126,20 +127,20 @@ def test_the_hudi_tables_of_a_hive_metastore(tmp_path: Path, hive_metastore: Hiv
         ("file:///data/t/", HUDI, {}, "file:///data/t"),
         ("s3://lake/t", "", {"spark.sql.sources.provider": "HUDI"}, "s3://lake/t"),
         ("s3://lake/t", "org.apache.hadoop.mapred.TextInputFormat", {}, None),
-        ("", HUDI, {}, None),
+        ("", HUDI, {}, ""),
     ],
 )
 def test_the_base_path_of_a_table_of_a_metastore(
     location: str, input_format: str, parameters: dict[str, str], path: str | None
 ) -> None:
-    place = SimpleNamespace(location=location, inputFormat=input_format)
-    assert _hudi_path(SimpleNamespace(sd=place, parameters=parameters)) == path
+    table = SimpleNamespace(sd=SimpleNamespace(location=location, inputFormat=input_format), parameters=parameters)
+    assert (base_path(location) if is_hudi(table) else None) == path
 
 
 def test_a_metastore_that_does_not_answer_is_one_error() -> None:
     with pytest.raises(StorageError, match="connection refused"):
         MetastoreListing("127.0.0.1:1").tables()
-    for wrong in ("", "host:port", ":1", "thrift://host:9083", "//host:9083", "host:9083,other:9083"):
+    for wrong in ("", "host:port", ":1", "thrift://host:9083", "//host:9083", "host:9083,:9083"):
         with pytest.raises(UsageError, match=r"not a Hive Metastore.*without thrift://"):
             MetastoreListing(wrong)
     assert MetastoreListing("host:9083").shown == "hive:host:9083"

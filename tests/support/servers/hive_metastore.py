@@ -1,18 +1,26 @@
-"""A real Hive Metastore (2.3) with Derby, from the jars that PySpark brings."""
+"""A real Hive Metastore (2.3) with Derby, from the jars that PySpark brings; and one in memory, for tests of a second.
+
+What the one in memory does is what the real one was seen to do (tests/hudi/sync compares both)."""
 
 from __future__ import annotations
 
+import copy
 import io
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyspark
 import pytest
 
+from phantombase.compactor_daemon.catalogs.metastore import interface
+from phantombase.compactor_daemon.catalogs.tables import partition_name
 from phantombase.compactor_daemon.jvm_archive import spark_java
 from phantombase.timeline.reachable import why_unreachable
 from tests.support.servers.zookeeper_server import free_ports
@@ -98,8 +106,13 @@ class HiveMetastore:
 
 @pytest.fixture
 def hive_metastore(tmp_path: Path) -> Iterator[HiveMetastore]:
-    """A server of its own, with the database `default`."""
-    folder = tmp_path / "metastore"
+    with running_metastore(tmp_path / "metastore") as server:
+        yield server
+
+
+@contextmanager
+def running_metastore(folder: Path) -> Iterator[HiveMetastore]:
+    """A server of its own, with the database `default`, in a new folder."""
     folder.mkdir()
     (folder / "hive-site.xml").write_text(_SITE.format(folder=folder))
     (folder / "hive-log4j2.properties").write_text(_LOG)
@@ -121,7 +134,7 @@ def hive_metastore(tmp_path: Path) -> Iterator[HiveMetastore]:
             cwd=folder,
         )
         try:
-            until = time.monotonic() + 120
+            until = time.monotonic() + 300
             while why_unreachable([f"127.0.0.1:{port}"], port) is not None:
                 assert process.poll() is None, (folder / "out").read_text()[-2000:]
                 assert time.monotonic() < until, (folder / "out").read_text()[-2000:]
@@ -130,3 +143,130 @@ def hive_metastore(tmp_path: Path) -> Iterator[HiveMetastore]:
         finally:
             process.kill()
             process.wait()
+
+
+def _typeless(module: str) -> Any:
+    return import_module(module)
+
+
+class MemoryMetastore:
+    """A metastore of this process, at a port. `calls`: the names of all requests, the oldest first; `before`: called
+    with each, and may raise."""
+
+    def __init__(self) -> None:
+        protocol, server, thrift, transport = (
+            _typeless(f"thriftpy2.{name}") for name in ("protocol", "server", "thrift", "transport")
+        )
+        self.kinds = interface()
+        self.bases: dict[str, dict[str, Any]] = {"default": {}}
+        self.parts: dict[tuple[str, str], dict[tuple[str, ...], Any]] = {}
+        self.calls: list[str] = []
+        self.before: Callable[[str], None] = lambda _: None
+        (self.port,) = free_ports(1)
+        self._server = server.TThreadedServer(
+            thrift.TProcessor(self.kinds.Metastore, self),
+            transport.TServerSocket(host="127.0.0.1", port=self.port, client_timeout=60_000),
+            iprot_factory=protocol.TBinaryProtocolFactory(),
+            itrans_factory=transport.TBufferedTransportFactory(),
+        )
+        self._server.daemon = True
+        self._thread = Thread(target=self._server.serve, daemon=True)
+        self._thread.start()
+        while why_unreachable([f"127.0.0.1:{self.port}"], self.port) is not None:
+            time.sleep(0.01)
+
+    @property
+    def where(self) -> str:
+        return f"hive:127.0.0.1:{self.port}"
+
+    def close(self) -> None:
+        self._server.close()
+
+    def table(self, database: str, name: str) -> Any:
+        return self.bases[database][name]
+
+    def values(self, database: str, name: str) -> list[tuple[str, ...]]:
+        """Of the partitions."""
+        return sorted(self.parts.get((database, name), {}))
+
+    def _asked(self, call: str) -> None:
+        self.calls.append(call)
+        self.before(call)
+
+    def get_all_databases(self) -> list[str]:
+        self._asked("get_all_databases")
+        return list(self.bases)
+
+    def get_all_tables(self, database: str) -> list[str]:
+        self._asked("get_all_tables")
+        return list(self.bases[database])
+
+    def create_database(self, database: Any) -> None:
+        self._asked("create_database")
+        if database.name in self.bases:
+            raise self.kinds.AlreadyExists(message=database.name)
+        self.bases[database.name] = {}
+
+    def get_table_objects_by_name_req(self, request: Any) -> Any:
+        self._asked("get_table_objects_by_name_req")
+        if request.dbName not in self.bases:
+            raise self.kinds.UnknownDatabase(message=request.dbName)
+        there = self.bases[request.dbName]
+        found = [copy.deepcopy(there[name]) for name in request.tblNames if name in there]
+        return self.kinds.GetTablesResult(tables=found)
+
+    def create_table(self, table: Any) -> None:
+        self._asked("create_table")
+        if table.dbName not in self.bases:
+            raise self.kinds.NoSuchObject(message=table.dbName)
+        if table.tableName in self.bases[table.dbName]:
+            raise self.kinds.AlreadyExists(message=table.tableName)
+        self.bases[table.dbName][table.tableName] = table
+        self.parts[table.dbName, table.tableName] = {}
+
+    def alter_table_with_environment_context(self, database: str, name: str, table: Any, context: Any) -> None:
+        self._asked("alter_table_with_environment_context")
+        self.bases[database][name] = table
+        if (context.properties or {}).get("CASCADE") == "true":
+            for one in self.parts[database, name].values():
+                one.sd.cols = copy.deepcopy(table.sd.cols)
+
+    def get_partitions(self, database: str, name: str, most: int) -> list[Any]:
+        self._asked("get_partitions")
+        return list(self.parts[database, name].values())
+
+    def get_partitions_by_names(self, database: str, name: str, names: list[str]) -> list[Any]:
+        self._asked("get_partitions_by_names")
+        return [
+            one for values, one in self.parts[database, name].items() if self._name(database, name, values) in names
+        ]
+
+    def add_partitions_req(self, request: Any) -> Any:
+        self._asked("add_partitions_req")
+        there = self.parts[request.dbName, request.tblName]
+        for one in request.parts:
+            if tuple(one.values) in there and not request.ifNotExists:
+                raise self.kinds.AlreadyExists(message=str(one.values))
+            there.setdefault(tuple(one.values), one)
+        return self.kinds.AddPartitionsResult()
+
+    def alter_partitions(self, database: str, name: str, partitions: list[Any]) -> None:
+        self._asked("alter_partitions")
+        self.parts[database, name] |= {tuple(one.values): one for one in partitions}
+
+    def drop_partitions_req(self, request: Any) -> Any:
+        self._asked("drop_partitions_req")
+        there = self.parts[request.dbName, request.tblName]
+        for values in [v for v in there if self._name(request.dbName, request.tblName, v) in request.parts.names]:
+            del there[values]
+        return self.kinds.DropPartitionsResult()
+
+    def _name(self, database: str, name: str, values: tuple[str, ...]) -> str:
+        return partition_name(self.bases[database][name].partitionKeys, values)
+
+
+@pytest.fixture
+def memory_metastore() -> Iterator[MemoryMetastore]:
+    server = MemoryMetastore()
+    yield server
+    server.close()

@@ -1,0 +1,236 @@
+"""The tables of a catalog that stand for a Hudi table, as Hudi's HiveSyncTool makes them (pure).
+
+    Avro                              Hive                            Spark
+    string, enum                      string                          string
+    bytes, fixed                      binary                          binary
+    boolean int long float double     boolean int bigint float double boolean integer long float double
+    date                              date                            date
+    timestamps in UTC                 bigint, or timestamp            timestamp
+    local timestamps                  bigint, or timestamp            timestamp_ntz
+    decimal(p, s)                     decimal(p,s)                    decimal(p,s)
+    array, map, record                array<>, map<string,>, struct<> objects of their own
+
+Hive has a type as text, Spark one as JSON, which is kept in parts. Source: the tables that Hudi 0.15.0 and 1.2.0 made
+in a metastore (tests/hudi/sync/recorded.json).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from phantombase.timeline.codec.avro_schema import META_COLUMNS, parse_avro, without_null
+from phantombase.timeline.format.table_config import TableConfig
+
+from .metastore import PROVIDER
+from .options import Names, SyncOptions
+
+_INPUT = "org.apache.hudi.hadoop."
+READ_OPTIMIZED, SNAPSHOT = f"{_INPUT}HoodieParquetInputFormat", f"{_INPUT}realtime.HoodieParquetRealtimeInputFormat"
+OUTPUT = "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat"
+SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
+MARK, COMPLETED_MARK = "last_commit_time_sync", "last_commit_completion_time_sync"
+"""The parameters that say up to which write a table was synced: its instant, and from version 8 on its completion."""
+_SCHEMA = "spark.sql.sources.schema."
+_HIVE = {"boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double"}
+_SPARK = {"int": "integer", "bytes": "binary", "fixed": "binary", "enum": "string"}
+_SPARK_MOMENTS = {"timestamp-millis": "timestamp", "timestamp-micros": "timestamp"}
+_LOCAL = ("local-timestamp-millis", "local-timestamp-micros")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogColumn:
+    name: str
+    type: str
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogTable:
+    """A table as it should be, without what says when it was synced."""
+
+    name: str
+    columns: tuple[CatalogColumn, ...]
+    partition_columns: tuple[CatalogColumn, ...]
+    input_format: str
+    serde_properties: Mapping[str, str]
+    parameters: Mapping[str, str]
+
+
+def tables_of(config: TableConfig, avro: str, location: str, options: SyncOptions) -> tuple[CatalogTable, ...]:
+    """The tables of a Hudi table. `avro`: the schema of its files. `location`: its base path as in the catalog."""
+    name = (options.name or config.name).lower()
+    fields = [f for f in parse_avro(avro)["fields"] if options.meta_columns or f["name"] not in META_COLUMNS]
+    by_name = {field["name"]: field for field in fields}
+    partition = [by_name.get(one, {"name": one, "type": "string"}) for one in config.partition_fields]
+    own = [field for field in fields if field["name"] not in config.partition_fields]
+    columns = tuple(_column(field, options) for field in own)
+    keys = tuple(_column(field, options) for field in partition)
+    of_spark = dict(_for_spark([*own, *partition], config.partition_fields, options)) if options.for_spark else {}
+    given = dict(pair.split("=", 1) for pair in options.table_properties)
+    serde = dict(pair.split("=", 1) for pair in options.serde_properties)
+
+    def table(name: str, *, read_optimized: bool) -> CatalogTable:
+        spark = {"hoodie.query.as.ro.table": str(read_optimized).lower()} if options.for_spark else {}
+        return CatalogTable(
+            name=name,
+            columns=columns,
+            partition_columns=keys,
+            input_format=READ_OPTIMIZED if read_optimized or not config.has_logs else SNAPSHOT,
+            serde_properties={"serialization.format": "1", "path": location, **serde, **spark},
+            parameters={"EXTERNAL": "TRUE", **given, **of_spark},
+        )
+
+    if not config.has_logs:
+        return (table(name, read_optimized=False),)
+    if options.strategy is not Names.ALL:
+        return (table(name, read_optimized=options.strategy is Names.RO),)
+    found = [table(name if not options.ro_suffix else f"{name}_ro", read_optimized=True)]
+    found.append(table(f"{name}_rt", read_optimized=False))
+    if options.plain_name and options.ro_suffix:
+        found.append(table(name, read_optimized=False))
+    return tuple(found)
+
+
+def _column(field: Mapping[str, Any], options: SyncOptions) -> CatalogColumn:
+    comment = str(field.get("doc") or "") if options.comments else ""
+    return CatalogColumn(name=field["name"].lower(), type=hive_type(field["type"], options.timestamps), comment=comment)
+
+
+def hive_type(node: Any, timestamps: bool) -> str:
+    """The type of a column, from one of `parse_avro`. `timestamps`: moments are timestamps, otherwise bigint."""
+    inner, _ = without_null(node)
+    kind, logical = (inner, None) if isinstance(inner, str) else (inner["type"], inner.get("logicalType"))
+    if logical == "decimal":
+        return f"decimal({inner['precision']},{inner.get('scale', 0)})"
+    if logical == "date":
+        return "date"
+    if timestamps and logical in (*_SPARK_MOMENTS, *_LOCAL):
+        return "timestamp"
+    if kind == "array":
+        return f"array<{hive_type(inner['items'], timestamps)}>"
+    if kind == "map":
+        return f"map<string,{hive_type(inner['values'], timestamps)}>"
+    if kind == "record":
+        parts = (f"{field['name'].lower()}:{hive_type(field['type'], timestamps)}" for field in inner["fields"])
+        return f"struct<{','.join(parts)}>"
+    return _HIVE.get(kind) or ("binary" if kind in ("bytes", "fixed") else "string")
+
+
+def _for_spark(
+    fields: Sequence[Mapping[str, Any]], partition: Sequence[str], options: SyncOptions
+) -> Iterator[tuple[str, str]]:
+    """The parameters that make it a data source table of Spark, with its schema in parts."""
+    text = json.dumps({"type": "struct", "fields": [_spark_field(field) for field in fields]}, separators=(",", ":"))
+    for kind in ("array", "map"):  # as Hudi writes it: the parts end at the same characters
+        text = text.replace(f'{{"type":"{kind}",', f'{{"type":"{kind}", ')
+    parts = [text[start : start + options.schema_part] for start in range(0, len(text), options.schema_part)]
+    yield PROVIDER, "hudi"
+    yield f"{_SCHEMA}numParts", str(len(parts))
+    for number, part in enumerate(parts):
+        yield f"{_SCHEMA}part.{number}", part
+    if partition:
+        yield f"{_SCHEMA}numPartCols", str(len(partition))
+    for number, name in enumerate(partition):
+        yield f"{_SCHEMA}partCol.{number}", name
+
+
+def _spark_field(field: Mapping[str, Any]) -> dict[str, Any]:
+    kind, nullable = _spark_type(field["type"])
+    return {"name": field["name"], "type": kind, "nullable": nullable, "metadata": {}}
+
+
+def _spark_type(node: Any) -> tuple[Any, bool]:
+    """Spark's type as JSON, and whether a value may be null."""
+    inner, nullable = without_null(node)
+    kind, logical = (inner, None) if isinstance(inner, str) else (inner["type"], inner.get("logicalType"))
+    if logical == "decimal":
+        return f"decimal({inner['precision']},{inner.get('scale', 0)})", nullable
+    if logical == "date":
+        return "date", nullable
+    if logical in _SPARK_MOMENTS:
+        return "timestamp", nullable
+    if logical in _LOCAL:
+        return "timestamp_ntz", nullable
+    if kind == "array":
+        of, contains = _spark_type(inner["items"])
+        return {"type": "array", "elementType": of, "containsNull": contains}, nullable
+    if kind == "map":
+        of, contains = _spark_type(inner["values"])
+        return {"type": "map", "keyType": "string", "valueType": of, "valueContainsNull": contains}, nullable
+    if kind == "record":
+        return {"type": "struct", "fields": [_spark_field(field) for field in inner["fields"]]}, nullable
+    return _SPARK.get(kind, kind), nullable
+
+
+def partition_values(path: str, config: TableConfig, *, slashed_days: bool) -> tuple[str, ...] | None:
+    """The values of a partition in the catalog, from the names of its folders; None: they are not one per column."""
+    fields = config.partition_fields
+    if slashed_days:
+        day = _DAY.fullmatch(path)
+        return None if day is None or len(fields) != 1 else ("-".join(day.groups()),)
+    folders = path.split("/") if len(fields) > 1 else [path]
+    values = tuple(_value(folder, field, config) for field, folder in zip(fields, folders, strict=False))
+    return values if len(folders) == len(fields) and all(values) else None
+
+
+_DAY = re.compile(r"(?:[^/=]+=)?(\d{4})/(?:[^/=]+=)?(\d{2})/(?:[^/=]+=)?(\d{2})", re.ASCII)
+
+
+def _value(folder: str, field: str, config: TableConfig) -> str:
+    name, equals, value = folder.partition("=")
+    return value if equals and (config.hive_style or name == field) else folder
+
+
+def partition_name(columns: Sequence[CatalogColumn], values: Sequence[str]) -> str:
+    """The name of a partition in Hive, `a=1/b=2`, with its escapes."""
+    return "/".join(f"{_escaped(c.name)}={_escaped(value)}" for c, value in zip(columns, values, strict=True))
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
+
+
+_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 32)}
+"""Of `FileUtils.escapePathName` in Hive."""
+_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "string")
+
+
+def widens(old: str, new: str) -> bool:
+    """Whether every value of a column of the type `old` is one of the type `new`."""
+    if old == new:
+        return True
+    if old.startswith("decimal(") and new.startswith("decimal("):
+        (precision, scale), (wider, more) = ([int(n) for n in one[8:-1].split(",")] for one in (old, new))
+        return more >= scale and wider - more >= precision - scale
+    if "<" in old and "<" in new:
+        return _parts_widen(old, new)
+    if old in _NUMBERS and new in _NUMBERS:
+        return _NUMBERS.index(old) < _NUMBERS.index(new)
+    return (old, new) in (("date", "string"), ("binary", "string"), ("bigint", "timestamp"))
+
+
+def _parts_widen(old: str, new: str) -> bool:
+    """Of arrays, maps and structs: of each part of the old one, by its name in a struct."""
+    if (kind := old.partition("<")[0]) != new.partition("<")[0]:
+        return False
+    if kind != "struct":
+        mine, others = _split(old), _split(new)
+        return len(mine) == len(others) and all(map(widens, mine, others))
+    named = [dict(part.split(":", 1) for part in _split(one)) for one in (old, new)]
+    return all(name in named[1] and widens(type_, named[1][name]) for name, type_ in named[0].items())
+
+
+def _split(kind: str) -> list[str]:
+    """The parts between the outer brackets."""
+    parts, depth = [""], 0
+    for char in kind.partition("<")[2][:-1]:
+        depth += {"<": 1, "(": 1, ">": -1, ")": -1}.get(char, 0)
+        if char == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return parts

@@ -1,0 +1,315 @@
+"""The sync of a catalog: what it asks and changes, when, and what becomes of it if another process is at work."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from phantombase import writer
+from phantombase.compactor_daemon.archiving.archive import archive_table
+from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.catalogs.options import Names, SyncOptions
+from phantombase.compactor_daemon.catalogs.sync import SyncResult, sync_table
+from phantombase.compactor_daemon.catalogs.tables import MARK, widens
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, UnsupportedError, UsageError
+from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import LOCK
+from tests.support.places import capture_logs
+from tests.support.servers.hive_metastore import MemoryMetastore
+
+NAMES = ("t", "t_ro", "t_rt")
+ASKS, ALTERS = "get_table_objects_by_name_req", "alter_table_with_environment_context"
+
+
+def rows(ts: int, *partitions: str, **more: Any) -> pa.Table:
+    columns = {name: pa.array([value] * len(partitions)) for name, value in more.items()}
+    return pa.table({"id": partitions, "p": partitions, "ts": pa.array([ts] * len(partitions), pa.int64()), **columns})
+
+
+def put(path: Path, ts: int, *partitions: str, **more: Any) -> None:
+    made = writer(rows(ts, *partitions, **more))
+    (made if path.exists() else made.table("t").key("id").partition("p").ordering("ts")).upsert(str(path))
+
+
+def drop(path: Path, *partitions: str) -> None:
+    names = ",".join(partitions)
+    conf = {"hoodie.datasource.write.operation": "delete_partition"}
+    writer(None).conf({**conf, "hoodie.datasource.write.partitions.to.delete": names}).write(str(path))
+
+
+def synced(path: Path, metastore: MemoryMetastore, **options: Any) -> SyncResult:
+    return sync_table(open_table(path), SyncOptions(to=metastore.where, **options))
+
+
+def shown(metastore: MemoryMetastore, name: str = "t") -> list[str]:
+    return [value for (value,) in metastore.values("default", name)]
+
+
+@pytest.fixture
+def path(tmp_path: Path, memory_metastore: MemoryMetastore) -> Path:
+    """A synced table with two partitions."""
+    put(tmp_path / "t", 1, "a", "b")
+    synced(tmp_path / "t", memory_metastore)
+    memory_metastore.calls.clear()
+    return tmp_path / "t"
+
+
+def test_a_sync_that_finds_nothing_new_is_one_request(path: Path, memory_metastore: MemoryMetastore) -> None:
+    """Also after a write to partitions that are there."""
+    for ts in (2, 3):
+        put(path, ts, "a", "b")
+        assert synced(path, memory_metastore).changed == ()
+    assert memory_metastore.calls == [ASKS, ASKS]
+
+
+def test_only_new_partitions_are_sent(path: Path, memory_metastore: MemoryMetastore) -> None:
+    put(path, 2, "a", "c")
+    put(path, 3, "d")
+    done = synced(path, memory_metastore)
+    assert [(one.name, one.created, one.added, one.dropped) for one in done.tables] == [
+        ("t_ro", False, 2, 0),
+        ("t_rt", False, 2, 0),
+        ("t", False, 2, 0),
+    ]
+    assert [shown(memory_metastore, name) for name in NAMES] == [["a", "b", "c", "d"]] * 3
+    assert memory_metastore.calls.count("add_partitions_req") == 3
+    assert "get_partitions" not in memory_metastore.calls
+
+
+def test_dropped_and_replaced_partitions_go_and_may_come_back(path: Path, memory_metastore: MemoryMetastore) -> None:
+    put(path, 2, "c")
+    drop(path, "a", "b")
+    put(path, 3, "b")
+    synced(path, memory_metastore)
+    assert shown(memory_metastore) == ["b", "c"]
+    writer(rows(4, "c")).conf({"hoodie.datasource.write.operation": "insert_overwrite_table"}).write(str(path))
+    assert [one.dropped for one in synced(path, memory_metastore).tables] == [1, 1, 1]
+    assert shown(memory_metastore) == ["c"]
+
+
+def test_without_a_mark_on_the_timeline_all_partitions_are_compared(
+    path: Path, memory_metastore: MemoryMetastore
+) -> None:
+    """Archived meanwhile: what was added and dropped since then is found all the same; so is what others have moved."""
+    put(path, 2, "c")
+    drop(path, "b")
+    for ts in range(3, 9):
+        put(path, ts, "a")
+    assert archive_table(open_table(path), ArchiveOptions(min_instants=2, max_instants=3), LOCK).archived
+    there = memory_metastore.parts["default", "t"]
+    there["a",].sd.location = "file:/elsewhere"
+    there["x",] = copy.deepcopy(there["a",])
+    there["x",].values = ["x"]
+    done = {one.name: one for one in synced(path, memory_metastore).tables}
+    assert (done["t"].moved, done["t_ro"].moved) == (1, 0)
+    assert set(shown(memory_metastore)) >= {"a", "c"}
+    assert "x" not in shown(memory_metastore)
+    assert memory_metastore.parts["default", "t"]["a",].sd.location == f"file:{path}/a"
+
+
+def test_the_mark_moves_before_its_write_is_archived(path: Path, memory_metastore: MemoryMetastore) -> None:
+    """Once in many syncs that change nothing else: the next one then need not compare all partitions."""
+    first = memory_metastore.table("default", "t").parameters[MARK]
+    for ts in range(2, 24):
+        put(path, ts, "a")
+        synced(path, memory_metastore)
+    assert memory_metastore.table("default", "t").parameters[MARK] > first
+    assert memory_metastore.calls.count(ALTERS) in (3, 6)
+    assert "get_partitions" not in memory_metastore.calls
+
+
+def test_a_pending_write_holds_the_mark_back(path: Path, memory_metastore: MemoryMetastore) -> None:
+    """It may complete after later ones, and its partitions must be found then."""
+    put(path, 2, "c")
+    timeline = open_table(path).load_timeline()
+    first, last = sorted(timeline.completed_writes)
+    (path / ".hoodie/timeline" / f"{int(last) - 1:017d}.deltacommit.requested").write_bytes(b"")
+    synced(path, memory_metastore)
+    assert shown(memory_metastore) == ["a", "b", "c"]
+    assert memory_metastore.table("default", "t").parameters[MARK] == first
+
+
+def test_columns_are_added_and_widened_and_never_narrowed(path: Path, memory_metastore: MemoryMetastore) -> None:
+    put(path, 2, "a", v=pa.scalar(1, pa.int32()).as_py())
+    assert [one.columns for one in synced(path, memory_metastore).tables] == [("v",)] * 3
+    table = memory_metastore.table("default", "t_ro")
+    next(column for column in table.sd.cols if column.name == "v").type = "string"
+    put(path, 3, "new", v=1)
+    memory_metastore.calls.clear()
+    with pytest.raises(UnsupportedError, match=r"default.t_ro.v; expected string; found bigint. Drop the table"):
+        synced(path, memory_metastore)
+    assert memory_metastore.calls == [ASKS]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("int", "bigint", True),
+        ("bigint", "int", False),
+        ("float", "double", True),
+        ("bigint", "string", True),
+        ("string", "int", False),
+        ("decimal(10,2)", "decimal(12,3)", True),
+        ("decimal(10,2)", "decimal(10,3)", False),
+        ("array<int>", "array<bigint>", True),
+        ("map<string,int>", "map<string,struct<a:int>>", False),
+        (
+            "struct<a:int,b:array<struct<c:decimal(5,1)>>>",
+            "struct<a:int,b:array<struct<c:decimal(5,1),d:int>>,e:int>",
+            True,
+        ),
+        ("struct<a:int,b:int>", "struct<a:int>", False),
+        ("boolean", "int", False),
+    ],
+)
+def test_which_types_widen(old: str, new: str, expected: bool) -> None:
+    assert widens(old, new) is expected
+
+
+def wrong_place(table: Any) -> None:
+    table.sd.location = "file:/data/other"
+
+
+def wrong_format(table: Any) -> None:
+    table.sd.inputFormat, table.parameters = "org.apache.hadoop.mapred.TextInputFormat", {}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (wrong_place, r"has another location; at default.t_rt; expected .*/t; found /data/other. Choose another name"),
+        (wrong_format, r"is no Hudi table; at default.t_rt; expected a table of Hudi's; found .*TextInputFormat"),
+    ],
+)
+def test_another_table_of_that_name_is_left_alone(
+    change: Callable[[Any], None], words: str, path: Path, memory_metastore: MemoryMetastore
+) -> None:
+    change(memory_metastore.table("default", "t_rt"))
+    put(path, 2, "new")
+    with pytest.raises(ConflictError, match=words):
+        synced(path, memory_metastore)
+    assert memory_metastore.calls == [ASKS]
+    assert synced(path, memory_metastore, name="u").changed
+
+
+def test_two_processes_that_sync_at_once(tmp_path: Path, memory_metastore: MemoryMetastore) -> None:
+    """At each request of the first sync, another one comes in between; and a partition is dropped meanwhile."""
+    path, at, alone = tmp_path / "t", 0, {"strategy": Names.RT}
+    put(path, 1, "a", "b")
+    while True:
+        memory_metastore.bases, memory_metastore.parts, asked = {"default": {}}, {}, 0
+
+        def other(call: str, at: int = at) -> None:
+            nonlocal asked
+            asked += 1
+            if asked == at + 1:
+                drop(path, "b")
+                put(path, 100 + at, f"new{at}")
+                synced(path, memory_metastore, **alone)
+
+        memory_metastore.before = other
+        synced(path, memory_metastore, **alone)
+        memory_metastore.before = lambda _: None
+        synced(path, memory_metastore, **alone)
+        if asked <= at:
+            break
+        assert shown(memory_metastore) == ["a", *(f"new{n}" for n in range(at + 1))], at
+        put(path, 200 + at, "b")
+        at += 1
+    assert at > 3
+
+
+def test_a_sync_that_dies_is_done_again(tmp_path: Path, memory_metastore: MemoryMetastore) -> None:
+    """At each of its requests: nothing is marked as synced that is not there."""
+    path, at = tmp_path / "t", 0
+    put(path, 1, "a", "b")
+    while True:
+        memory_metastore.bases, memory_metastore.parts, asked = {"default": {}}, {}, 0
+
+        def dies(call: str, at: int = at) -> None:
+            nonlocal asked
+            asked += 1
+            if asked > at:
+                raise ValueError(call)
+
+        memory_metastore.before = dies
+        died = None
+        try:
+            synced(path, memory_metastore)
+        except PhantombaseError as error:
+            died = str(error)
+        memory_metastore.before = lambda _: None
+        if died is None:
+            break
+        assert "the Hive Metastore did not answer" in died
+        synced(path, memory_metastore)
+        assert [shown(memory_metastore, name) for name in NAMES] == [["a", "b"]] * 3
+        assert all(MARK in memory_metastore.table("default", name).parameters for name in NAMES)
+        at += 1
+    assert at > 10
+
+
+def test_a_write_stands_whatever_becomes_of_its_sync(path: Path, memory_metastore: MemoryMetastore) -> None:
+    """It is a warning, and the next sync makes up for it."""
+    with capture_logs() as logs:
+        done = writer(rows(2, "c")).sync("hive:127.0.0.1:1").upsert(str(path))
+    assert "connection refused" in str(done.after.error)
+    assert [log["service"] for log in logs if log["event"] == "service_failed"] == ["sync"]
+    done = writer(rows(3, "d")).sync(memory_metastore.where).upsert(str(path))
+    assert (done.after.error, done.after.synced) == (None, 3)
+    assert shown(memory_metastore) == ["a", "b", "c", "d"]
+
+
+def test_a_daemon_syncs_as_a_service(path: Path, memory_metastore: MemoryMetastore) -> None:
+    put(path, 2, "c")
+    line = ["run", str(path), "--once", "--services", "sync", "--sole-writer", "--executor", "local", "--json"]
+    assert isinstance(CliRunner().invoke(app, line).exception, UsageError)
+    ran = CliRunner().invoke(app, [*line, "--sync-to", memory_metastore.where])
+    assert ran.exit_code == 0, ran.output
+    (done,) = json.loads(ran.stdout)["services"]
+    assert (done["service"], done["instants"]) == ("sync", 3)
+    assert shown(memory_metastore) == ["a", "b", "c"]
+
+
+def test_the_command(path: Path, memory_metastore: MemoryMetastore) -> None:
+    put(path, 2, "c", more="x")
+    line = ["sync", str(path), "--to", memory_metastore.where]
+    tried = CliRunner().invoke(app, [*line, "--dry-run", "--json"])
+    assert {one["name"]: one["added"] for one in json.loads(tried.stdout)["tables"]} == dict.fromkeys(NAMES, 1)
+    assert set(memory_metastore.calls) <= {ASKS, "get_partitions_by_names"}
+    assert "would be synced" in CliRunner().invoke(app, [*line, "--dry-run"]).output
+    assert "synced in" in CliRunner().invoke(app, line).output
+    assert "up to date" in CliRunner().invoke(app, line).output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"to": None}, "no catalog is named"),
+        ({"to": "glue:eu-west-1"}, "unknown kind of catalog"),
+        ({"to": "hive:"}, "not a Hive Metastore"),
+        ({"partition_fields": ("q",)}, "not the partition columns of the table; .* expected p; found q"),
+    ],
+)
+def test_a_mistake_is_one_error(
+    options: dict[str, Any], words: str, path: Path, memory_metastore: MemoryMetastore
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        sync_table(open_table(path), SyncOptions(**{"to": memory_metastore.where, **options}))
+
+
+def test_a_metastore_that_is_down_is_one_error_and_the_next_server_is_asked(
+    path: Path, memory_metastore: MemoryMetastore
+) -> None:
+    with pytest.raises(StorageError, match=r"did not answer; at hive:127.0.0.1:1; .*connection refused"):
+        sync_table(open_table(path), SyncOptions(to="hive:127.0.0.1:1"))
+    done = sync_table(open_table(path), SyncOptions(to=f"hive:127.0.0.1:1,127.0.0.1:{memory_metastore.port}"))
+    assert done.changed == ()

@@ -1,0 +1,80 @@
+"""The catalog's tables after each write with Hudi's sync on: ours are those that real Hudi made.
+
+`recorded.json`: what Hudi 1.2.0 (version 9) and 0.15.0 (version 6) made of `cases.py` in a Hive Metastore, see
+`record.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phantombase import writer
+from phantombase.compactor_daemon.catalogs.options import SyncOptions
+from phantombase.compactor_daemon.catalogs.sync import sync_table
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.format.table_config import PROPERTIES
+from phantombase.timeline.table.table import Table
+from tests.hudi.sync.case import SYNC, TYPE, Case, differences, essence, everything, plain, recorded
+from tests.hudi.sync.cases import REFUSED, all_cases
+from tests.support.servers.hive_metastore import HiveMetastore, MemoryMetastore
+
+CASES = all_cases()
+
+
+def in_memory(metastore: MemoryMetastore, database: str, path: Path) -> Any:
+    tables = {}
+    for name, table in sorted(metastore.bases[database].items()):
+        partitions = [one for _, one in sorted(metastore.parts[database, name].items())]
+        tables[name] = {"table": plain(table, path), "partitions": [plain(one, path) for one in partitions]}
+    return tables
+
+
+def written(case: Case, number: int, port: int, path: Path) -> str | None:
+    """The error of a batch of a case; None: it is written and synced. A COPY_ON_WRITE table, which only Hudi writes, is
+    one of another type whose settings are changed: it has the same base files."""
+    batch = case.batches[number]
+    conf = {"hoodie.write.table.version": case.version, **case.options(batch, port)}
+    is_cow = conf.pop(TYPE) == "COPY_ON_WRITE"
+    on = {} if not is_cow else {f"{SYNC}enable": "false"}
+    try:
+        error = writer(batch.rows).conf({**conf, **on}).write(str(path)).after.error
+        if is_cow:
+            file = path / PROPERTIES
+            file.write_text(file.read_text().replace("MERGE_ON_READ", "COPY_ON_WRITE"))
+            to = SyncOptions(to=f"hive:127.0.0.1:{port}", database=case.id)
+            sync_table(Table.open(str(path), reading=True), to)
+    except PhantombaseError as failed:
+        return str(failed)
+    return error
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+def test_our_tables_are_those_that_hudi_made(case: Case, memory_metastore: MemoryMetastore, tmp_path: Path) -> None:
+    known = recorded()[case.id]
+    assert known["digest"] == case.digest, "python -m tests.hudi.sync.record"
+    for number, hudis in enumerate(known["after"]):
+        error = written(case, number, memory_metastore.port, tmp_path / "t")
+        if case.name in REFUSED or "refused" in hudis:
+            assert error is not None
+            assert REFUSED.get(case.name, "") in error
+            return
+        assert error is None
+        ours = in_memory(memory_metastore, case.id, tmp_path / "t")
+        assert differences(essence(ours), essence(hudis["tables"])) == [], number
+
+
+@pytest.mark.deep
+def test_a_real_metastore_keeps_them_alike(hive_metastore: HiveMetastore, tmp_path: Path) -> None:
+    """Field by field, with what the metastore fills in."""
+    known, wrong = recorded(), dict[str, Any]()
+    for case in (one for one in CASES if one.name not in REFUSED):
+        for number, hudis in enumerate(known[case.id]["after"]):
+            path = tmp_path / case.id
+            error = written(case, number, hive_metastore.port, path)
+            ours = everything(hive_metastore.port, case.id, path)
+            if (found := differences(essence(ours["tables"]), essence(hudis["tables"]))) or error is not None:
+                wrong[f"{case.id} {number}"] = error or found
+    assert wrong == {}
