@@ -57,8 +57,7 @@ class SyncOptions:
         True, "with `all` there is t, besides t_rt and t_ro (hoodie.meta.sync.sync_snapshot_with_table_name)"
     )
     slashed_days: bool = option(
-        False,
-        "folders such as 2024/01/02 are one value, 2024-01-02 (hoodie.datasource.hive_sync.partition_extractor_class)",
+        False, "folders such as 2024/01/02 are one value, 2024-01-02 (`partition_extractor_class` of Hudi's sync)"
     )
     for_spark: bool = option(
         True, "with Spark's schema, as a data source table (hoodie.datasource.hive_sync.sync_as_datasource)"

@@ -17,7 +17,8 @@ from phantombase.compactor_daemon.catalogs.sync import sync_table
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.table.table import Table
-from tests.hudi.sync.case import SYNC, TYPE, Case, differences, essence, everything, plain, recorded
+from tests.hudi.judge.client import BRIEF, Judge
+from tests.hudi.sync.case import HUDI, SYNC, TYPE, Case, differences, essence, everything, plain, recorded
 from tests.hudi.sync.cases import REFUSED, all_cases
 from tests.support.servers.hive_metastore import HiveMetastore, MemoryMetastore
 
@@ -78,3 +79,27 @@ def test_a_real_metastore_keeps_them_alike(hive_metastore: HiveMetastore, tmp_pa
             if (found := differences(essence(ours["tables"]), essence(hudis["tables"]))) or error is not None:
                 wrong[f"{case.id} {number}"] = error or found
     assert wrong == {}
+
+
+@pytest.mark.interop
+@pytest.mark.deep
+def test_spark_finds_by_name_what_only_phantombase_wrote(hive_metastore: HiveMetastore, tmp_path: Path) -> None:
+    """The snapshot has the rows of logs, the read-optimized table those of base files; a later write is found, too."""
+    case, path = next(one for one in CASES if one.id == "v9_evolving"), tmp_path / "t"
+    uri = f"thrift://127.0.0.1:{hive_metastore.port}"
+    conf = {"spark.sql.catalogImplementation": "hive", "spark.hadoop.hive.metastore.uris": uri}
+    for number in range(2):
+        assert written(case, number, hive_metastore.port, path) is None
+    with Judge(HUDI[9], java_options=BRIEF, more=conf) as judge:
+
+        def found(name: str) -> list[tuple[Any, ...]]:
+            rows = judge.sql(f"select id, p, v, ts, more from {case.id}.{name}")
+            return sorted((row["id"], row["p"], row["v"], row["ts"], row["more"]) for row in rows)
+
+        new, snapshot = ("1-new", "new", 1, 2, "w"), [("0-x", "x", 1, 2, "w"), ("1-y", "y", 1, 1, None)]
+        assert found("t") == found("t_rt") == sorted([*snapshot, new])
+        assert found("t_ro") == sorted([("0-x", "x", 1, 1, None), snapshot[1], new])
+        names = [row["tableName"] for row in judge.sql(f"show tables in {case.id}")]
+        assert sorted(names) == ["t", "t_ro", "t_rt"]
+        parts = judge.sql(f"show partitions {case.id}.t_ro")
+        assert sorted(row["partition"] for row in parts) == ["p=new", "p=x", "p=y"]
