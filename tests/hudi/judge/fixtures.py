@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.hudi.judge.client import BRIEF, Judge
+from tests.hudi.judge.client import BRIEF, INTERPRETED, Judge
 from tests.hudi.judge.s3 import s3_conf
+from tests.support.selection import ALL
 from tests.support.servers.s3_server import S3Server
 
 
@@ -42,7 +43,8 @@ class Judges:
 @pytest.fixture(scope="session")
 def judges() -> Iterator[Judges]:
     """Real Hudi by version: `judges("1.2.0").upsert(...)`."""
-    factory = Judges(lambda version: Judge(version, java_options=BRIEF))
+    more = {} if ALL else INTERPRETED
+    factory = Judges(lambda version: Judge(version, java_options=BRIEF, more=more))
     yield factory
     factory.close()
 

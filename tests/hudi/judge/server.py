@@ -118,25 +118,6 @@ def sql(spark: SparkSession, request: dict[str, Any]) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in spark.sql(request["text"]).collect()]
 
 
-def settings(spark: SparkSession) -> dict[str, str]:
-    """Those of the session that are set."""
-    return {entry.key: entry.value for entry in spark.sql("set").collect()}
-
-
-def reset(spark: SparkSession, first: dict[str, str]) -> None:
-    """The session's settings are the `first` ones again.
-
-    Hudi changes some and leaves them so: behind a query for changes, 0.15 reads a float widened to double by its
-    bits, not by its decimal text, from base files of every table.
-    """
-    now = settings(spark)
-    for key in now.keys() - first.keys():
-        spark.conf.unset(key)
-    for key, value in first.items():
-        if now.get(key) != value:
-            spark.conf.set(key, value)
-
-
 OPERATIONS = {
     "write": write,
     "overlap": overlap,
@@ -176,7 +157,10 @@ def main() -> None:
     spark = builder.getOrCreate()
     answer(started, jars=spark.sparkContext.getConf().get("spark.jars", ""))
 
-    first = settings(spark)
+    # Hudi changes some settings of the session and leaves them so: behind a query for changes, 0.15 reads a float
+    # widened to double by its bits, not by its decimal text, from base files of every table.
+    settings = spark._jsparkSession.sessionState().conf().settings()
+    first = spark._jvm.java.util.HashMap(settings)
     for line in sys.stdin:
         started = time.perf_counter()
         request = json.loads(line)
@@ -187,7 +171,8 @@ def main() -> None:
             try:
                 result = OPERATIONS[request["op"]](spark, request)
             finally:
-                reset(spark, first)
+                settings.clear()
+                settings.putAll(first)
             answer(started, result=result)
         except Exception as error:
             answer(started, **failure(error))
