@@ -276,7 +276,8 @@ def test_a_table_in_utc_has_its_own_zone(tmp_path: Path, zone: Callable[[str], N
     for where in (NEW_YORK, "Asia/Tokyo", "UTC"):
         zone(where)
         described = writer(rows((0, 1, 1.0))).table("trips").key("id").partition("day").ordering("ts")
-        described.conf(conf).timezone("Asia/Kolkata").upsert(path)
+        described.conf(conf).upsert(path)
+        described.timezone("Asia/Kolkata").upsert(path)
     assert schedule(Path(path), ClockOptions(timezone="Asia/Kolkata")).instant is not None
 
 
