@@ -89,6 +89,7 @@ class Judge:
     """Real Hudi of one version on its own small Spark; close it, or use it in a `with`.
 
     `java_options`: of its JVM, `BRIEF` for one that lives for minutes; `more`, `variables`: see `Session`.
+    `keeps_names`: no table at a path changes its columns, so one name in SQL serves for all calls.
     """
 
     def __init__(
@@ -100,10 +101,12 @@ class Judge:
         java_options: str = "",
         more: Mapping[str, str] | None = None,
         variables: Mapping[str, str] | None = None,
+        keeps_names: bool = False,
     ) -> None:
         self.version = version
         self.session = Session(version, cores, memory, java_options, more, variables)
         self._numbers = itertools.count()
+        self._names: dict[TablePath, str] | None = {} if keeps_names else None
         self._created_with: dict[TablePath, Options] = {}
 
     def __enter__(self) -> Self:
@@ -340,14 +343,19 @@ class Judge:
         """Call one of Hudi's procedures with a writer's options.
 
         Most procedures know tables by name only, and a name is bound to the schema it was made with: each
-        call makes its own. All take session settings, which may hold commas, unlike their own `options`.
+        call makes its own, or `keeps_names`. All take session settings, which may hold commas, unlike their own
+        `options`.
         """
         text = self._call_text(procedure, path, **arguments)
         return self.sql(text, {**self._writer_options(path), **(settings or {})})
 
     def _call_text(self, procedure: str, path: TablePath, **arguments: object) -> str:
-        name = f"judge_{next(self._numbers)}"
-        self.sql(f"create table {name} using hudi location '{path}'")
+        name = self._names.get(path) if self._names is not None else None
+        if name is None:
+            name = f"judge_{next(self._numbers)}"
+            self.sql(f"create table {name} using hudi location '{path}'")
+        if self._names is not None:
+            self._names[path] = name
         given = {"table": name, **{key: value for key, value in arguments.items() if value is not None}}
         text = ", ".join(f"{key} => {value!r}" for key, value in given.items())
         return f"call {procedure}({text})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -43,8 +44,8 @@ class Judges:
 @pytest.fixture(scope="session")
 def judges() -> Iterator[Judges]:
     """Real Hudi by version: `judges("1.2.0").upsert(...)`."""
-    more = {} if ALL else INTERPRETED
-    factory = Judges(lambda version: Judge(version, java_options=BRIEF, more=more))
+    brief = Judge if ALL else partial(Judge, more=INTERPRETED, keeps_names=True)
+    factory = Judges(lambda version: brief(version, java_options=BRIEF))
     yield factory
     factory.close()
 
