@@ -135,7 +135,7 @@ class _Run:
             if self._dry_run or not stale:
                 break
             fresh = self._known(wanted)
-            if all(_mark(fresh.get(one.name)) == _mark(known.get(one.name)) for one in wanted):
+            if all(_mark(fresh.get(n)) == _mark(one) for n, one in known.items()) and known.keys() <= fresh.keys():
                 for one in stale:
                     done[one.name] = self._put(fresh[one.name], one, mark, done[one.name])
                 break
@@ -238,7 +238,9 @@ class _Run:
         cascades = [*had.items()] != [(one.name, one.type) for one in wanted.columns]
         altered = _differs(found, wanted)
         if cascades:
-            found.sd.cols = self._columns(wanted.columns)
+            comments = {column.name: column.comment for column in found.sd.cols}
+            of_others = (replace(one, comment=one.comment or comments.get(one.name) or "") for one in wanted.columns)
+            found.sd.cols = self._columns([*of_others])
         found.parameters = {**(found.parameters or {}), **wanted.parameters, **(mark.parameters if mark else {})}
         found.sd.serdeInfo.parameters = {**(found.sd.serdeInfo.parameters or {}), **wanted.serde_properties}
         self._calls.alter(found, partitions=cascades and bool(wanted.partition_columns))
@@ -347,7 +349,16 @@ def _place(path: str) -> str:
 
 
 def _check_columns(found: Any, wanted: CatalogTable, where: str) -> None:
-    """UnsupportedError: a column would become narrower."""
+    """ConflictError: other partition columns. UnsupportedError: a column would become narrower."""
+    keys, own = ([one.name for one in columns] for columns in (found.partitionKeys or (), wanted.partition_columns))
+    if keys != own:
+        raise ConflictError(
+            "a table of this name in the catalog has other partition columns",
+            path=where,
+            expected=", ".join(own) or "none",
+            found=", ".join(keys) or "none",
+            todo="Drop the table from the catalog, and sync again: that makes a new one. No data are lost.",
+        )
     had = {column.name: column.type for column in found.sd.cols}
     for one in wanted.columns:
         if (type_ := had.get(one.name)) is not None and not widens(type_, one.type):

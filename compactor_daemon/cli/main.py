@@ -11,7 +11,7 @@ from phantombase.timeline.terminal.command_line import lazy_app, lazy_commands
 
 _WRITERS = "phantombase.writer_hooks.erase"
 """A command that writes lies above this package: it is named here, and loaded when it is called."""
-_SERVICES = ("clean", "archive", "cluster", "metadata", "orphans", "sync")
+_SERVICES = ("clean", "archive", "cluster", "metadata", "orphans")
 COMMANDS = {
     **lazy_commands(
         "phantombase.compactor_daemon.cli",
@@ -24,7 +24,7 @@ COMMANDS = {
                 "undo.release",
             ),
             "Inspection": ("status.status", "status.claims", "config.config_app", "compact.demo"),
-            "Table services": tuple(f"table_services.{name}_command" for name in _SERVICES),
+            "Table services": (*(f"table_services.{name}_command" for name in _SERVICES), "sync.sync_command"),
             "Savepoints and undo": (
                 "undo.savepoint_app",
                 "undo.rollback_command",

@@ -1,5 +1,4 @@
-"""The commands of table services: `clean`, `archive`, `cluster`, `metadata`, `orphans`, `sync`; what each did or would
-do."""
+"""The commands of table services: `clean`, `archive`, `cluster`, `metadata`, `orphans`; what each did or would do."""
 
 from __future__ import annotations
 
@@ -14,9 +13,6 @@ from rich.console import RenderableType
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.instants.clock_check import ClockOptions
-from phantombase.timeline.storage.storage_options import parse_pairs
-from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.console import reporting
 from phantombase.timeline.terminal.option_group import names_of
@@ -34,8 +30,6 @@ from phantombase.timeline.terminal.text_table import (
 
 from ..archiving.archive import archive_table
 from ..archiving.choice import ArchiveOptions
-from ..catalogs.options import SyncOptions
-from ..catalogs.sync import sync_table
 from ..cleaning.choice import CleanOptions
 from ..cleaning.clean import clean_table
 from ..cleaning.orphan_choice import OrphanOptions
@@ -48,7 +42,7 @@ from ..execution.runners import CountingRunner, check_memory, open_runner, this_
 from ..metadata_services.due import MetadataOptions
 from ..metadata_services.serve import serve_metadata
 from ..options import ExecuteOptions
-from .option_flags import CLOCK, StorageOption, TableChange, TablePath, offers, typed_names, typed_options
+from .option_flags import TableChange, offers, typed_names, typed_options
 
 
 @offers
@@ -386,51 +380,3 @@ def _render_orphans(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if foreign := data["foreign"]:
         kept = f"{plural(len(foreign), 'file')} with names of neither Hudi nor phantombase kept"
         yield f"{kept}, as {foreign[0]}"
-
-
-@offers
-def sync_command(
-    *,
-    table: TablePath,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only ask the catalog; show what would change")] = False,
-    options: SyncOptions,
-    clock: ClockOptions = CLOCK,
-    storage_option: StorageOption = None,
-) -> CommandResult:
-    """Make a Hive Metastore show the table as it is now: its names there, columns and partitions.
-
-    Engines that find tables in a catalog then find this one: Spark SQL, Hive, Trino, Presto. What is made is what
-    Hudi's own sync makes, so both may sync one table. Only what has changed since the last sync is sent: the tables of
-    the catalog say up to which write they were synced.
-
-    No lock is needed: the table itself is only read, and syncs may run concurrently. As a service, `run --services
-    sync`, or after each commit of a writer, it runs by itself.
-
-    Examples: `compactor-daemon sync /data/orders --to hive:metastore:9083 --database sales`,
-    `compactor-daemon sync /data/orders --to hive:metastore:9083 --dry-run`
-    """
-    opened = Table.open(table, parse_pairs(storage_option), reading=True).with_clock(clock)
-    done = sync_table(opened, options, dry_run=dry_run)
-    return CommandResult({"table": table, "dry_run": dry_run, **asdict(done)}, _render_synced)
-
-
-def _render_synced(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    where = f"{data['catalog']} {data['database']}"
-    if data["why"]:
-        yield f"nothing to sync: {data['why']}"
-        return
-    changed = [one for one in data["tables"] if _is_changed(one)]
-    if not changed:
-        yield f"up to date: {where}: {', '.join(one['name'] for one in data['tables'])}"
-        return
-    columns = (
-        Column("name", plain("name")),
-        Column("", lambda r: "new" if r["created"] else "altered" if r["altered"] else ""),
-        Column("columns", lambda r: ", ".join(r["columns"]), shorten=True),
-        *(numbers(f"partitions {did}", did) for did in ("added", "moved", "dropped")),
-    )
-    yield RowsTable(f"{'would be synced' if data['dry_run'] else 'synced'} in {where}", columns, changed)
-
-
-def _is_changed(one: Mapping[str, Any]) -> bool:
-    return any(one[what] for what in ("created", "altered", "added", "moved", "dropped"))

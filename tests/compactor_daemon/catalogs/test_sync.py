@@ -182,9 +182,14 @@ def wrong_format(table: Any) -> None:
     table.sd.inputFormat, table.parameters = "org.apache.hadoop.mapred.TextInputFormat", {}
 
 
+def wrong_keys(table: Any) -> None:
+    table.partitionKeys = []
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (wrong_keys, r"has other partition columns; at default.t_rt; expected p; found none. Drop the table"),
         (wrong_place, r"has another location; at default.t_rt; expected .*/t; found /data/other. Choose another name"),
         (wrong_format, r"is no Hudi table; at default.t_rt; expected a table of Hudi's; found .*TextInputFormat"),
     ],
