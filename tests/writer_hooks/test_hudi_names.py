@@ -32,6 +32,7 @@ from phantombase.writer_hooks.options import COMBINES, Operation, Write, WriteOp
 from phantombase.writer_hooks.write.conf import option_of
 from phantombase.writer_hooks.write.writer import Writer
 from tests.support.places import capture_logs
+from tests.support.selection import for_each
 
 STARTS = {
     "hoodie.archive.automatic": "archive",
@@ -394,8 +395,7 @@ def test_values_are_what_they_say() -> None:
     assert made.given["merge_mode"] is MergeMode.EVENT_TIME
 
 
-@pytest.mark.parametrize(
-    ("own", "conf"),
+@for_each(
     [
         (lambda w: w.option(slots=3), {"hoodie.upsert.shuffle.parallelism": 4}),
         (lambda w: w.buckets(4), {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 8}),
@@ -426,7 +426,7 @@ def test_values_are_what_they_say() -> None:
             lambda w: w.key_generator("TIMESTAMP", timestamp_type="EPOCHMILLISECONDS"),
             {"hoodie.deltastreamer.keygen.timebased.timestamp.type": "UNIX_TIMESTAMP"},
         ),
-    ],
+    ]
 )
 def test_an_option_that_contradicts_its_name_is_one_error_with_both(own: Any, conf: dict[str, Any]) -> None:
     for before in (True, False):
@@ -435,8 +435,7 @@ def test_an_option_that_contradicts_its_name_is_one_error_with_both(own: Any, co
         assert any(name in str(refused.value) for name in conf)
 
 
-@pytest.mark.parametrize(
-    ("conf", "method"),
+@for_each(
     [
         ({"hoodie.compact.inline.max.delta.commits": 3}, lambda w: w.schedule()),
         ({"hoodie.compact.inline.max.delta.commits": 3}, lambda w: w.schedule(max_delta_commits=3)),
