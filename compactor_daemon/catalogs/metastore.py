@@ -84,8 +84,8 @@ _PORT = 9083
 _NO_HOST = frozenset("/ ")
 _TIMEOUT_MS = 30_000
 _AT_ONCE = 500
-KIND = "hive"
-"""How a catalog of this kind begins: `hive:HOST:PORT`."""
+_PLAIN, _TLS = "hive", "hives"
+EXPECTED = f"{_PLAIN}:HOST:PORT, or {_TLS}:HOST:PORT with TLS"
 T = TypeVar("T")
 
 
@@ -103,18 +103,23 @@ def interface() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Metastore:
-    """The servers of one metastore, which are tried in order."""
+    """The servers of one metastore, which are tried in order. `tls`: by certificates that the system, or the file that
+    SSL_CERT_FILE names, trusts."""
 
     servers: tuple[tuple[str, int], ...]
+    tls: bool = False
 
     @staticmethod
-    def parse(where: str) -> Metastore:
-        """From `HOST[:PORT][,HOST[:PORT]]...`. UsageError."""
-        return Metastore(tuple(_server(one, where) for one in where.split(",")))
+    def parse(text: str) -> Metastore:
+        """From `hive:HOST[:PORT][,HOST[:PORT]]...`, or `hives:...`. UsageError."""
+        kind, _, where = text.partition(":")
+        if kind not in (_PLAIN, _TLS):
+            raise UsageError("unknown kind of catalog", expected=EXPECTED, found=repr(text))
+        return Metastore(tuple(_server(one, text) for one in where.split(",")), tls=kind == _TLS)
 
     @property
     def shown(self) -> str:
-        return f"{KIND}:" + ",".join(f"{host}:{port}" for host, port in self.servers)
+        return f"{_TLS if self.tls else _PLAIN}:" + ",".join(f"{host}:{port}" for host, port in self.servers)
 
     @contextmanager
     def calls(self) -> Iterator[Calls]:
@@ -123,7 +128,7 @@ class Metastore:
         from thriftpy2.thrift import TException
 
         try:
-            with _connected(self.servers, kinds) as client:
+            with _connected(self, kinds) as client:
                 yield Calls(client, kinds)
         except (kinds.Refused, kinds.NoSuchObject, kinds.UnknownDatabase, kinds.AlreadyExists) as error:
             raise StorageError(
@@ -134,39 +139,45 @@ class Metastore:
             ) from error
         except (TException, OSError) as error:
             host, port = self.servers[0]
+            cause = error.__context__ if isinstance(error.__context__, OSError) else error  # thriftpy2 tells less
             raise StorageError(
                 "the Hive Metastore did not answer",
                 path=self.shown,
-                found=why_unreachable([f"{host}:{port}"], _PORT) or f"{type(error).__name__}: {error}",
-                todo="Check its host and port (hive.metastore.uris), and that it asks for no SASL.",
+                found=why_unreachable([f"{host}:{port}"], _PORT) or f"{type(cause).__name__}: {cause}",
+                todo="Check its host and port (hive.metastore.uris), whether it uses TLS (hives:HOST:PORT), and that "
+                "it asks for no SASL.",
             ) from error
 
 
-def _server(text: str, where: str) -> tuple[str, int]:
+def _server(text: str, whole: str) -> tuple[str, int]:
     host, separator, port = text.strip().rpartition(":")
     host, port = (host, port) if separator else (port, str(_PORT))
     if not host or re.fullmatch(r"[0-9]{1,5}", port) is None or not _NO_HOST.isdisjoint(host):
         raise UsageError(
             "not a Hive Metastore",
-            expected=f"{KIND}:HOST:PORT",
-            found=f"{KIND}:{where}",
+            expected=EXPECTED,
+            found=whole,
             todo="Name the servers of hive.metastore.uris, without thrift://.",
         )
     return host, int(port)
 
 
 @contextmanager
-def _connected(servers: Sequence[tuple[str, int]], kinds: Any) -> Iterator[Any]:
+def _connected(store: Metastore, kinds: Any) -> Iterator[Any]:
     from thriftpy2.rpc import client_context
     from thriftpy2.transport import TTransportException
 
-    most_ms: dict[str, Any] = {"connect_timeout": _TIMEOUT_MS, "socket_timeout": _TIMEOUT_MS}
+    how: dict[str, Any] = {"connect_timeout": _TIMEOUT_MS, "socket_timeout": _TIMEOUT_MS}
+    if store.tls:
+        import ssl
+
+        how["ssl_context"] = ssl.create_default_context()
     with ExitStack() as stack:
-        for number, server in enumerate(servers, start=1):
+        for number, server in enumerate(store.servers, start=1):
             try:
-                client = stack.enter_context(client_context(kinds.Metastore, *server, **most_ms))
+                client = stack.enter_context(client_context(kinds.Metastore, *server, **how))
             except (TTransportException, OSError):
-                if number == len(servers):
+                if number == len(store.servers):
                     raise
             else:
                 break

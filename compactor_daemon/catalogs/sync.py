@@ -27,7 +27,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.text_table import plural
 
 from ..service_run import ServiceAnswer, ServiceMeans
-from .metastore import KIND, PROVIDER, Calls, Metastore, base_path, batches, is_hudi
+from .metastore import PROVIDER, Calls, Metastore, base_path, batches, is_hudi
 from .options import SyncOptions
 from .partitions import Mark, PartitionChanges, changes_since, is_behind
 from .tables import OUTPUT, SERDE, CatalogColumn, CatalogTable, partition_name, partition_values, tables_of, widens
@@ -99,10 +99,7 @@ def sync_table(table: Table, options: SyncOptions, *, dry_run: bool = False) -> 
 def metastore_of(options: SyncOptions) -> Metastore:
     """The catalog of the options. UsageError: none is named, or of another kind."""
     options.check_named("--to")
-    kind, _, where = str(options.to).partition(":")
-    if kind != KIND:
-        raise UsageError("unknown kind of catalog", expected=f"{KIND}:HOST:PORT", found=options.to)
-    return Metastore.parse(where)
+    return Metastore.parse(str(options.to))
 
 
 class _Run:

@@ -30,12 +30,10 @@ from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.terminal.option_group import Only, from_settings, names_of
 from phantombase.timeline.terminal.settings import POOLS, read_file
 
-from ..fleet.catalog import Catalog, FolderListing, TableListing
+from ..fleet.catalog import Catalog, FolderListing, MetastoreListing, TableListing
 from ..fleet.pools import Hours, Pool, Pools, pools_of
 from ..fleet.zookeeper_server import default_folder, embedded_hosts, embedded_zookeeper
 from ..fleet.zookeeper_session import ZooKeeperOptions
-
-METASTORE = "hive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +77,7 @@ class CatalogFlags:
     def _listing(self, options: StorageOptions) -> TableListing:
         if self.root is not None:
             return FolderListing(self.root, options)
-        kind, _, where = str(self.catalog).partition(":")
-        if kind != METASTORE:
-            raise UsageError("unknown kind of catalog", expected="hive:HOST:PORT", found=repr(self.catalog))
-        from ..fleet.catalog import MetastoreListing  # late: its library is an extra
-
-        return MetastoreListing(where)
+        return MetastoreListing(str(self.catalog))
 
 
 CATALOG = CatalogFlags()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -309,6 +311,25 @@ def test_a_mistake_is_one_error(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         sync_table(open_table(path), SyncOptions(**{"to": memory_metastore.where, **options}))
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_metastore_with_tls(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its certificate must be trusted; and what is spelled wrong ends as an error."""
+    file, name = tmp_path / "both.pem", ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(file), "-out", "cert.pem", *name]
+    subprocess.run(make, cwd=tmp_path, check=True, capture_output=True)
+    certificate = tmp_path / "cert.pem"
+    file.write_text(file.read_text() + certificate.read_text())
+    metastore = MemoryMetastore(file)
+    try:
+        options = SyncOptions(to=f"hives:127.0.0.1:{metastore.port}")
+        with pytest.raises(StorageError, match=r"did not answer; at hives:127.0.0.1:\d+; .*certificate"):
+            sync_table(open_table(path), options)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert sync_table(open_table(path), options).changed
+    finally:
+        metastore.close()
 
 
 def test_a_metastore_that_is_down_is_one_error_and_the_next_server_is_asked(

@@ -108,7 +108,7 @@ def test_the_hudi_tables_of_a_hive_metastore(tmp_path: Path, hive_metastore: Hiv
     )
     hive_metastore.create("db", {"rides": (f"file:{rides}", HUDI, {}), "hidden": (f"file:{hidden}", HUDI, {})})
     where = f"127.0.0.1:{hive_metastore.port}"
-    assert MetastoreListing(where).tables() == {
+    assert MetastoreListing(f"hive:{where}").tables() == {
         "db/hidden": str(hidden),
         "db/rides": str(rides),
         "default/orders": str(orders),
@@ -139,11 +139,11 @@ def test_the_base_path_of_a_table_of_a_metastore(
 
 def test_a_metastore_that_does_not_answer_is_one_error() -> None:
     with pytest.raises(StorageError, match="connection refused"):
-        MetastoreListing("127.0.0.1:1").tables()
+        MetastoreListing("hive:127.0.0.1:1").tables()
     for wrong in ("", "host:port", ":1", "thrift://host:9083", "//host:9083", "host:9083,:9083"):
         with pytest.raises(UsageError, match=r"not a Hive Metastore.*without thrift://"):
-            MetastoreListing(wrong)
-    assert MetastoreListing("host:9083").shown == "hive:host:9083"
+            MetastoreListing(f"hive:{wrong}")
+    assert MetastoreListing("hive:host").shown == "hive:host:9083"
 
 
 def test_a_daemon_that_runs_once_serves_a_lake_with_a_bad_table(tmp_path: Path) -> None:

@@ -153,7 +153,8 @@ class MemoryMetastore:
     """A metastore of this process, at a port. `calls`: the names of all requests, the oldest first; `before`: called
     with each, and may raise."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
+        """`certificate`: with TLS, a file with its key."""
         protocol, server, thrift, transport = (
             _typeless(f"thriftpy2.{name}") for name in ("protocol", "server", "thrift", "transport")
         )
@@ -163,9 +164,12 @@ class MemoryMetastore:
         self.calls: list[str] = []
         self.before: Callable[[str], None] = lambda _: None
         (self.port,) = free_ports(1)
+        of_socket = {"host": "127.0.0.1", "port": self.port, "client_timeout": 60_000}
         self._server = server.TThreadedServer(
             thrift.TProcessor(self.kinds.Metastore, self),
-            transport.TServerSocket(host="127.0.0.1", port=self.port, client_timeout=60_000),
+            transport.TServerSocket(**of_socket)
+            if certificate is None
+            else transport.TSSLServerSocket(**of_socket, certfile=str(certificate)),
             iprot_factory=protocol.TBinaryProtocolFactory(),
             itrans_factory=transport.TBufferedTransportFactory(),
         )
