@@ -37,7 +37,7 @@ _AT_ONCE = 2
 """Runs that are sorted and written at a time."""
 _RUNS_MAX = 32
 """Runs that are merged at a time."""
-_MERGE_SHARE = 4
+_MERGE_SHARE = 6
 """The pieces of a merge, with their copies, take this part of the memory limit."""
 _COPIES = 5
 _PLACE = "__place"
