@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bench.report import Goal, Report
+from phantombase.timeline.dashboard.overview import commits_to_compact
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.file_name import BaseFileName
@@ -29,7 +30,6 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.update import Change, apply_update
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.report.overview import commits_to_compact
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine

@@ -28,13 +28,13 @@ from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
+from phantombase.timeline.dashboard.overview import instant_reports
 from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.file_name import BaseFileName, partition_metadata
 from phantombase.timeline.format.instant import State, later
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.report.overview import instant_reports
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.write.writer import writer
 

@@ -22,11 +22,11 @@ from rich.text import Text
 
 from phantombase.timeline.codec.avro_schema import COMMIT_SEQNO, FILE_NAME, RECORD_KEY
 from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
-from phantombase.timeline.report.overview import as_json
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import EXIT_FAILED, local_path

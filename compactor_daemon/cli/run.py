@@ -19,13 +19,13 @@ from rich.text import Text
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.orders import CommandSettings
+from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.option import help_of, option
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.report.overview import as_json
 from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.terminal.command import CommandResult, Each

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.operation import HAS_LOGS
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.partition_walk import reasons_of
 from phantombase.timeline.planning.schedule import Requested, Scheduled, schedule_compaction
-from phantombase.timeline.report.overview import as_json
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.text_table import Column, first_rows, human_bytes, plain, plural

@@ -13,11 +13,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.dashboard.overview import Clock, as_json
 from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.report.overview import Clock, as_json
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.boundary import seconds

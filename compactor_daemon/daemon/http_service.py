@@ -11,11 +11,11 @@ from prometheus_client import CollectorRegistry
 
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, installed
 from phantombase.timeline.dashboard.orders import CommandSettings
+from phantombase.timeline.dashboard.overview import Clock, as_json, next_plan
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.instants.reserved_times import staged_files
 from phantombase.timeline.instants.triggers import TriggerOptions
-from phantombase.timeline.report.overview import Clock, as_json, next_plan
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.run import HttpService, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables

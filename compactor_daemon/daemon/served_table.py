@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.dashboard.overview import Clock
 from phantombase.timeline.errors import (
     MalformedError,
     MissingFileError,
@@ -36,7 +37,6 @@ from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.survey import is_due
-from phantombase.timeline.report.overview import Clock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions

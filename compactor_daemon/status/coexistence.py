@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from phantombase.timeline.dashboard.overview import commits_to_compact
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
 from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
 from phantombase.timeline.instants.clock_check import Zone, ZoneVerdict, described, zone_todo
@@ -23,7 +24,6 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import read_heartbeat
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.metadata_table.records.partitions import upkeep
-from phantombase.timeline.report.overview import commits_to_compact
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.text_table import human_duration
 

@@ -26,11 +26,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from phantombase.timeline.dashboard.overview import FLAT, Clock, is_late
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.reserved_times import CANCELLED, COMMITTED
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live
-from phantombase.timeline.report.overview import FLAT, Clock, is_late
 
 from ..attempt.failures import CLUSTERING, Failure, Parked, Readiness, RetryOptions, Waits, WorkNote, readiness
 from ..attempt.hudi_executors import ForeignTrace

@@ -15,6 +15,8 @@ from functools import cache
 from typing import Any, TypeVar
 
 from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.dashboard.compactions import Backlog, completed_compactions, view_backlog
+from phantombase.timeline.dashboard.overview import FLAT, Clock, Known, NextPlan, is_late, next_plan
 from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.instant import Instant
@@ -23,8 +25,6 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
-from phantombase.timeline.report.compactions import Backlog, completed_compactions, view_backlog
-from phantombase.timeline.report.overview import FLAT, Clock, Known, NextPlan, is_late, next_plan
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
 from phantombase.timeline.table.table import Table, from_one_snapshot

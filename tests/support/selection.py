@@ -55,7 +55,7 @@ STILL_USUAL = {
 PARTS = (
     "hudi/cases/test_[a-i] hudi/cases/test_pyspark35",
     "hudi/cases/test_(?!pyspark35)[j-q] hudi/judge/ hudi/stock/",
-    "hudi/cases/test_[r-z] hudi/conformance/ hudi/effects/ hudi/journeys/",
+    "hudi/cases/test_[r-z] hudi/conformance/ hudi/effects/ hudi/journeys/ hudi/sync/",
     "outside/ project/ pyspark_phantombase/ world/chaos/"
     " timeline/dashboard/ timeline/service/ timeline/storage/s3/"
     " compactor_daemon/daemon/ compactor_daemon/fleet/ compactor_daemon/status/",
@@ -64,9 +64,10 @@ PARTS = (
     " compactor_daemon/attempt/ compactor_daemon/execution/",
     "writer_hooks/ timeline/test_"
     " timeline/cli/ timeline/codec/ timeline/format/ timeline/instants/ timeline/locks/ timeline/merge/"
-    " timeline/metadata_table/ timeline/planning/ timeline/report/ timeline/table/ timeline/terminal/"
-    " compactor_daemon/archiving/ compactor_daemon/cleaning/ compactor_daemon/cli/ compactor_daemon/clustering/"
-    " compactor_daemon/metadata_services/ compactor_daemon/services/ compactor_daemon/undo/",
+    " timeline/metadata_table/ timeline/planning/ timeline/table/ timeline/terminal/"
+    " compactor_daemon/archiving/ compactor_daemon/catalogs/ compactor_daemon/cleaning/ compactor_daemon/cli/"
+    " compactor_daemon/clustering/ compactor_daemon/metadata_services/ compactor_daemon/services/"
+    " compactor_daemon/undo/",
 )
 """The parts of a run of all tests: each has patterns of the beginnings of its tests' names below `tests`."""
 

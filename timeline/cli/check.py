@@ -12,10 +12,10 @@ from ..audit.audit import audited_instants
 from ..audit.clusterings import audit_clustering, clustered_instants
 from ..audit.modification_times import Retimed, all_files, find_mistimed
 from ..audit.modification_times import repair_times as set_times
+from ..dashboard.overview import commits_to_compact
 from ..instants.clock_check import ClockOptions
 from ..metadata_table.validate import Validation
 from ..metadata_table.validate import validate as validate_table
-from ..report.overview import commits_to_compact
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
 from ..terminal.command import CommandResult

@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
+from ..dashboard.overview import as_json, overview
 from ..errors import MissingFileError, UsageError
 from ..format.compaction_plan import CompactionOperation, planned_paths
 from ..format.instant import MERGES
 from ..instants.timeline import Timeline
-from ..report.overview import as_json, overview
 from ..storage.folders import join
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot

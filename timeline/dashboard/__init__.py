@@ -1,1 +1,1 @@
-"""What the service answers to people and their programs: status pages and metrics of tables."""
+"""One report of a table as values, made once from a snapshot; text, JSON, pages and metrics render it."""

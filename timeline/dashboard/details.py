@@ -12,11 +12,11 @@ from ..errors import PhantombaseError, UsageError
 from ..format.clean import decode_clean_plan
 from ..format.instant import MERGES, Instant, State
 from ..format.rollback_plan import decode_rollback_plan
-from ..report.compactions import amplification
 from ..service.table_state import ServedState
 from ..table.table import Table
 from ..terminal.text_table import Row
 from ..view.view import GroupDebt
+from .compactions import amplification
 
 _FILES = 200
 _TEXT = 2000

@@ -17,9 +17,9 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..instants.triggers import TriggerOptions
-from ..report.overview import Word, is_late
 from ..terminal.text_table import Row, human_bytes, human_duration, moment, plural
 from .orders import CommandSettings, Order, OrderName, shown
+from .overview import Word, is_late
 
 _TRIGGER = TriggerOptions()
 _SETTINGS = CommandSettings()

@@ -25,7 +25,6 @@ from prometheus_client.registry import Collector
 
 from ..clocks import clock_ms
 from ..errors import PhantombaseError, UsageError
-from ..report.overview import Word
 from ..service.access import COOKIE, SESSION_S, Access
 from ..service.asgi import (
     Receive,
@@ -48,6 +47,7 @@ from ..terminal.text_table import Row, moment
 from .actions import ActionApp
 from .details import fleet_work, groups_page, instant_page
 from .orders import CommandSettings
+from .overview import Word
 from .pages import error_page, fleet_page, login_page, style, table_page, tables_page
 from .pages import groups_page as groups_html
 from .pages import instant_page as instant_html

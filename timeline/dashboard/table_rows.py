@@ -19,8 +19,13 @@ from ..instants.timeline import since_completed, since_request
 from ..instants.triggers import TriggerOptions
 from ..locks.section import LockSeen
 from ..locks.table_lock import STORAGE, inspect_lock
-from ..report.compactions import CompletedCompaction, Debt, completed_compactions, table_debt
-from ..report.overview import (
+from ..service.served_tables import Held, ServedTable
+from ..service.table_state import ServedState
+from ..table.table import Table, from_one_snapshot
+from ..terminal.text_table import Row
+from .compactions import CompletedCompaction, Debt, completed_compactions, table_debt
+from .orders import CommandSettings
+from .overview import (
     FLAT,
     OPTIONAL,
     Clock,
@@ -35,11 +40,6 @@ from ..report.overview import (
     next_plan,
     overview,
 )
-from ..service.served_tables import Held, ServedTable
-from ..service.table_state import ServedState
-from ..table.table import Table, from_one_snapshot
-from ..terminal.text_table import Row
-from .orders import CommandSettings
 
 _COMPACTIONS = 10
 _HOUR_S = 3600.0

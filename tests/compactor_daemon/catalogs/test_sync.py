@@ -25,6 +25,7 @@ from phantombase.timeline.errors import ConflictError, PhantombaseError, Storage
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import LOCK
 from tests.support.places import capture_logs
+from tests.support.selection import for_each
 from tests.support.servers.hive_metastore import MemoryMetastore
 
 NAMES = ("t", "t_ro", "t_rt")
@@ -151,8 +152,7 @@ def test_columns_are_added_and_widened_and_never_narrowed(path: Path, memory_met
     assert memory_metastore.calls == [ASKS]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
+@for_each(
     [
         ("int", "bigint", True),
         ("bigint", "int", False),
@@ -170,7 +170,7 @@ def test_columns_are_added_and_widened_and_never_narrowed(path: Path, memory_met
         ),
         ("struct<a:int,b:int>", "struct<a:int>", False),
         ("boolean", "int", False),
-    ],
+    ]
 )
 def test_which_types_widen(old: str, new: str, expected: bool) -> None:
     assert widens(old, new) is expected

@@ -13,6 +13,7 @@ from phantombase import writer
 from phantombase.compactor_daemon.metadata_services.due import MetadataDue, MetadataOptions, due
 from phantombase.compactor_daemon.metadata_services.retention import clean_waits
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
+from phantombase.timeline.dashboard.overview import commits_to_compact
 from phantombase.timeline.errors import ConflictError, LockError, MissingFileError, PhantombaseError, UsageError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout
@@ -21,7 +22,6 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.valid_instants import blocked_by
 from phantombase.timeline.metadata_table.validate import validate
-from phantombase.timeline.report.overview import commits_to_compact
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import open_metadata_table
 from tests.support.compaction_steps import open_table

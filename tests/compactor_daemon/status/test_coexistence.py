@@ -18,10 +18,10 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.status.coexistence import Finding, Severity, coexistence, find_hudi_signs
 from phantombase.compactor_daemon.status.status import table_status
+from phantombase.timeline.dashboard.compactions import view_backlog
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.clock_check import Zone, ZoneVerdict
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.report.compactions import view_backlog
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced, latest_slice
 from phantombase.writer_hooks.commit.transaction import transaction

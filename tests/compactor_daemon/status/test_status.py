@@ -33,6 +33,7 @@ from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOption
 from phantombase.compactor_daemon.status.pending import Claimed, StatusOptions
 from phantombase.compactor_daemon.status.status import claim_rows, table_status, work_rows
 from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.dashboard.overview import Clock, as_json
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.instant import Instant, State, format_time
@@ -40,7 +41,6 @@ from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollb
 from phantombase.timeline.instants.reserved_times import OUTCOME, attempt_folder
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, Process, heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.report.overview import Clock, as_json
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.text_table import Row

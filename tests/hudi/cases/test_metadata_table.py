@@ -17,12 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from phantombase.timeline.dashboard.overview import commits_to_compact
 from phantombase.timeline.metadata_table.create import make_metadata_table
 from phantombase.timeline.metadata_table.read import MetadataListing, read_entries, read_files
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.report.overview import commits_to_compact
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import METADATA_FOLDER
 from phantombase.timeline.storage.local import LocalStorage

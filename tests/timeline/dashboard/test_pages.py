@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 import pytest
 
+from phantombase.timeline.dashboard.compactions import table_debt
 from phantombase.timeline.dashboard.pages import advice, curve, held_back, login_page, style, table_page
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.dashboard.table_rows import Trends
-from phantombase.timeline.report.compactions import table_debt
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.table.table import Table

@@ -27,13 +27,13 @@ from phantombase.timeline.cli.main import app
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner
 from phantombase.timeline.dashboard.orders import CommandSettings, Order, OrderName
+from phantombase.timeline.dashboard.overview import PendingReport, Word, health_of
 from phantombase.timeline.dashboard.pages import bars
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.errors import MalformedError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.section import LockSeen, LockState
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, inspect_lock, parse_lock, table_lock
-from phantombase.timeline.report.overview import PendingReport, Word, health_of
 from phantombase.timeline.service.access import COOKIE, Access
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables

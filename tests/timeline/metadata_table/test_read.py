@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from phantombase.timeline.dashboard.overview import commits_to_compact
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.file_name import parse_data_file
@@ -19,7 +20,6 @@ from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollb
 from phantombase.timeline.metadata_table.read import MetadataListing, read_entries, read_files
 from phantombase.timeline.metadata_table.records.entries import combine, fold, merge
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.report.overview import commits_to_compact
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.listing import StorageListing

@@ -29,6 +29,7 @@ from phantombase.writer_hooks.write.table_conf import parse_table_conf
 from tests.support.builders import schema
 from tests.support.failing_storage import HookedStorage, ProcessDied, die_at, pause_at
 from tests.support.places import capture_logs
+from tests.support.selection import for_each
 
 SPEC = NewTable(name="t", version=9, key_fields=("id",), partition_fields=("p",), ordering_fields=("ts",))
 VERSIONS = (6, 8, 9)
@@ -62,37 +63,37 @@ def test_one_field_complex_keys_of_an_empty_table(version: int, tmp_path: Path) 
     assert one_field_prefixed(create_table(LocalStorage(str(tmp_path)), spec)) is (version > 6)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"name": " "},
-        {"key_fields": ("id", "id")},
-        {"partition_fields": ("a,b",)},
-        {"partition_fields": (" p",)},
-        {"version": 7},
-        {"ordering_fields": (), "merge_mode": MergeMode.EVENT_TIME},
-        {"merge_mode": MergeMode.EVENT_TIME_0X},
-        {"version": 8, "ordering_fields": ("a", "b")},
-        {"key_generator": "MINE"},
-        {"key_generator": "NON_PARTITION"},
-        {"key_generator": "SIMPLE", "key_fields": ("a", "b")},
-        {"key_generator": "TIMESTAMP"},
-        {"key_generator": "GLOBAL_DELETE"},
-        {"key_generator": "CUSTOM"},
-        {"key_generator": "CUSTOM", "version": 6},
-        {"partition_fields": ("p:SIMPLE",), "version": 6},
-        {
-            "key_generator": "TIMESTAMP",
-            "version": 6,
-            "times": (*TIMES[:1], ("hoodie.keygen.timebased.timestamp.type", "EPOCHMICROSECONDS"), *TIMES[2:]),
-        },
-    ],
-)
-def test_impossible_tables(changes: dict[str, Any], tmp_path: Path) -> None:
+IMPOSSIBLE: list[dict[str, Any]] = [
+    {"name": " "},
+    {"key_fields": ("id", "id")},
+    {"partition_fields": ("a,b",)},
+    {"partition_fields": (" p",)},
+    {"version": 7},
+    {"ordering_fields": (), "merge_mode": MergeMode.EVENT_TIME},
+    {"merge_mode": MergeMode.EVENT_TIME_0X},
+    {"version": 8, "ordering_fields": ("a", "b")},
+    {"key_generator": "MINE"},
+    {"key_generator": "NON_PARTITION"},
+    {"key_generator": "SIMPLE", "key_fields": ("a", "b")},
+    {"key_generator": "TIMESTAMP"},
+    {"key_generator": "GLOBAL_DELETE"},
+    {"key_generator": "CUSTOM"},
+    {"key_generator": "CUSTOM", "version": 6},
+    {"partition_fields": ("p:SIMPLE",), "version": 6},
+    {
+        "key_generator": "TIMESTAMP",
+        "version": 6,
+        "times": (*TIMES[:1], ("hoodie.keygen.timebased.timestamp.type", "EPOCHMICROSECONDS"), *TIMES[2:]),
+    },
+]
+
+
+def test_impossible_tables(tmp_path: Path) -> None:
     """Nothing is left behind."""
-    with pytest.raises((UsageError, UnsupportedError)):
-        create_table(LocalStorage(str(tmp_path)), replace(SPEC, **changes))
-    assert files(tmp_path) == []
+    for changes in IMPOSSIBLE:
+        with pytest.raises((UsageError, UnsupportedError)):
+            create_table(LocalStorage(str(tmp_path)), replace(SPEC, **changes))
+        assert files(tmp_path) == [], changes
 
 
 def test_what_the_timestamp_generator_stores(tmp_path: Path) -> None:
@@ -119,18 +120,18 @@ def test_what_the_timestamp_generator_stores(tmp_path: Path) -> None:
         ({"merge_mode": MergeMode.COMMIT_TIME}, "merge mode COMMIT_TIME; found merge mode EVENT_TIME"),
     ],
 )
-@pytest.mark.parametrize("version", VERSIONS)
-def test_another_table_is_there(version: int, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_another_table_is_there(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     """Named with both; the same one is opened, and nothing changes."""
-    storage = LocalStorage(str(tmp_path))
-    spec = replace(SPEC, version=version)
-    create_table(storage, spec)
-    before = (tmp_path / ".hoodie/hoodie.properties").read_bytes()
-    with pytest.raises(UsageError, match=message):
-        create_table(storage, replace(spec, **changes))
-    for same in (spec, replace(spec, version=8), replace(spec, merge_mode=MergeMode.EVENT_TIME)):
-        assert create_table(storage, same).config.version == version
-    assert (tmp_path / ".hoodie/hoodie.properties").read_bytes() == before
+    for version in VERSIONS:
+        path = tmp_path / str(version)
+        storage, spec = LocalStorage(str(path)), replace(SPEC, version=version)
+        create_table(storage, spec)
+        before = (path / ".hoodie/hoodie.properties").read_bytes()
+        with pytest.raises(UsageError, match=message):
+            create_table(storage, replace(spec, **changes))
+        for same in (spec, replace(spec, version=8), replace(spec, merge_mode=MergeMode.EVENT_TIME)):
+            assert create_table(storage, same).config.version == version
+        assert (path / ".hoodie/hoodie.properties").read_bytes() == before
 
 
 def test_a_table_that_lost_its_properties(tmp_path: Path) -> None:
@@ -239,15 +240,14 @@ def test_hudi_names() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("conf", "error"),
+@for_each(
     [
         ({"hoodie.nothing": "1"}, UsageError),
         ({"hoodie.write.table.version": "nine"}, UsageError),
         ({"hoodie.datasource.write.keygenerator.class": "com.mine.Generator"}, UsageError),
         ({"hoodie.datasource.write.hive_style_partitioning": "yes"}, UsageError),
         ({"hoodie.table.name": "a", "hoodie.datasource.write.table.name": "b"}, UsageError),
-    ],
+    ]
 )
 def test_refused_names_and_values(conf: dict[str, str], error: type[Exception]) -> None:
     """What has no meaning here."""

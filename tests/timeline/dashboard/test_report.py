@@ -11,6 +11,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from phantombase.timeline.dashboard.compactions import completed_compactions
+from phantombase.timeline.dashboard.overview import FLAT, OPTIONAL, Clock, Known, as_json, is_late, overview
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, encode
 from phantombase.timeline.format.instant import Instant, State, format_time
@@ -18,8 +20,6 @@ from phantombase.timeline.locks.heartbeat import Process, heartbeat_path
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.report.compactions import completed_compactions
-from phantombase.timeline.report.overview import FLAT, OPTIONAL, Clock, Known, as_json, is_late, overview
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import unzip_golden
