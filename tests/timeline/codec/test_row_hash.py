@@ -25,6 +25,7 @@ from phantombase.timeline.merge import rule
 from phantombase.timeline.merge.rule import NO_CHANGES, Changes
 from phantombase.timeline.merge.slice_merge import identity_columns, identity_hashes, identity_sum
 from phantombase.writer_hooks.engine import engine
+from tests.support.selection import for_each
 
 COLUMNS: dict[str, pa.Array] = {
     "text": pa.array(["", "a", "a\0", None, "exactly8", "nine byte", "ä" * 40]),
@@ -290,7 +291,7 @@ def drawn(pick: random.Random, rows: int) -> pa.Table:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("seed", range(20))
+@for_each(range(20))
 def test_rows_by_number(seed: int) -> None:
     """Each row as often as asked for, in the order asked for, in pieces of a bounded size."""
     pick = random.Random(seed)
@@ -304,8 +305,8 @@ def test_rows_by_number(seed: int) -> None:
 
 
 @pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("seed", range(20))
-def test_a_batch_is_changed_in_pieces(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@for_each(range(20))
+def test_a_batch_is_changed_in_pieces(seed: int) -> None:
     """As in one piece: rows replaced by far larger ones, deleted ones, a new row for several old ones."""
     pick = random.Random(seed)
     rows, values = drawn(pick, pick.randrange(1, 30)), drawn(pick, pick.randrange(1, 30))

@@ -274,11 +274,15 @@ def test_without_ordering_fields_the_latest_wins(mode: MergeMode) -> None:
 # --- duplicates in the base -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", list(MergeMode))
-@pytest.mark.parametrize(
-    ("log", "every_duplicate", "expected"),
-    [("upd2", False, ["upd2", "b1"]), ("upd2", True, ["upd2", "upd2"]), ("del0", False, ["b1"]), ("del0", True, GONE)],
+DUPLICATES = (
+    ("upd2", False, ["upd2", "b1"]),
+    ("upd2", True, ["upd2", "upd2"]),
+    ("del0", False, ["b1"]),
+    ("del0", True, GONE),
 )
+
+
+@for_each((mode, *one) for mode in MergeMode for one in DUPLICATES)
 def test_duplicate_base_rows(mode: MergeMode, log: str, every_duplicate: bool, expected: list[str]) -> None:
     """Readers and 1.2's compaction change the first row of a duplicated key, 0.15's compaction every one."""
     assert case(mode, "b1 b1", log, every_duplicate=every_duplicate) == expected
