@@ -227,9 +227,9 @@ def test_a_dictionary_without_a_merge_rule_makes_the_table_of_version_6_that_hud
     with capture_logs() as logs:
         described.upsert(str(tmp_path / "a"))
     assert [log["event"] for log in logs if log["log_level"] == "warning"] == ["merge_rule_not_given"]
-    for path, rule in ((tmp_path / "a", COMMIT), (tmp_path / "b", EVENT)):
-        if rule == EVENT:
-            described.ordering("ts").upsert(str(path))
+    described.ordering("ts").upsert(str(tmp_path / "b"))
+    writer(FIRST).ordering("ts").conf({**USUAL, VERSION: 6}).upsert(str(tmp_path / "c"))
+    for path, rule in ((tmp_path / "a", COMMIT), (tmp_path / "b", EVENT), (tmp_path / "c", EVENT)):
         stored = TableConfig.parse((path / PROPERTIES).read_bytes(), "").properties
         assert stored["hoodie.compaction.payload.class"] == rule
         assert stored["hoodie.table.precombine.field"] == "ts"

@@ -48,7 +48,7 @@ from ..schema.new_table import check_same_table, create_table, refuse_place, sam
 from ..schema.write_schema import checked_schema
 from .conf import METADATA, OPERATION, STREAM, check_description, parse_operation_conf, parse_write_conf
 from .rows import first_rows
-from .table_conf import PARTITIONS, check_times, described_table, idle, not_followed, table_names
+from .table_conf import PARTITIONS, check_times, described_table, idle, not_followed, table_field, table_names
 from .write import Written, shown, write, write_batch
 
 _log = get_logger()
@@ -391,7 +391,8 @@ class Writer:
         except NotATableError:
             if (what.deletes and not streams) or what.into is not None:
                 raise
-            spec = described_table(self.given, self.hoodie, takes_keyless=not what.looks_keys_up)
+            by_name = {n: v for n, v in self.hoodie.items() if table_field(n) not in self.said}
+            spec = described_table(self.given, by_name, takes_keyless=not what.looks_keys_up)
             config = spec.config()
             not_followed(config, self.hoodie)
             text = checked_schema(config, None, engine.schema, what)
