@@ -51,11 +51,10 @@ def unfinished_compactions(table: Table, timeline: Timeline) -> Iterator[str]:
 
 
 def _is_audited(table: Table, instant: str) -> bool:
-    """Whether its ledger is in the audit log, or phantombase did not execute it."""
+    """Whether its ledger is in the audit log, or phantombase did not execute it. That of a clustering is put before its
+    leftovers are removed."""
     try:
-        made = [
-            one for one in decisions(table.storage, instant) if not one.replaced
-        ]  # that of a clustering is put at its end
+        made = [one for one in decisions(table.storage, instant) if not one.replaced]
         return not made or bool(entries(table.storage, instant))
     except MalformedError:
         return False
