@@ -58,7 +58,7 @@ PARTS = (
     "hudi/cases/test_[r-z] hudi/conformance/ hudi/effects/ hudi/journeys/ hudi/sync/",
     "outside/ project/ pyspark_phantombase/ world/chaos/"
     " timeline/dashboard/ timeline/service/ timeline/storage/s3/"
-    " compactor_daemon/catalogs/ compactor_daemon/daemon/ compactor_daemon/fleet/ compactor_daemon/status/",
+    " compactor_daemon/daemon/ compactor_daemon/fleet/ compactor_daemon/status/",
     "world/fuzz/ world/mutations/ world/simulation/"
     " timeline/audit/ timeline/filter/ timeline/read/ timeline/storage/test_ timeline/view/"
     " compactor_daemon/attempt/ compactor_daemon/execution/",
