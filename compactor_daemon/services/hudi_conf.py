@@ -96,6 +96,17 @@ def _negated(text: str) -> bool:
     return not flag(text)
 
 
+def _mode(text: str) -> None:
+    """UnsupportedError: a sync that is not through the metastore itself."""
+    if text.strip().lower() != "hms":
+        raise UnsupportedError(
+            "a catalog is synced through its metastore only",
+            expected=f"{SYNC}mode=hms",
+            found=f"{SYNC}mode={text}",
+            todo=f"Set that, and {SYNC}metastore.uris=thrift://HOST:PORT: the tables of the catalog are the same.",
+        )
+
+
 def _metastores(text: str) -> str:
     """`hive.metastore.uris` as a catalog. ValueError: not that."""
     servers = [server.strip().rstrip("/") for server in text.split(",")]
@@ -110,7 +121,7 @@ def _lines(text: str) -> tuple[str, ...]:
 
 SYNC_CONF: Known = {
     f"{SYNC}metastore.uris": ("to", _metastores),
-    f"{SYNC}mode": ("mode", word_of({"hms": None})),
+    f"{SYNC}mode": ("mode", _mode),
     f"{SYNC}database": ("database", str.strip),
     f"{SYNC}table": ("name", str.strip),
     f"{SYNC}partition_fields": ("partition_fields", _listed),

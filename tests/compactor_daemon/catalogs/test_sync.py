@@ -313,6 +313,27 @@ def test_a_mistake_is_one_error(
         sync_table(open_table(path), SyncOptions(**{"to": memory_metastore.where, **options}))
 
 
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        ({}, r"needs its metastore; expected hoodie.datasource.hive_sync.metastore.uris=thrift://HOST:PORT"),
+        ({"mode": "jdbc"}, r"through its metastore only; expected hoodie.datasource.hive_sync.mode=hms; found .*=jdbc"),
+        ({"metastore.uris": "http://a"}, r"not a value of hoodie.datasource.hive_sync.metastore.uris; found http://a"),
+        ({"partition_extractor_class": "of.ours.Extractor"}, r"partition_extractor_class; found of.ours.Extractor"),
+        ({"create_managed_table": "true"}, r"dropping one removes no data; expected false; found true"),
+        ({"bucket_sync": "true"}, r"the catalog has no buckets; expected false; found true"),
+    ],
+)
+def test_a_job_that_asks_for_another_sync_is_refused_before_it_writes(
+    conf: dict[str, str], words: str, path: Path
+) -> None:
+    before = open_table(path).load_timeline()
+    named = {f"hoodie.datasource.hive_sync.{name}": value for name, value in conf.items()}
+    with pytest.raises(PhantombaseError, match=words):
+        writer(rows(2, "c")).conf({"hoodie.datasource.hive_sync.enable": "true", **named}).upsert(str(path))
+    assert open_table(path).load_timeline() == before
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_a_metastore_with_tls(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its certificate must be trusted; and what is spelled wrong ends as an error."""
