@@ -41,7 +41,11 @@ pytest_plugins = [
 gc.disable()
 
 # JVMs of Spark that tests start live for seconds: a compiler that makes code fast costs more than it saves.
-_BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# So do full collections of garbage while classes are loaded, and proofs that those are sound.
+_BRIEF = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=200m"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 
 if (_MEMORY := memory()) is not None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
