@@ -25,7 +25,7 @@ Left to Hudi, and refused by name before anything changes:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
@@ -47,7 +47,8 @@ from ..format.table_config import PROPERTIES
 from ..instants.instant_files import Torn
 from ..instants.reserved_times import has_tombstone, reserved_path
 from ..instants.timeline import Timeline
-from ..locks.table_lock import TableLock
+from ..locks.table_lock import TableLock, is_elsewhere
+from ..storage.contract import Storage
 from ..storage.folders import HOODIE
 from ..storage.snapshot import GuardedStorage, check_guard, unguarded
 from ..view.facts import HASHING_METADATA, is_consistently_hashed
@@ -329,6 +330,14 @@ def exclusive(
             yield held
         finally:
             is_open = False
+
+
+@contextmanager
+def making_a_table(lock: TableLock, storage: Storage) -> Iterator[None]:
+    """As `exclusive`, while there is no table whose guards could be asked. A lock that lies in the table is not held.
+    LockError: the lock does not work, or did not become free."""
+    with lock.hold("make a table") if is_elsewhere(lock, storage) else nullcontext():
+        yield
 
 
 def refuse_in_progress(table: Table, timeline: Timeline, allow: Allowed = NONE) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -29,11 +29,12 @@ from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.errors import NotATableError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
-from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash, is_elsewhere, table_lock
+from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash, table_lock
 from phantombase.timeline.option import member
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
+from phantombase.timeline.table.in_progress import making_a_table
 from phantombase.timeline.table.table import Table
 
 from ..commit.place_files import refuse_first_partitions
@@ -401,7 +402,7 @@ class Writer:
             with first_rows(config, text, engine, storage, what).kept() as rows:
                 with engine.described(shown(what, storage)):
                     refuse_first_partitions(storage, rows.row_counts())
-                with lock.hold("make a table") if is_elsewhere(lock, storage) else nullcontext():
+                with making_a_table(lock, storage):
                     storage.make_folder("")
                     table = create_table(storage, spec)
                 self._name_idle(table, what, streams=streams)

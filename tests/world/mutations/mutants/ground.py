@@ -418,7 +418,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("timeline/format/replace_request", "names_deletes and operation", "operation", "overwrite"),
     ("writer_hooks/schema/new_table", "            if folder and HOODIE in names:\n", "            if False:\n", "schema/new_table"),
     ("writer_hooks/commit/place_files", "if longest > name_max or ", "if ", "schema/new_table"),
-    ("writer_hooks/write/writer", 'lock.hold("make a table") if is_elsewhere(lock, storage) else nullcontext()', "nullcontext()", "schema/new_table"),
+    ("timeline/table/in_progress", 'lock.hold("make a table") if is_elsewhere(lock, storage) else nullcontext()', "nullcontext()", "schema/new_table"),
     ("writer_hooks/engine/engine", "column.validate(full=True)", "column.validate()", "schema/new_table"),
     ("writer_hooks/schema/new_table", 'self.kind == "CUSTOM" != self.key_generator', "False", "schema/new_table"),
     ("writer_hooks/schema/new_table", 'f.partition(":")[0] if self.version == 6 else f', "f", "schema/new_table"),
