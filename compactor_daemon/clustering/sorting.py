@@ -40,6 +40,8 @@ _RUNS_MAX = 32
 _MERGE_SHARE = 6
 """The pieces of a merge, with their copies, take this part of the memory limit."""
 _COPIES = 5
+_ROUNDS_AHEAD = 4
+"""Rounds of a merge that wait: its rows are encoded many at a time."""
 _PLACE = "__place"
 
 
@@ -98,7 +100,7 @@ def ordered(batches: Iterable[pa.RecordBatch], sorting: Sorting) -> Iterator[Ord
         else:
             found, rows = _collected(batches, keys, disk)
         tables = _merged(found, keys, disk) if keys else (table for run in found for table in run)
-        ready = stack.enter_context(computed_ahead(tables))
+        ready = stack.enter_context(computed_ahead(tables, _ROUNDS_AHEAD))
         yield OrderedRows(rows, (table.drop_columns(_PLACE) if sorting.by_curve else table for table in ready))
 
 
