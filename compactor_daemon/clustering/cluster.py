@@ -41,6 +41,8 @@ from phantombase.timeline.format.replace_request import ClusterPlan, encode_clus
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.record_index import missing_entries
+from phantombase.timeline.metadata_table.records.partitions import RECORD_INDEX
 from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import (
@@ -51,7 +53,7 @@ from phantombase.timeline.table.in_progress import (
     refuse_left_to_hudi,
     regardless,
 )
-from phantombase.timeline.table.table import Table, from_one_snapshot, put_requested
+from phantombase.timeline.table.table import BUILD_AGAIN, Table, from_one_snapshot, put_requested
 from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.view import TableView
 
@@ -218,12 +220,13 @@ def _refuse_indexes(table: Table) -> None:
     record index is kept, if it is one for all partitions, of stored keys."""
     kept = upkeep_of(table, moves_rows=True, knows_keys=table.config.populate_meta_fields)
     if kept.dropped:
+        missing = missing_entries(table) if RECORD_INDEX in kept.dropped else ""
         raise UnsupportedError(
             "the files of a table with an index that phantombase cannot move with the rows cannot be clustered",
             path=table.storage.base_path,
             expected="no other index than a record index over all partitions",
-            found=", ".join(kept.dropped),
-            todo="Let Hudi cluster it, or drop the index with Hudi.",
+            found=", ".join(kept.dropped) + (f": it lacks entries of rows, since {missing}" if missing else ""),
+            todo=BUILD_AGAIN if missing else "Let Hudi cluster it, or drop the index with Hudi.",
         )
 
 

@@ -22,9 +22,9 @@ from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
 from phantombase.timeline.instants.clock_check import Zone, ZoneVerdict, described, zone_todo
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import read_heartbeat
-from phantombase.timeline.metadata_table.record_index import has_one_record_index
+from phantombase.timeline.metadata_table.record_index import has_one_record_index, missing_entries
 from phantombase.timeline.metadata_table.records.partitions import upkeep
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import BUILD_AGAIN, Table
 from phantombase.timeline.terminal.text_table import human_duration
 
 from ..attempt.hudi_executors import ForeignTrace, foreign_trace
@@ -67,7 +67,7 @@ class HudiSigns:
     `metadata_waiting`: delta commits of the metadata table since its last compaction. `silent`: pending delta commits
     without any heartbeat. `traces`: of Hudi executors at pending compactions. `zone`: the time zone of the writers
     compared with that of this process; `zone_shown`: the evidence. `in_utc`: the table's own setting.
-    `one_record_index`: see `has_one_record_index`."""
+    `one_record_index`: see `has_one_record_index`; `missing_entries`: see there."""
 
     version: int
     metadata_partitions: tuple[str, ...]
@@ -81,6 +81,7 @@ class HudiSigns:
     zone_shown: str = ""
     in_utc: bool = False
     one_record_index: bool = False
+    missing_entries: str = ""
 
 
 def find_hudi_signs(table: Table, timeline: Timeline) -> HudiSigns:
@@ -112,6 +113,7 @@ def find_hudi_signs(table: Table, timeline: Timeline) -> HudiSigns:
         zone_shown=described(zone, table.times.local) if zone.offset else "",
         in_utc=config.utc_timezone,
         one_record_index=has_one_record_index(table),
+        missing_entries=missing_entries(table),
     )
 
 
@@ -178,6 +180,14 @@ def _other_zone(seen: HudiSigns) -> Iterator[Finding]:
 
 
 def _metadata_table(seen: HudiSigns) -> Iterator[Finding]:
+    if seen.missing_entries:
+        yield Finding(
+            name="record-index",
+            severity=Severity.DANGER,
+            what="the record index lacks entries of rows: a Hudi writer that finds rows by it doubles them",
+            found=seen.missing_entries,
+            todo=BUILD_AGAIN,
+        )
     try:
         dropped = upkeep(
             seen.metadata_partitions,

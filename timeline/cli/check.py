@@ -14,6 +14,7 @@ from ..audit.modification_times import Retimed, all_files, find_mistimed
 from ..audit.modification_times import repair_times as set_times
 from ..dashboard.overview import commits_to_compact
 from ..instants.clock_check import ClockOptions
+from ..metadata_table.record_index import missing_entries
 from ..metadata_table.validate import Validation
 from ..metadata_table.validate import validate as validate_table
 from ..storage.storage_options import parse_pairs
@@ -92,7 +93,8 @@ def validate(
     Hudi's [b]metadata table[/b] (.hoodie/metadata) is an index of a table's files: readers that use it do not see a
     file that it does not name. This compares partitions, and names and sizes of the files of completed writes; files
     of pending writes are ignored. While a clean or rollback is pending, it may still name files that are already
-    removed: run the command again when that action is completed.
+    removed: run the command again when that action is completed. A [b]record index[/b] without all its files and
+    instants lacks entries of rows, which Hudi's writers would double. Its entries are not read.
 
     On version 6 Hudi 1.x uses [b]modification times[/b]: the time of a completed file decides to which slice log files
     belong. This lists the instants whose times give a wrong slice, as in a table copied without its times;
@@ -112,7 +114,8 @@ def validate(
     view, witnessed = from_one_snapshot(lambda: (table.reload().load_view(), table.reload().load_view(archive=True)))
     unnamed = counted_by_name(view, witnessed)
     flaws = [f for g in witnessed.living() for f in g.flaws]
-    good = not found.differences and not wrong and not flaws and not unnamed
+    missing = missing_entries(table.reload())
+    good = not found.differences and not wrong and not flaws and not unnamed and not missing
     data = {
         "table": table.storage.base_path,
         "good": good,
@@ -129,6 +132,7 @@ def validate(
             }
             for d in found.differences
         ],
+        "record_index": missing or None,
         "mistimed": [{"instant": m.instant, "file": m.path, "modified": m.modified, "why": m.why} for m in wrong],
         "lost": [
             {"file": f.path, "instant": f.instant, "expected_bytes": f.expected, "found_bytes": f.found} for f in flaws

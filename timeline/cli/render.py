@@ -11,6 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
 from ..codec.avro_schema import META_COLUMNS
+from ..table.table import BUILD_AGAIN
 from ..terminal.boundary import one_line
 from ..terminal.text_table import (
     Column,
@@ -252,6 +253,9 @@ def validate(data: Row) -> Iterator[RenderableType]:
         columns = ("partition", "file", Column("found", plain("what")), *bytes_of)
         yield RowsTable(plural(len(rows), "difference"), columns, rows)
         yield ""
+    if data["record_index"]:
+        why = f"lacks entries of rows, which Hudi's writers would double: {data['record_index']}. {BUILD_AGAIN}"
+        yield labelled("record index", "bold red", why)
     for row in data["mistimed"]:
         when = f"{row['file']} was modified at {row['modified']}, {row['why']}"
         yield labelled("mistimed", "bold red", f"{row['instant']}: {when}")

@@ -25,7 +25,7 @@ from ..view.listing import Listed
 from ..view.log_blocks import slice_blocks, visibility_of
 from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, latest_slice
 from ..view.view_loader import Named, Sizes
-from ..view.witness import NamedFile, named_files
+from ..view.witness import NamedFile, named_files, named_instant
 from .records.entries import Keys, MetadataEntry, base_entries, block_entries, fold, merge, present_files
 from .records.keys import ALL_PARTITIONS, MetadataRecord, partition_path
 from .records.partitions import FILES, PARTITION_STATS
@@ -87,11 +87,12 @@ def _names(entries: Sequence[Entry]) -> Iterator[BaseFileName | LogFileName]:
         yield LogFileName.parse(entry.name) if entry.name.startswith(".") else BaseFileName.parse(entry.name)
 
 
-def load_metadata_view(metadata: Table, partitions: Collection[str]) -> TableView:
-    """Timeline, facts, then the listing of these partitions. MissingFileError: no such folder; see `file_groups`."""
+def load_metadata_view(metadata: Table, partitions: Collection[str], *, witness: bool = False) -> TableView:
+    """Timeline, facts, then the listing of these partitions. MissingFileError: no such folder; see `file_groups`.
+    `witness`: also compares files with the delta commits that name them; reads all of these."""
     timeline = metadata.load_timeline()
     with advising_rebuild(metadata):
-        facts = without_rebuilt(metadata, timeline, metadata.facts.load(timeline, witness=False))
+        facts = without_rebuilt(metadata, timeline, metadata.facts.load(timeline, witness=witness))
     groups = list[FileGroup]()
     for partition in sorted(partitions):
         found = metadata.views.partition_groups(partition, timeline, facts)
@@ -105,14 +106,29 @@ def load_metadata_view(metadata: Table, partitions: Collection[str]) -> TableVie
 
 
 def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> ViewFacts:
-    """The facts without base files that compactions wrote to a partition before it was last filled."""
-    if not facts.compacted or not timeline.layout.has_completion_times:
+    """The facts without files of a partition from before it was last filled: those of writes that completed before, and
+    log files of slices that an earlier fill opened (version 6)."""
+    if not (facts.compacted or facts.witness.writes):
         return facts
-    filled: dict[str, str] = {}
+    filled, opened = dict[str, str](), dict[str, str]()
     for instant in timeline.completed:
         if instant.action == "deltacommit" and instant.requested_time.startswith(ARTIFICIAL):
             for partition in metadata.commit_metadata(instant).partition_to_write_stats:
                 filled[partition] = max(filled.get(partition, ""), timeline.completed_at(instant))
+                opened[partition] = max(opened.get(partition, ""), instant.requested_time)
+
+    def counts(partition: str, one: NamedFile) -> bool:
+        time = named_instant(one.path.rpartition("/")[2])
+        return not time.startswith(ARTIFICIAL) or time >= opened.get(partition, "")
+
+    writes = list[tuple[str, Mapping[str, Sequence[NamedFile]]]]()
+    for time, named in facts.witness.writes:
+        done = timeline.completed_at(timeline.completed_writes[time])
+        current = (p for p in named if done >= filled.get(p, ""))
+        writes.append((time, {p: [one for one in named[p] if counts(p, one)] for p in current}))
+    facts = replace(facts, witness=replace(facts.witness, writes=tuple(writes)))
+    if not timeline.layout.has_completion_times:
+        return facts
     kept = {
         (partition, file_id): {time: name for time, name in names.items() if time > filled.get(partition, "")}
         for (partition, file_id), names in facts.compacted.items()

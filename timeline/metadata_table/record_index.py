@@ -4,20 +4,29 @@ The record index is global up to Hudi 1.0; since 1.1 it can be per partition, as
 global index is written a second time, in another partition, every later Hudi write fails, because the index cannot be
 built over two rows of one key. This also holds after a phantombase write has removed the index from hoodie.properties.
 So the check uses the index's folder: Hudi removes the folder when it drops the index, phantombase keeps it. When
-phantombase removes the entire metadata table, it puts a mark instead."""
+phantombase removes the entire metadata table, it puts a mark instead.
+
+Hudi's writers find rows by this index: they insert a key without an entry, so its row is doubled. phantombase finds
+rows in the files. An index that lacks entries must not be kept, since each write that keeps it makes it look current.
+Hudi 1.2.0 itself makes such an index: a restore to a savepoint from before the index removes its files, but not its
+name in hoodie.properties."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 from ..errors import MalformedError, MissingFileError
 from ..format.file_name import parse_data_file
+from ..instants.timeline import Timeline
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import METADATA_FOLDER, RECORDS
-from ..table.table import Table
+from ..storage.snapshot import SnapshotStorage
+from ..table.table import Table, open_metadata_table
 from .records.partitions import RECORD_INDEX
+from .valid_instants import ARTIFICIAL, refuse_uncompleted
 
 INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"
 
@@ -62,18 +71,94 @@ def keys_are_global(table: Table) -> bool:
 
 
 def has_one_record_index(table: Table) -> bool:
-    """Whether the metadata table has a global record index with file groups. MalformedError: damaged definitions."""
+    """Whether the metadata table has a global record index that can be kept: with file groups, and without a sign that
+    entries are missing (`missing_entries`). MalformedError: damaged definitions."""
     if RECORD_INDEX not in table.config.built_metadata_partitions:
         return False
-    groups = {name.file_id for e in _files(table.storage) if (name := parse_data_file(e.name)) is not None}
+    groups = _file_ids(table.storage)
     of_all = bool(groups) and all(_OF_ALL.fullmatch(file_id) for file_id in groups)
-    return of_all and not record_index_is_partitioned(stored_definitions(table.storage))
+    of_all = of_all and not record_index_is_partitioned(stored_definitions(table.storage))
+    return of_all and not missing_entries(table)
+
+
+def missing_entries(table: Table) -> str:
+    """What shows that the record index, if there is one, lacks entries of rows; "": nothing does.
+
+        its file groups           are numbered from 0, each with a file slice
+        its files                 are there, as the active delta commits of the metadata table name them
+        these delta commits       are completed, and there is one for each write of the table since the first of them
+        its entries               are at least one, if the table has rows
+
+    Requests: two listings, and each active delta commit of the metadata table. Contents of files are not read."""
+    if RECORD_INDEX not in table.config.built_metadata_partitions:
+        return ""
+    for _ in range(_LOOKS):
+        data = table.load_timeline()
+        found, seen = _sign_of_loss(table, data)
+        if not found or (data, seen) == (table.load_timeline(), open_metadata_table(table).load_timeline()):
+            break  # otherwise a write may have ended since the first listing
+    return found
+
+
+_LOOKS = 5
+
+
+def _sign_of_loss(table: Table, data: Timeline) -> tuple[str, Timeline | None]:
+    """See `missing_entries`, and the metadata table's timeline that was read. `data`: loaded before."""
+    from .read import load_metadata_view  # late: it takes pyarrow
+
+    metadata = open_metadata_table(table)
+    storage = SnapshotStorage(metadata.storage, {metadata.config.timeline_folder}, metadata.kept)
+    metadata, numbers = replace(metadata, storage=storage), sorted(_file_ids(table.storage))
+    timeline = metadata.load_timeline()
+    if not numbers:
+        return "it has no file groups", timeline
+    of_all = all(_OF_ALL.fullmatch(file_id) for file_id in numbers)
+    if of_all and [int(file_id.split("-")[2]) for file_id in numbers] != list(range(len(numbers))):
+        return f"it has only the file groups {', '.join(numbers)}", timeline
+    try:
+        view = load_metadata_view(metadata, {RECORD_INDEX}, witness=True)
+        refuse_uncompleted(table, data, metadata, view.timeline)
+    except (MissingFileError, MalformedError) as error:
+        return f"{error.what}: {error.path}", timeline
+    empty = next((g.file_id for g in view.groups if not g.slices), None)
+    if empty is not None and of_all:  # a pending write may open a group of an index for each partition
+        return f"file group {empty} has no file slice", timeline
+    behind = _unrecorded(data, view.timeline)
+    if behind is not None:
+        return f"the metadata table lacks the write {behind}", timeline
+    named = [one for _, of in view.facts.witness.writes for one in of.get(RECORD_INDEX, ())]
+    has_base = any(slice_.base is not None for group in view.groups for slice_ in group.slices)
+    if not has_base and not any(one.rows for one in named) and _has_rows(table, data):
+        return "it has no entries, and the table has rows", timeline
+    return "", timeline
+
+
+def _unrecorded(data: Timeline, metadata: Timeline) -> str | None:
+    """A completed write of the table without a delta commit of the metadata table, though later than the first one."""
+    own = [i for i in metadata.completed if i.family == "deltacommit"]
+    exact = metadata.layout.has_completion_times
+    first = min((i.requested_time for i in own if exact or not i.requested_time.startswith(ARTIFICIAL)), default="~")
+    since = min(map(metadata.completed_at, own), default="~")
+    recorded = {i.requested_time for i in own}
+    times = (i.requested_time for i in data.completed if data.completed_at(i) > since)
+    return next((time for time in times if time > first and time not in recorded), None)
+
+
+def _has_rows(table: Table, data: Timeline) -> bool:
+    """Whether an active write of the table has written rows."""
+    writes = table.load_facts(data).witness.writes
+    return any(one.rows for _, named in writes for partition in named for one in named[partition])
 
 
 def mark_global_keys(table: Table) -> None:
     """Puts the mark if the keys are global; call it before the metadata table is turned off."""
     if keys_are_global(table):
         table.storage.put_if_absent(GLOBAL_KEYS_MARK, b"")
+
+
+def _file_ids(storage: Storage) -> set[str]:
+    return {name.file_id for e in _files(storage) if (name := parse_data_file(e.name)) is not None}
 
 
 def _files(storage: Storage) -> list[Entry]:

@@ -21,7 +21,7 @@ from .commit import EncodedRecords, commit_records, newest_schema
 from .index_logs import IndexLogs, RecordedKeys, index_file_groups, stage_index_logs
 from .measure import Measure, Measured, index_records
 from .read import read_entries
-from .record_index import has_one_record_index
+from .record_index import has_one_record_index, missing_entries
 from .records.entries import encoder
 from .records.keys import MetadataRecord, Sizes, files_of, files_records, removed_records
 from .records.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, RECORD_INDEX, Upkeep, being_built, upkeep
@@ -142,17 +142,25 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
         update = prepare(table, change)
     assert update is not None
     if update.dropped:
+        why = _why(table, change, update.dropped)
         save_table_config(table.storage, table.config.without_metadata_partitions(update.dropped))
         _log.warning(
             "indexes_dropped",
             table=table.storage.base_path,
             instant=change.instant,
             indexes=update.dropped,
-            why=change.keys if update.dropped == (RECORD_INDEX,) and not change.knows_keys else NOT_FOLLOWED,
+            why=why,
             todo="A Hudi writer that has them enabled builds them again.",
         )
     logs = () if update.index is None else update.index.logs
     commit_records(table, change.instant, update.records, update.schema_text, logs)
+
+
+def _why(table: Table, change: Change, dropped: Collection[str]) -> str:
+    """Why indexes are removed."""
+    if RECORD_INDEX in dropped and (missing := missing_entries(table)):
+        return f"the record index lacks entries of rows: {missing}"
+    return str(change.keys) if tuple(dropped) == (RECORD_INDEX,) and not change.knows_keys else NOT_FOLLOWED
 
 
 def forget(table: Table, instant: str) -> None:

@@ -90,10 +90,12 @@ def test_a_live_metadata_table(tmp_path: Path) -> None:
 def test_a_record_index_is_kept_if_it_is_one_for_all_partitions(tmp_path: Path) -> None:
     """As the first write does."""
     path = unzip_golden("more/v9_record_index", tmp_path)
-    assert "metadata-table" not in findings(path)
+    assert not findings(path).keys() & {"metadata-table", "record-index"}
     folder = path / ".hoodie/metadata/record_index"
     (folder / ".record-index-a-0000-0_20260101000000000.log.1_0-0-0").write_bytes(b"")
     assert findings(path)["metadata-table"].found == "record_index"
+    next(folder.glob(".record-index-0000-0_2*")).unlink()
+    assert findings(path)["record-index"].severity is Severity.DANGER
 
 
 @VERSIONS

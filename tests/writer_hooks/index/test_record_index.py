@@ -6,19 +6,24 @@ delete of 1 and 2, an upsert of 1, which Hudi puts into a new base file: the old
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 from phantombase import Writer, writer
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
+from phantombase.compactor_daemon.cli.main import app as compactor_app
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
-from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.cli.main import app as timeline_app
+from phantombase.timeline.errors import ConflictError, UnsupportedError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.log_block import scan_blocks
 from phantombase.timeline.format.table_config import save_table_config
@@ -26,11 +31,11 @@ from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock, StorageLock
 from phantombase.timeline.metadata_table import index_logs
-from phantombase.timeline.metadata_table.record_index import has_one_record_index
+from phantombase.timeline.metadata_table.record_index import has_one_record_index, missing_entries
 from phantombase.timeline.metadata_table.records.entries import block_entries
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import BUILD_AGAIN, Table
 from phantombase.writer_hooks.commit.place_files import place_all
 from phantombase.writer_hooks.index import lookup_step
 from tests.hudi.cases.rows import partition
@@ -385,6 +390,102 @@ def test_an_index_for_each_partition_is_known_by_its_file_groups(path: Path) -> 
     assert has_one_record_index(table)
     (folder / ".record-index-a-0000-0_20260101000000000.log.1_0-0-0").write_bytes(b"")
     assert not has_one_record_index(table)
+
+
+# --- where entries are missing -------------------------------------------------------------------------------------
+
+
+INDEX, METADATA = ".hoodie/metadata/record_index", ".hoodie/metadata/.hoodie"
+
+
+def _halved(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _losses(path: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
+    """Every loss of one file, half a file or an instant of the index, and of all files, with the name of each."""
+
+    def without(*names: Path) -> Callable[[Path], None]:
+        return lambda copy: [(copy / name).unlink() for name in names] and None
+
+    files = sorted(p.relative_to(path) for p in (path / INDEX).iterdir() if not p.name.startswith(".hoodie"))
+    yield from ((f"no {name}", without(name)) for name in files)
+    yield from ((f"half of {name}", lambda copy, name=name: _halved(copy / name)) for name in files)
+    yield "no files", without(*files)
+    yield "no folder", lambda copy: shutil.rmtree(copy / INDEX)
+    for done in sorted((path / METADATA).rglob("*.deltacommit")):
+        every = done.parent.glob(f"{done.name.split('_')[0].split('.')[0]}*")
+        yield f"no completed file {done.name}", without(done.relative_to(path))
+        yield f"no instant {done.name}", without(*(p.relative_to(path) for p in every))
+
+
+def test_an_index_that_has_lost_anything_is_not_kept(path: Path, tmp_path: Path) -> None:
+    """Or it has lost nothing that counts, as files without entries. On version 6 nothing shows that the first delta
+    commit is lost: the table may be older than its metadata table."""
+    writer(rows(range(20, 30), 9)).upsert(str(path))
+    assert missing_entries(Table.open(str(path))) == ""
+    first = min(p.name for p in (path / METADATA).rglob("2*.deltacommit"))
+    lost = 0
+    for number, (name, lose) in enumerate(_losses(path)):
+        copy = shutil.copytree(path, tmp_path / str(number))
+        lose(copy)
+        table = Table.open(str(copy))
+        if not missing_entries(table) and name != f"no instant {first}":
+            assert has_one_record_index(table), name
+            assert indexed_places(copy) == true_places(path), name
+        lost += not has_one_record_index(table)
+        shutil.rmtree(copy)
+    assert lost > 20
+
+
+WRITES: dict[str, Callable[[str], object]] = {
+    "upsert": lambda name: wrote((3, 4, 70), 20).upsert(name),
+    "delete": lambda name: wrote((3, 99), 20).delete(name),
+    "insert": lambda name: wrote((70, 71), 20).insert(name),
+    "overwrite": lambda name: wrote((3, 73), 20).insert_overwrite(name),
+    "merge": lambda name: wrote((3, 70), 20).merge_into(name, update=["ts"], insert=True),
+    "move": lambda name: writer(_in_new()).global_keys().upsert(name),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("loss", [-1, 5])
+def test_a_write_on_an_index_that_lacks_entries_takes_it_out(
+    loss: int, write: str, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It finds the rows in the files: the same table as without the loss. Of all files of the index, or of one."""
+    whole = shutil.copytree(path, tmp_path / "whole")
+    WRITES[write](str(whole))
+    files = sorted(p for p in (path / INDEX).iterdir() if not p.name.startswith(".hoodie"))
+    for file in files if loss < 0 else files[loss : loss + 1]:
+        file.unlink()
+    WRITES[write](str(path))
+    assert not is_kept(path)
+    assert any("lacks entries of rows" in line for line in caplog.messages)
+    assert {key: place for key, (place, _) in true_places(path).items()} == {
+        key: place for key, (place, _) in true_places(whole).items()
+    }
+
+
+def test_what_shows_that_entries_are_missing_and_what_ends_it(path: Path) -> None:
+    """A compaction leaves the index; a clustering is refused; the metadata table is turned off as they say."""
+    max((path / INDEX).glob(".record-index-0000-0_*"), key=lambda p: p.stat().st_size).unlink()
+    places = true_places(path)
+    with pytest.raises(UnsupportedError, match="lacks entries of rows") as refused:
+        cluster(path)
+    assert refused.value.todo == BUILD_AGAIN
+    shown = CliRunner().invoke(timeline_app, ["validate", str(path)])
+    assert (shown.exit_code, "lacks entries of rows" in " ".join(shown.output.split())) == (1, True)
+    schedule_compaction(Table.open(str(path)), ProcessLock("x"))
+    for instant in pending_instants(Table.open(str(path))):
+        run_one(Table.open(str(path)), instant)
+    assert true_places(path).keys() == places.keys()
+    assert is_kept(path)
+    assert CliRunner().invoke(compactor_app, ["compact", str(path), "--drop-metadata-table"]).exit_code == 0
+    assert cluster(path).done is not None
+    assert CliRunner().invoke(timeline_app, ["validate", str(path)]).exit_code == 0
+    wrote((3, 4, 70), 20).upsert(str(path))
+    assert true_places(path).keys() == places.keys() | keys(70)
 
 
 def _moved(name: str) -> None:
