@@ -8,8 +8,8 @@ phantombase removes the entire metadata table, it puts a mark instead.
 
 Hudi's writers find rows by this index: they insert a key without an entry, so its row is doubled. phantombase finds
 rows in the files. An index that lacks entries must not be kept, since each write that keeps it makes it look current.
-Hudi 1.2.0 itself makes such an index: a restore to a savepoint from before the index removes its files, but not its
-name in hoodie.properties."""
+Hudi 1.2.0 itself makes such an index: a restore to a savepoint from before the index removes its entries, but not
+its name in hoodie.properties."""
 
 from __future__ import annotations
 

@@ -406,7 +406,11 @@ def _losses(path: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
     """Every loss of one file, half a file or an instant of the index, and of all files, with the name of each."""
 
     def without(*names: Path) -> Callable[[Path], None]:
-        return lambda copy: [(copy / name).unlink() for name in names] and None
+        def lose(copy: Path) -> None:
+            for name in names:
+                (copy / name).unlink()
+
+        return lose
 
     files = sorted(p.relative_to(path) for p in (path / INDEX).iterdir() if not p.name.startswith(".hoodie"))
     yield from ((f"no {name}", without(name)) for name in files)
@@ -465,6 +469,20 @@ def test_a_write_on_an_index_that_lacks_entries_takes_it_out(
     assert {key: place for key, (place, _) in true_places(path).items()} == {
         key: place for key, (place, _) in true_places(whole).items()
     }
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_an_index_that_a_restore_of_hudi_has_emptied_is_taken_out(write: str, tmp_path: Path) -> None:
+    """Its keys stay in one partition: the table is still one of a global index."""
+    path = unzip_golden("more/v9_restored_index", tmp_path)
+    assert (set(indexed_places(path)), set(true_places(path))) == (set(), keys(*range(8)))
+    with pytest.raises(UnsupportedError, match="lacks entries of rows"):
+        cluster(path)
+    WRITES[write](str(path))
+    assert not is_kept(path)
+    assert write == "overwrite" or true_places(path).keys() >= keys(0, 1, 2, 4, 5, 6, 7)
+    with pytest.raises(UnsupportedError, match="global record index"):
+        writer(rows((5,), 30).set_column(1, "p", pa.array(["other"]))).upsert(str(path))
 
 
 def test_what_shows_that_entries_are_missing_and_what_ends_it(path: Path) -> None:
