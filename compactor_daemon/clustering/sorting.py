@@ -42,7 +42,10 @@ _MERGE_SHARE = 6
 _COPIES = 5
 _ROUNDS_AHEAD = 4
 """Rounds of a merge that wait: its rows are encoded many at a time."""
+_MEMORY_MOST = 16 << 30
+"""More is not used: Arrow takes no rows of a table with more than 2 GiB of text in a column."""
 _PLACE = "__place"
+_READ = pa.table({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,12 @@ class Sorting:
 
     @property
     def held_bytes(self) -> int:
-        return max(1, self.memory // _SHARE)
+        return max(1, min(self.memory, _MEMORY_MOST) // _SHARE)
+
+    @property
+    def piece_bytes(self) -> int:
+        """How much of a run is read at a time: a round of a merge has several copies of all of them."""
+        return max(1, min(self.memory, _MEMORY_MOST) // (_MERGE_SHARE * _COPIES * _RUNS_MAX))
 
 
 class OrderedRows:
@@ -128,7 +136,8 @@ class _Run:
         """The next piece."""
         table = next(self._tables) if self._next is None else self._next.result()
         self.rows -= table.num_rows
-        self._next = self._reader.submit(next, self._tables) if self._reader is not None and self.rows else None
+        if self._reader is not None:
+            self._next = self._reader.submit(next, self._tables, _READ)  # behind the last piece the file is removed
         return table.cast(self.schema)  # a spill file forgets which columns are required
 
 
@@ -150,15 +159,25 @@ class _Disk:
                 self._folder = self._stack.enter_context(spill_folder(self.sorting.folder))
         file, rows = SpillFile(f"{self._folder}/{next(self._numbers)}.run", schema), 0
         for table in tables:
-            file.append(table)
+            for piece in self._pieces(table):
+                file.append(piece)
             rows += table.num_rows
         file.end()
         return _Run(schema, file.read_once(), rows, self._reader)
 
     def piece_rows(self, table: pa.Table) -> int:
-        """How many rows of a run are read at a time: a round of a merge has several copies of all of them."""
+        """How many rows of a run are read at a time, if they are alike."""
         per_row: int = max(1, table.nbytes // max(1, table.num_rows))
-        return max(1, self.sorting.memory // (_MERGE_SHARE * _COPIES * _RUNS_MAX * per_row))
+        return max(1, self.sorting.piece_bytes // per_row)
+
+    def _pieces(self, table: pa.Table) -> Iterator[pa.Table]:
+        """The rows in pieces, also where large ones follow each other."""
+        if table.num_rows < 2 or table.nbytes <= 2 * self.sorting.piece_bytes:
+            yield table
+            return
+        half = table.num_rows // 2
+        yield from self._pieces(table.slice(0, half))
+        yield from self._pieces(table.slice(half))
 
     def placed(self, table: pa.Table, ranks: CurveRanks) -> pa.Table:
         """The rows with their places on the curve."""
@@ -218,25 +237,19 @@ def _merged(runs: list[_Run], keys: Sequence[str], disk: _Disk) -> Iterator[pa.T
         longer = []
         for start in range(0, len(runs), _RUNS_MAX):
             some = runs[start : start + _RUNS_MAX]
-            longer.append(disk.run(_in_pieces(_MergeOfRuns(some, keys).tables(), disk), some[0].schema))
+            longer.append(disk.run(_MergeOfRuns(some, keys, disk).tables(), some[0].schema))
         runs = longer
-    return _MergeOfRuns(runs, keys).tables()
-
-
-def _in_pieces(tables: Iterable[pa.Table], disk: _Disk) -> Iterator[pa.Table]:
-    for table in tables:
-        step = disk.piece_rows(table)
-        yield from (table.slice(start, step) for start in range(0, table.num_rows, step))
+    return _MergeOfRuns(runs, keys, disk).tables()
 
 
 class _MergeOfRuns:
     """Holds the next rows of each run. A round takes all rows up to the last one held of some run that goes on, the
     least of these: no row that is not held yet comes before it."""
 
-    def __init__(self, runs: Sequence[_Run], keys: Sequence[str]) -> None:
+    def __init__(self, runs: Sequence[_Run], keys: Sequence[str], disk: _Disk) -> None:
         self._runs, self._keys = runs, keys
         self._heads: list[pa.Table] = [run.schema.empty_table() for run in runs]
-        self._least = [0] * len(runs)
+        self._least = disk.sorting.piece_bytes // 2
 
     def tables(self) -> Iterator[pa.Table]:
         if len(self._runs) == 1:
@@ -252,9 +265,8 @@ class _MergeOfRuns:
     def _fill(self, number: int, run: _Run) -> None:
         """Holds half a piece of a run at least. Else a round would take few rows, and sort all that are held."""
         head = self._heads[number]
-        while run.rows and head.num_rows <= self._least[number]:
+        while run.rows and (not head.num_rows or head.nbytes <= self._least):
             piece = run.read()
-            self._least[number] = max(self._least[number], piece.num_rows // 2)
             head = pa.concat_tables([head, piece]) if head.num_rows else piece
         self._heads[number] = head
 

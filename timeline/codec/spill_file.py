@@ -60,8 +60,7 @@ class SpillFile:
         if not self._rows:
             return
         with spilling(self._path), pa.memory_map(self._path) as source:
-            for batch in pa.ipc.open_stream(source):
-                yield pa.Table.from_batches([batch])
+            yield from self._tables(source)
 
     def read_once(self) -> Iterator[pa.Table]:
         """As `read`, for many files at a time: their pages do not stay in memory. The file is removed at the end."""
@@ -70,9 +69,17 @@ class SpillFile:
             return
         with spilling(self._path):
             with pa.OSFile(self._path, "rb") as source:
-                for batch in pa.ipc.open_stream(source):
-                    yield pa.Table.from_batches([batch])
+                yield from self._tables(source)
             os.remove(self._path)
+
+    def _tables(self, source: pa.NativeFile) -> Iterator[pa.Table]:
+        """A stream that breaks off between two batches reads like one that ends there."""
+        rows = 0
+        for batch in pa.ipc.open_stream(source):
+            rows += batch.num_rows
+            yield pa.Table.from_batches([batch])
+        if rows != self._rows:
+            raise OSError(f"{rows} of {self._rows} rows")
 
     def read_all(self) -> pa.Table:
         return pa.concat_tables([self._schema.empty_table(), *self.read()])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -41,7 +42,8 @@ from phantombase.compactor_daemon.clustering.standing import Standing, _lacks_fi
 from phantombase.timeline.codec.bloom import ALWAYS_TRUE, SATURATED_KEYS
 from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
 from phantombase.timeline.codec.parquet_write import write_base_file
-from phantombase.timeline.errors import MalformedError, UnsupportedError, UsageError
+from phantombase.timeline.codec.spill_file import SpillFile
+from phantombase.timeline.errors import MalformedError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.format.record_key import plain_file_id
@@ -61,6 +63,7 @@ from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import LOCK, unzip_golden
 from tests.support.places import SEED
 from tests.support.selection import deep
+from tests.support.servers.zookeeper_server import wait_until
 from tests.support.written_tables import read_rows
 
 TEN = ClusterOptions(target_size=10, small_size=5, min_files=3)
@@ -402,6 +405,52 @@ def test_a_sort_on_disk_is_the_sort_in_memory(
             keys = [(name, "ascending") for name in columns]
             expected = table.take(pc.sort_indices(table, sort_keys=keys)) if columns else table
             assert found[0] == expected["n"].to_pylist()
+
+
+def test_large_rows_of_one_value_are_merged_within_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where all of them are next to each other in a sorted run. No run is longer than a column of text may be."""
+    memory, most = 4 << 20, list[int]()
+    taken = sorting._MergeOfRuns._taken
+
+    def noted(self: Any, *how: Any) -> pa.Table:
+        most.append(sum(head.nbytes for head in self._heads))
+        return taken(self, *how)
+
+    monkeypatch.setattr(sorting._MergeOfRuns, "_taken", noted)
+    is_large = np.arange(18_000) % 180 == 0
+    text = ["x" * 90_000 if flag else "y" for flag in is_large]
+    rows = pa.table({"a": is_large, "text": text, "n": np.arange(len(is_large))})
+    found = sorted_rows(rows, ["a"], SortOrder.ORDER, memory, 90)
+    assert found["n"].to_pylist() == [*np.flatnonzero(~is_large), *np.flatnonzero(is_large)]
+    assert most
+    assert max(most) < memory
+    how = Sorting(columns=("a",), order=SortOrder.ORDER, memory=1 << 40, folder=None, batch_rows=1)
+    assert how.held_bytes < 1 << 31
+
+
+def test_rows_on_disk_are_all_there_and_leave_with_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shorter file is refused, or has all rows: only its end is missing. The runs of a merge are removed when
+    they are read."""
+    path, rows = tmp_path / "rows", pa.table({"a": range(6)})
+    for read, length in product((SpillFile.read, SpillFile.read_once), range(0, 1200, 8)):
+        file = SpillFile(str(path), rows.schema)
+        file.append(rows.slice(0, 3))
+        file.append(rows.slice(3))
+        file.end()
+        os.truncate(path, min(length, path.stat().st_size))
+        with suppress(StorageError):
+            assert pa.concat_tables(read(file)) == rows
+    path.unlink(missing_ok=True)
+    monkeypatch.setattr(sorting, "_RUNS_MAX", 3)
+    how = Sorting(columns=("a",), order=SortOrder.ORDER, memory=1000, folder=str(tmp_path), batch_rows=10)
+    rows = pa.table({"a": range(200)})
+    with ordered(rows.to_batches(max_chunksize=10), how) as found:
+        assert list(tmp_path.glob("*/*"))
+        assert pa.Table.from_batches(found.next_rows(200, 10)) == rows
+        wait_until(lambda: not list(tmp_path.glob("*/*")))
+    assert not list(tmp_path.iterdir())
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5) | st.none(), st.text("ab", max_size=2) | st.none()), max_size=30))
