@@ -111,11 +111,10 @@ def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> Vi
     if not (facts.compacted or facts.witness.writes):
         return facts
     filled, opened = dict[str, str](), dict[str, str]()
-    for instant in timeline.completed:
-        if instant.action == "deltacommit" and instant.requested_time.startswith(ARTIFICIAL):
-            for partition in metadata.commit_metadata(instant).partition_to_write_stats:
-                filled[partition] = max(filled.get(partition, ""), timeline.completed_at(instant))
-                opened[partition] = max(opened.get(partition, ""), instant.requested_time)
+    for instant, partitions in _fillings(metadata, timeline):
+        for partition in partitions:
+            filled[partition] = max(filled.get(partition, ""), timeline.completed_at(instant))
+            opened[partition] = max(opened.get(partition, ""), instant.requested_time)
 
     def counts(partition: str, one: NamedFile) -> bool:
         time = named_instant(one.path.rpartition("/")[2])
@@ -136,6 +135,13 @@ def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> Vi
     return replace(facts, compacted={key: names for key, names in kept.items() if names})
 
 
+def _fillings(metadata: Table, timeline: Timeline) -> Iterator[tuple[Instant, Collection[str]]]:
+    """The active delta commits that filled partitions, and which."""
+    for instant in timeline.completed:
+        if instant.action == "deltacommit" and instant.requested_time.startswith(ARTIFICIAL):
+            yield instant, metadata.commit_metadata(instant).partition_to_write_stats.keys()
+
+
 @dataclass(frozen=True, slots=True)
 class Completeness:
     """Whether the slices of a metadata table have the blocks of all its delta commits.
@@ -149,7 +155,8 @@ class Completeness:
     _named: dict[str, Mapping[str, tuple[NamedFile, ...]]] = field(default_factory=dict)
 
     def check(self, slice_: FileSlice, blocks: Iterable[LogBlock]) -> None:
-        """MissingFileError: a completed delta commit names a file of the slice, but the slice has no block of it."""
+        """MissingFileError: a completed delta commit names a file of the slice, but the slice has no block of it, and
+        its partition was not filled again since."""
         seen = {block.headers.get(HeaderKey.INSTANT_TIME) for block in blocks}
         by_name = self.timeline.layout.slicing is Slicing.BY_BASE_INSTANT
         instants = {slice_.base_instant, *(log.name.instant for log in slice_.logs)}
@@ -166,7 +173,7 @@ class Completeness:
                 name = parse_data_file(text)
                 if name is None or name.file_id != slice_.file_id or (by_name and name.instant not in instants):
                     continue
-                if text.startswith(".") or slice_.base is None:
+                if (text.startswith(".") or slice_.base is None) and not self._is_rebuilt(slice_.partition, since):
                     raise MissingFileError(
                         "blocks of a completed delta commit of the metadata table are missing",
                         path=f"{self.metadata.storage.base_path}/{one.path}",
@@ -174,6 +181,11 @@ class Completeness:
                         expected=f"{one.size} bytes" if one.size else None,
                         todo=f"Restore the file from a copy. {BUILD_AGAIN}",
                     )
+
+    def _is_rebuilt(self, partition: str, since: str) -> bool:
+        """Whether the partition was filled after a delta commit that completed at `since`; unknown on version 6."""
+        fillings = _fillings(self.metadata, self.timeline)
+        return any(partition in names and self.timeline.completed_at(i) > since for i, names in fillings)
 
     def _files(self, write: Instant) -> Mapping[str, tuple[NamedFile, ...]]:
         """The files of a delta commit; none if its file is torn, as a killed Hudi leaves it."""

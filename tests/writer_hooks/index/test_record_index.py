@@ -485,6 +485,18 @@ def test_an_index_that_a_restore_of_hudi_has_emptied_is_taken_out(write: str, tm
         writer(rows((5,), 30).set_column(1, "p", pa.array(["other"]))).upsert(str(path))
 
 
+def test_an_index_that_hudi_has_built_again_is_kept(tmp_path: Path) -> None:
+    """With partition statistics that it has built again, too: files that were removed for that are not missed."""
+    path = unzip_golden("more/v9_refilled_index", tmp_path)
+    before = set(check_index(path))
+    assert missing_entries(Table.open(str(path))) == ""
+    wrote((1, 2, 21), 40).upsert(str(path))
+    assert set(check_index(path)) == before | keys(21)
+    newest = max((path / INDEX).iterdir(), key=lambda p: p.name)
+    newest.unlink()
+    assert missing_entries(Table.open(str(path)))
+
+
 def test_what_shows_that_entries_are_missing_and_what_ends_it(path: Path) -> None:
     """A compaction leaves the index; a clustering is refused; the metadata table is turned off as they say."""
     max((path / INDEX).glob(".record-index-0000-0_*"), key=lambda p: p.stat().st_size).unlink()
