@@ -397,7 +397,6 @@ METADATA: tuple[Mutant, ...] = (
     ("timeline/metadata_table/record_index", "all(_OF_ALL.fullmatch(file_id) for file_id in groups)", "True", "index/record_index"),
     ("timeline/metadata_table/record_index", "return of_all and not missing_entries(table)", "return of_all", "index/record_index"),
     ("timeline/metadata_table/record_index", "load_metadata_view(metadata, {RECORD_INDEX}, witness=True)", "load_metadata_view(metadata, {RECORD_INDEX})", "index/record_index"),
-    ("timeline/metadata_table/record_index", "        refuse_uncompleted(table, data, metadata, view.timeline)\n", "", "index/record_index"),
     ("timeline/metadata_table/record_index", "time > first and time not in recorded", "False", "index/record_index"),
     ("timeline/metadata_table/read", " and not self._is_rebuilt(slice_.partition, since)", "", "index/record_index"),
     ("writer_hooks/files/target_files", "                noted.deletes(won.keys.take(gone), by_value=typed)\n", "", "index/record_index"),
