@@ -44,7 +44,8 @@ _ROUNDS_AHEAD = 4
 """Rounds of a merge that wait: its rows are encoded many at a time."""
 _MEMORY_MOST = 16 << 30
 """More is not used: Arrow takes no rows of a table with more than 2 GiB of text in a column."""
-_PLACE = "__place"
+_PLACE = "place on the curve"
+"""No column of a table: a name in Avro has no spaces."""
 _READ = pa.table({})
 
 

@@ -395,6 +395,7 @@ def test_a_sort_on_disk_is_the_sort_in_memory(
             "b": pa.array([f"s{n}" for n in random.integers(0, 70, count) // 40 * 3]),
             "c": pa.array(np.where(random.random(count) < 0.1, np.nan, random.random(count).round(2))),
             "n": np.arange(count),
+            "__place": np.arange(count),
         }
     )
     for table in (rows, rows.sort_by([("c", "ascending")]).combine_chunks()):
