@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from ..errors import StorageError
 
-POSITION = "__position"
-"""The column by which a sorted spill file is ordered: ascending int64."""
+POSITION = "position of the row"
+"""The column by which a sorted spill file is ordered: ascending int64. No column of a table: a name in Avro has no
+spaces."""
 
 
 @contextmanager

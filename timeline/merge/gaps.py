@@ -34,7 +34,7 @@ from ..codec.columns import Flags, Indices, rows_at
 from ..errors import MalformedError
 from ..format.merge_settings import NotGiven
 
-SHAPE = "__shape"
+SHAPE = "shape of the row"
 """The column of a row's shape, int32."""
 
 

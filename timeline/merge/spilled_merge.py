@@ -116,7 +116,7 @@ def _pick(file: SpillFile, wanted: Indices, schema: pa.Schema) -> pa.Table:
     return pa.concat_tables(found).combine_chunks()
 
 
-_HASH = "__hash"
+_HASH = "hash of the row"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from phantombase import writer
 from phantombase.compactor_daemon.attempt import slice_task
 from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
@@ -350,6 +351,21 @@ def test_it_does_spill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     merged = SliceStream(scan.table.storage, slice_, replace(scan.rules, memory_bytes=TINY_BYTES))
     list(merged.batches())
     assert {os.path.basename(p).partition(".")[2] for p in made} >= {"entries", "rows"}
+
+
+def test_columns_of_any_name_spill(tmp_path: Path) -> None:
+    """None is taken for one of those that a merge adds on disk."""
+    path, count = tmp_path / "trips", 99
+    for ts in range(2):
+        rows = pa.table({"id": [f"x{n}" for n in range(count)], "ts": [ts] * count})
+        for name in ("__position", "__hash", "__shape", "__key"):
+            rows = rows.append_column(name, pa.array([ts] * count))
+        writer(rows).table("trips").key("id").ordering("ts").upsert(str(path))
+    scan = plan_read(Table.open(str(path)), ReadOptions())
+    (slice_,) = scan.slices
+    merged = SliceStream(scan.table.storage, slice_, replace(scan.rules, memory_bytes=TINY_BYTES))
+    found = pa.Table.from_batches(list(merged.batches()))
+    assert found["__hash"].to_pylist() == found["__position"].to_pylist() == [1] * count
 
 
 def test_a_full_disk_is_an_error_of_ours(tmp_path: Path) -> None:
