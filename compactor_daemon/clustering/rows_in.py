@@ -146,11 +146,10 @@ class RowsIn:
     def _collected(self, held: _Held) -> Iterator[pa.RecordBatch]:
         if not held.rows:
             return
+        if held.unhashed:  # as they were read: what combines them is behind the hashes
+            self._base_hash += identity_sum([pa.Table.from_batches(held.unhashed)])
         rows = pa.Table.from_batches(held.rows).combine_chunks()
         self._add_keys(rows)
-        if held.unhashed:
-            is_all = len(held.unhashed) == len(held.rows)
-            self._base_hash += identity_sum([rows if is_all else pa.Table.from_batches(held.unhashed)])
         yield from rows.to_batches(max_chunksize=self._rules.batch_rows)
 
     def _count(self, stream: SliceStream) -> None:

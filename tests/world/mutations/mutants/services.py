@@ -244,7 +244,7 @@ CLUSTERING: tuple[Mutant, ...] = (
     (_ROWS_IN, "            yield from ((one, None) for one in self.inputs)\n", "            yield from ((one, None) for one in self.inputs[1:])\n", _TESTS),
     ("writer_hooks/commit/conflict", "        return None  # it moves rows, and adds no key\n", "        pass\n", _TESTS),
     (_SORTING, "            order = order[: int(np.flatnonzero(order == last)[0]) + 1]\n", "", _PURE),
-    (_ROWS_IN, "self._base_hash += identity_sum([rows if is_all else pa.Table.from_batches(held.unhashed)])", "pass", _TESTS),
+    (_ROWS_IN, "self._base_hash += identity_sum([pa.Table.from_batches(held.unhashed)])", "pass", _TESTS),
     (_SORTING, "begins = self._that_begin_before(held, ends, last)", "begins = self._that_begin_before(held, ends, last)[:1]", _PURE),
     (_SORTING, "        longer = []\n        for start in range(0, len(runs), _RUNS_MAX):\n", "        longer = []\n        for start in reversed(range(0, len(runs), _RUNS_MAX)):\n", _PURE),
     ("compactor_daemon/clustering/order", "np.arange(-self._rows % self._every, keys.num_rows, self._every)", "np.arange(0, keys.num_rows, self._every)", _PURE),
