@@ -49,13 +49,10 @@ class EncodedArray(OnDemand[U]):
 
 
 _BITS = 64
-_ONE_BYTE = [bytes([number]) for number in range(0x80)]
 
 
 def encode_varint(number: int) -> bytes:
     """An integer that is not negative."""
-    if number <= 0x7F:
-        return _ONE_BYTE[number]
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -66,8 +63,6 @@ def encode_varint(number: int) -> bytes:
 
 def decode_varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """(value, position after it); IndexError past the end, or beyond 64 bits."""
-    if not (byte := data[position]) & 0x80:  # of a memoryview it may be negative
-        return byte, position + 1
     result = shift = 0
     while shift < _BITS:
         byte = data[position]
