@@ -22,7 +22,7 @@ from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
 from phantombase.timeline.instants.clock_check import Zone, ZoneVerdict, described, zone_todo
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import read_heartbeat
-from phantombase.timeline.metadata_table.record_index import has_one_record_index, missing_entries
+from phantombase.timeline.metadata_table.record_index import is_global, missing_entries
 from phantombase.timeline.metadata_table.records.partitions import upkeep
 from phantombase.timeline.table.table import BUILD_AGAIN, Table
 from phantombase.timeline.terminal.text_table import human_duration
@@ -67,7 +67,7 @@ class HudiSigns:
     `metadata_waiting`: delta commits of the metadata table since its last compaction. `silent`: pending delta commits
     without any heartbeat. `traces`: of Hudi executors at pending compactions. `zone`: the time zone of the writers
     compared with that of this process; `zone_shown`: the evidence. `in_utc`: the table's own setting.
-    `one_record_index`: see `has_one_record_index`; `missing_entries`: see there."""
+    `one_record_index`: as `has_one_record_index`; `missing_entries`: see there."""
 
     version: int
     metadata_partitions: tuple[str, ...]
@@ -98,7 +98,7 @@ def find_hudi_signs(table: Table, timeline: Timeline) -> HudiSigns:
             metadata = None
         if metadata is None or metadata.compacted:
             compactions[instant.file_name] = None if metadata is None else LEDGER in metadata.extra_metadata
-    zone = table.times.writers_zone(timeline)
+    zone, missing = table.times.writers_zone(timeline), missing_entries(table)
     still = {i.requested_time for i in table.reload().load_timeline().pending_delta_commits}
     return HudiSigns(
         version=config.version,
@@ -112,8 +112,8 @@ def find_hudi_signs(table: Table, timeline: Timeline) -> HudiSigns:
         zone=zone,
         zone_shown=described(zone, table.times.local) if zone.offset else "",
         in_utc=config.utc_timezone,
-        one_record_index=has_one_record_index(table),
-        missing_entries=missing_entries(table),
+        one_record_index=not missing and is_global(table),
+        missing_entries=missing,
     )
 
 

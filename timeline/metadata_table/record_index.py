@@ -71,14 +71,19 @@ def keys_are_global(table: Table) -> bool:
 
 
 def has_one_record_index(table: Table) -> bool:
-    """Whether the metadata table has a global record index that can be kept: with file groups, and without a sign that
-    entries are missing (`missing_entries`). MalformedError: damaged definitions."""
+    """Whether the metadata table has a global record index that can be kept: without a sign that entries are missing
+    (`missing_entries`). MalformedError: damaged definitions."""
+    return is_global(table) and not missing_entries(table)
+
+
+def is_global(table: Table) -> bool:
+    """Whether the metadata table has a record index over all partitions, with file groups. MalformedError: damaged
+    definitions."""
     if RECORD_INDEX not in table.config.built_metadata_partitions:
         return False
     groups = _file_ids(table.storage)
     of_all = bool(groups) and all(_OF_ALL.fullmatch(file_id) for file_id in groups)
-    of_all = of_all and not record_index_is_partitioned(stored_definitions(table.storage))
-    return of_all and not missing_entries(table)
+    return of_all and not record_index_is_partitioned(stored_definitions(table.storage))
 
 
 def missing_entries(table: Table) -> str:

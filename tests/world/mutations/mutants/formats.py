@@ -395,7 +395,7 @@ METADATA: tuple[Mutant, ...] = (
     ("writer_hooks/files/stager", "notes.unknown if self._work.notes_keys else NOT_NOTED", "notes.unknown", "index/record_index"),
     ("writer_hooks/write/rows", "options.buckets is not None or write.moved_keys is MovedKeys.MOVE", "options.buckets is not None", "index/record_index"),
     ("timeline/metadata_table/record_index", "all(_OF_ALL.fullmatch(file_id) for file_id in groups)", "True", "index/record_index"),
-    ("timeline/metadata_table/record_index", "return of_all and not missing_entries(table)", "return of_all", "index/record_index"),
+    ("timeline/metadata_table/record_index", "return is_global(table) and not missing_entries(table)", "return is_global(table)", "index/record_index"),
     ("timeline/metadata_table/record_index", "load_metadata_view(metadata, {RECORD_INDEX}, witness=True)", "load_metadata_view(metadata, {RECORD_INDEX})", "index/record_index"),
     ("timeline/metadata_table/record_index", "time > first and time not in recorded", "False", "index/record_index"),
     ("timeline/metadata_table/read", " and not self._is_rebuilt(slice_.partition, since)", "", "index/record_index"),
