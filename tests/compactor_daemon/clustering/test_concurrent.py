@@ -62,18 +62,24 @@ from tests.support.written_tables import check_nothing_left, impatient, read_row
 UPSERT = Write(operation=Operation.UPSERT, options=WRITES)
 
 
-@one_of("version", 9, 6)
-def test_two_at_once(version: int, tmp_path: Path) -> None:
-    """Another run clusters in the middle of one, at every call: one of them completes, and no row is doubled."""
-    origin = tmp_path / "origin"
-    rows = small_files(origin, version, 3)
+def calls_of_a_clustering(path: Path) -> list[Call]:
+    """The calls of the storage in a clustering of a table that nothing disturbs."""
     counted: list[Call] = []
 
     def note(call: Call) -> object:
         counted.append(call)
         return call.do()
 
-    cluster(shutil.copytree(origin, tmp_path / "whole"), HookedStorage(open_table(tmp_path / "whole").storage, note))
+    cluster(path, HookedStorage(open_table(path).storage, note))
+    return counted
+
+
+@one_of("version", 9, 6)
+def test_two_at_once(version: int, tmp_path: Path) -> None:
+    """Another run clusters in the middle of one, at every call: one of them completes, and no row is doubled."""
+    origin = tmp_path / "origin"
+    rows = small_files(origin, version, 3)
+    counted = calls_of_a_clustering(shutil.copytree(origin, tmp_path / "whole"))
     numbers, clustered = range(0, len(counted), 1 if ALL else 7), 0
     for number in numbers:
         path = shutil.copytree(origin, tmp_path / f"two-{number}")
@@ -436,13 +442,7 @@ def test_a_write_in_the_middle_of_a_clustering(version: int, tmp_path: Path) -> 
     """At every call; the clustering has lost its lock, and its heartbeat is gone: no row is lost or doubled."""
     origin = tmp_path / "origin"
     rows = small_files(origin, version, 3)
-    counted: list[Call] = []
-
-    def note(call: Call) -> object:
-        counted.append(call)
-        return call.do()
-
-    cluster(shutil.copytree(origin, tmp_path / "whole"), HookedStorage(open_table(tmp_path / "whole").storage, note))
+    counted = calls_of_a_clustering(shutil.copytree(origin, tmp_path / "whole"))
     wrote = 0
     for number in range(0, len(counted), 1 if ALL else 5):
         path = shutil.copytree(origin, tmp_path / f"write-{number}")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from phantombase.compactor_daemon.attempt.outcome import find_decision
-from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
+from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_decision
+from phantombase.compactor_daemon.attempt.pending_clusterings import PendingClustering, pending_clusterings
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.compactor_daemon.clustering.cancel import cancel_clustering
 from phantombase.timeline.errors import ConflictError, PhantombaseError
@@ -59,6 +59,14 @@ def decides(call: Call) -> bool:
     return call.name == "put_if_absent" and call.path.endswith("/outcome")
 
 
+def decided(path: Path) -> tuple[PendingClustering, CommitDecision]:
+    """The pending clustering, and its decision."""
+    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    decision = find_decision(open_table(path).storage, pending.time)
+    assert decision is not None
+    return pending, decision
+
+
 @one_of("version", 9, 6, 8)
 def test_files_get_their_names_behind_the_inflight_file_and_their_markers(version: int, tmp_path: Path) -> None:
     """Else Hudi, which executes the plan when it finds it, doubles every row: it has nothing to roll back."""
@@ -68,10 +76,8 @@ def test_files_get_their_names_behind_the_inflight_file_and_their_markers(versio
 
     def hook(call: Call) -> object:
         if call.name == "place" and of_clustering(call.path):
-            (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+            pending, decision = decided(path)
             assert (path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))).read_bytes()
-            decision = find_decision(open_table(path).storage, pending.time)
-            assert decision is not None
             (final,) = (one.final for one in decision.placements if one.staged == call.path)
             assert (path / ".hoodie/.temp" / pending.time / f"{final}.marker.CREATE").exists()
             placed.append(final)
@@ -89,9 +95,7 @@ def test_a_decided_clustering_waits_for_a_write_that_may_change_its_files(versio
     rows = small_files(path, version)
     dies_at(path, decides, behind=True)
     begin(path, "replacecommit")
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
-    decision = find_decision(open_table(path).storage, pending.time)
-    assert decision is not None
+    pending, decision = decided(path)
     with pytest.raises(ConflictError, match="is pending, which may change its files"):
         publish(open_table(path), decision, LOCK)
     assert not cancel_clustering(open_table(path), pending, LOCK, "test")
@@ -110,9 +114,7 @@ def test_a_decision_behind_a_tombstone_is_not_published(version: int, tmp_path: 
     path = tmp_path / "trips"
     rows = small_files(path, version)
     dies_at(path, decides, behind=True)
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
-    decision = find_decision(open_table(path).storage, pending.time)
-    assert decision is not None
+    pending, decision = decided(path)
     put_tombstone(open_table(path).storage, pending.time)
     with pytest.raises(ConflictError, match="it was cancelled"):
         publish(open_table(path), decision, LOCK)
@@ -242,9 +244,7 @@ def test_no_file_is_placed_behind_the_files_that_are_cancelled(version: int, tmp
     path = tmp_path / "trips"
     rows = small_files(path, version)
     dies_at(path, decides, behind=True)
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
-    decision = find_decision(open_table(path).storage, pending.time)
-    assert decision is not None
+    pending, decision = decided(path)
 
     def wakes(call: Call) -> object:
         if call.name == "delete_folder" and "/.temp/" in call.path:

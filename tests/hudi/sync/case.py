@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import pyarrow as pa
 import thriftpy2.parser
 from thriftpy2.rpc import client_context
+
+from tests.hudi.effects.case import Batch as Batch
+from tests.hudi.effects.case import Written
 
 RECORDED = Path(__file__).with_name("recorded.json")
 OPERATION = "hoodie.datasource.write.operation"
@@ -38,29 +39,13 @@ _TIME_PARAMETERS = ("last_commit_time_sync", "last_commit_completion_time_sync",
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Rows, what is done with them, and the names that this write has besides those of the case."""
-
-    rows: pa.Table | None
-    operation: str = "upsert"
-    conf: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    name: str
-    conf: Mapping[str, Any]
-    batches: Sequence[Batch]
-    version: int = 9
+class Case(Written):
+    """One whose tables in the catalog are compared."""
 
     @property
     def id(self) -> str:
+        """Its name with the version, as the name of a database."""
         return f"v{self.version}_{self.name}"
-
-    @property
-    def digest(self) -> str:
-        told = [(b.operation, dict(b.conf), b.rows and (str(b.rows.schema), b.rows.to_pylist())) for b in self.batches]
-        return f"{zlib.crc32(repr((dict(self.conf), told)).encode()):08x}"
 
     def options(self, batch: Batch, port: int) -> dict[str, Any]:
         """The whole dictionary of a write, the same for both."""
