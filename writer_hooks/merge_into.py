@@ -17,8 +17,8 @@ from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.merge.rule import IS_DELETED
 from phantombase.timeline.table.table import TableSchema
 
-DELETE = "__delete"
-"""The column of a write's rows that says which of them delete. A table cannot have it: it is not Hudi's."""
+DELETE = "_hoodie_row_deletes"
+"""The column of a merge's rows that says which of them delete. A table that has one of this name takes no deletes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,10 +79,11 @@ class MergeInto:
         """Which column of the source gives which column of the write's rows. UsageError: the source lacks one. Other
         columns of the source are left out, as in SQL. A row that is inserted has what an update would set."""
         given, sets = set(source), dict(self.sets)
-        chosen = {f.name: sets.get(f.name, f.name) for f in self.row_schema(own, config) if f.name != DELETE}
+        chosen = {f.name: sets.get(f.name, f.name) for f in self.row_schema(own, config)}
+        needed = {*_named(config), *self.columns}
         if self.delete is not None:
             chosen[DELETE] = self.delete
-        needed = {*_named(config), *self.columns, DELETE}
+            needed.add(DELETE)
         missing = sorted({name for target, name in chosen.items() if target in needed} - given)
         if missing:
             raise UsageError(
@@ -101,6 +102,13 @@ class MergeInto:
         unknown = sorted(self.columns - set(own.names))
         if unknown:
             raise UsageError("the table has no such columns", expected=", ".join(own.names), found=", ".join(unknown))
+        if self.delete is not None and DELETE in own.names:
+            raise UnsupportedError(
+                "merge_into cannot delete rows of a table with this column",
+                expected=f"no column {DELETE}",
+                found=DELETE,
+                todo="Name the rows to delete with delete(); update the others with merge_into.",
+            )
         fixed = sorted(self.columns & {*_named(config), IS_DELETED})
         if fixed:
             raise UnsupportedError(

@@ -27,8 +27,9 @@ from ..errors import MalformedError, UnsupportedError
 from .log_block import BlockKind, HeaderKey, LogBlock
 
 CONTENT_VERSION = 3
-_LENGTH = "__length"
-_LENGTH_FIELD = {"name": _LENGTH, "type": {"type": "fixed", "name": "length4", "size": 4}}
+_LENGTH = "length of the record"
+"""As in `_LENGTH_TYPE`, spaces: Avro allows none in names, so no column and no type of a table is called so."""
+_LENGTH_TYPE = {"type": "fixed", "name": "length of a record", "size": 4}
 
 
 def decode_rows(
@@ -115,7 +116,7 @@ def _avro_rows(
     content = content_of(block, source)
     count = content_version(content[:8].to_pybytes(), block)
     record = parse_avro(block.header(HeaderKey.SCHEMA))
-    framed = {**record, "fields": [_LENGTH_FIELD, *record["fields"]]}
+    framed = {**record, "fields": [{"name": _LENGTH, "type": _LENGTH_TYPE}, *record["fields"]]}
     columns = [_LENGTH, *stored(schema.names, names, [f["name"] for f in record["fields"]])]
     for data, rows in _avro_parts(block, content[8:], count, framed, part_bytes):
         table = decode_records(data, rows, framed, block.path, columns=columns)

@@ -124,7 +124,7 @@ class WriteWork:
         keys = flat(rows.column(RECORD_KEY)) if stored_in is None else self.rules.keys.keys(rows, stored_in)
         rule = replace(self.merge, marker=self.table.config.merge_settings.marker)
         keyed = Keyed.of(rows, keys, self.rules.ordering_fields, rows.column_names, rule)
-        if DELETE not in rows.column_names:
+        if self.into is None or self.into.delete is None or DELETE not in rows.column_names:
             return keyed
         named = np.asarray(pc.fill_null(rows.column(DELETE), False).to_numpy(), np.bool_)
         return replace(keyed, deleted=named if keyed.deleted is None else named | keyed.deleted)

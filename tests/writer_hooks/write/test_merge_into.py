@@ -24,6 +24,7 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.merge_into import DELETE
 from phantombase.writer_hooks.write import rows as rows_module
 from phantombase.writer_hooks.write import write as write_module
 from tests.support.change_feeds import check_window, moments_of, state
@@ -134,6 +135,24 @@ def test_other_names_inserts_and_deletes(path: Path) -> None:
     del before["k002"]
     new = {"id": "k900", "day": "mon", "ts": 8, "n": 3, "a": "y", "b": None}
     assert read(path) == {**before, "k001": {**before["k001"], "a": "w", "ts": 6}, "k900": new}
+
+
+def test_a_table_with_the_column_of_the_marks(path: Path) -> None:
+    """Its own values delete nothing: true in a row of an upsert and of a base file, set by a merge."""
+    marks = [True, None, False, True, None, True]
+    rows = table_of([row(n, 6, "new") for n in range(6)]).append_column(DELETE, pa.array(marks))
+    for _ in range(2):
+        writer(rows).upsert(str(path))
+    compact(path)
+    writer(rows.slice(1, 2)).upsert(str(path))
+    assert sorted(read(path)) == [f"k{n:03}" for n in range(6)]
+    writer(rows.slice(0, 1).set_column(rows.num_columns - 1, DELETE, pa.array([False]))).merge_into(
+        str(path), update=["ts", DELETE]
+    )
+    found = read_table(Table.open(str(path))).sort_by("id").column(DELETE).to_pylist()
+    assert found == [False, *marks[1:]]
+    with pytest.raises(UnsupportedError, match="of a table with this column"):
+        writer(rows.append_column("gone", pa.array(marks))).merge_into(str(path), update=["ts"], delete="gone")
 
 
 def test_a_small_base_file_is_written_anew(tmp_path: Path) -> None:
