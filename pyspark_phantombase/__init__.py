@@ -1,4 +1,4 @@
-"""The Spark data source `phantombase`: `spark.read.format("phantombase").load(path)`, from PySpark 4.0 on."""
+"""The Spark data source `phantombase`: `format("phantombase")` reads and writes tables, from PySpark 4.0 on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ except ImportError:  # PySpark 3.5 has no Python sources: `phantombase.spark_rea
     DataSource = object  # type: ignore[assignment, misc]
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -45,17 +50,48 @@ class DefaultSource(DataSource):
 
         return StreamReader(stream_options(self.options), schema)
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A write of rows with these columns: of the mode `append`, or `overwrite`."""
+        from .options import sink_options
+        from .writers import BatchWriter
+
+        return BatchWriter(sink_options(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A write of a stream. `overwrite`: of the output mode `complete`, each batch replaces all rows."""
+        from .options import sink_options
+
+        _check_stream_writes()
+        from .writers import StreamWriter
+
+        return StreamWriter(sink_options(self.options, streams=True), schema, overwrite)
+
 
 def _check_streams() -> None:
     """UnsupportedError: a PySpark whose sources do not take the limit of a batch of a stream."""
     if find_spec("pyspark.sql.streaming.datasource") is None:
-        import pyspark
-
-        from phantombase.timeline.errors import UnsupportedError
-
-        raise UnsupportedError(
+        raise _too_old(
             "streams of the source phantombase",
-            expected="PySpark 4.2 or newer, whose sources take the limit of a batch",
-            found=f"PySpark {pyspark.__version__}",
-            todo="Batch and incremental reads work here: read window after window with query=incremental.",
+            "PySpark 4.2 or newer, whose sources take the limit of a batch",
+            "Batch and incremental reads work here: read window after window with query=incremental.",
         )
+
+
+def _check_stream_writes() -> None:
+    """UnsupportedError: a PySpark whose sources take no Arrow batches of a stream."""
+    import pyspark.sql.datasource
+
+    if not hasattr(pyspark.sql.datasource, "DataSourceStreamArrowWriter"):
+        raise _too_old(
+            "writing a stream by the source phantombase",
+            "PySpark 4.1 or newer, whose sources take Arrow batches of a stream",
+            "Write it with df.writeStream.foreachBatch(writer()...foreach_batch(PATH)).",
+        )
+
+
+def _too_old(what: str, expected: str, todo: str) -> Exception:
+    import pyspark
+
+    from phantombase.timeline.errors import UnsupportedError
+
+    return UnsupportedError(what, expected=expected, found=f"PySpark {pyspark.__version__}", todo=todo)

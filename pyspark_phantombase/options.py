@@ -102,6 +102,46 @@ class SourceOptions:
         return replace(self, read=read)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """One write by the source. `conf`: under Hudi's names. `timezone`: of the table's instants, if it is not this
+    process's. `take_over`: see `Writer.foreach_batch`."""
+
+    path: str
+    conf: Mapping[str, str]
+    storage: StorageOptions = StorageOptions()
+    timezone: str | None = None
+    take_over: str | None = None
+
+
+_OF_SPARK = ("checkpointlocation", "queryname")
+"""What Spark itself takes from the options of a stream that is written."""
+
+
+def sink_options(given: Mapping[str, str], *, streams: bool = False) -> SinkOptions:
+    """The options of a write as Spark hands them over, which gives names in lower case. UsageError: no path."""
+    own = {"path", "timezone", *(["take_over"] if streams else [])}
+    found: dict[str, str] = {}
+    storage: dict[str, str] = {}
+    conf: dict[str, str] = {}
+    for name, value in given.items():
+        if name.startswith(_STORAGE) or hadoop_name(name):
+            storage[name.removeprefix(_STORAGE)] = value
+        elif name.lower() in own:
+            found[name.lower()] = value
+        elif not (streams and name.lower() in _OF_SPARK):
+            conf[name] = value
+    if "path" not in found:
+        raise UsageError("no table", expected='df.write.format("phantombase").mode("append").save(PATH)')
+    return SinkOptions(
+        path=found["path"],
+        conf=conf,
+        storage=StorageOptions.of(storage),
+        timezone=found.get("timezone"),
+        take_over=found.get("take_over"),
+    )
+
+
 def stream_options(given: Mapping[str, str]) -> SourceOptions:
     """The options of a stream. UsageError: also one that a stream cannot follow."""
     for name, value in given.items():

@@ -16,6 +16,7 @@ from phantombase.timeline.codec.row_hash import hash_sum, row_hashes
 from phantombase.timeline.errors import UnsupportedError, UsageError
 
 from .spark import run, to_arrow
+from .staged import StagedRows
 
 _EXPECTED = "a Spark DataFrame, or rows of pyarrow, pandas, Polars, DuckDB or another library with __arrow_c_stream__"
 _INDEX = re.compile(r"__index_level_\d+__")
@@ -32,9 +33,11 @@ def with_columns(rows: Any, columns: Mapping[str, str]) -> Any:
 
 
 def in_arrow(rows: Any) -> Any:
-    """Rows as a pyarrow Table; a Spark DataFrame and None are returned unchanged. Rows are read here, since a stream
-    can be read only once. UsageError: no rows, or values that Arrow has no type for."""
-    if rows is None or isinstance(rows, pa.Table) or hasattr(rows, "mapInArrow"):  # Spark's have a stream too
+    """Rows as a pyarrow Table; a Spark DataFrame, staged rows and None are returned unchanged. Rows are read here:
+    a stream can be read only once. UsageError: no rows, or values that Arrow has no type for."""
+    if (
+        rows is None or isinstance(rows, (pa.Table, StagedRows)) or hasattr(rows, "mapInArrow")
+    ):  # Spark's have a stream too
         return rows
     kind = f"{type(rows).__module__.partition('.')[0]} {type(rows).__name__}"
     if not (hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__")):
@@ -50,9 +53,12 @@ def in_arrow(rows: Any) -> Any:
 def rows_mark(rows: Any, query: str) -> str:
     """A mark that distinguishes rows from others, whatever their order; "" if there is none. `rows`: from `in_arrow`.
     For a DataFrame of a query it is the hash of the plan, which is the same within one run of the query only. A
-    DataFrame without a known query, as in a thread of a `foreachBatch` function, is computed. SparkError: see `run`."""
+    DataFrame without a known query, as in a thread of a `foreachBatch` function, is computed. Staged rows have none.
+    SparkError: see `run`."""
     if isinstance(rows, pa.Table):
         marks = marked(rows.to_batches())
+    elif isinstance(rows, StagedRows):
+        return ""
     elif query:
         return str(rows.semanticHash())
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from phantombase.timeline.codec.columns import MANY_BYTES, rows_at
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.storage.contract import Storage
 
-from .row_blobs import Piece
+from .row_blobs import Piece, Spool
 
 Prepare: TypeAlias = Callable[[int, Iterator[pa.RecordBatch]], Iterator[Piece]]
 """Makes pieces of the rows of one part of the input, by its number."""
@@ -87,7 +87,7 @@ class LocalEngine:
         return self._rows.schema
 
     def prepare(self, prepare: Prepare, storage: Storage, *, here: bool = False) -> Pieces:
-        return LocalPieces(list(prepare(0, in_batches(self._rows))), self.slots)
+        return LocalPieces(list(prepare(0, in_batches(self._rows.to_batches()))), self.slots)
 
     def runner(self) -> Runner:
         return LocalRunner(self.slots)
@@ -99,10 +99,10 @@ class LocalEngine:
         return {}
 
 
-def in_batches(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The batches of a table. A batch whose text may exceed Arrow's offsets of 32 bits is split. UsageError: text that
-    is no UTF-8, or other values that no library may give."""
-    for batch in rows.to_batches():
+def in_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches. One whose text may exceed Arrow's offsets of 32 bits is split. UsageError: text that is no UTF-8, or
+    other values that no library may give."""
+    for batch in batches:
         _check_values(batch)
         if batch.nbytes < MANY_BYTES:
             yield batch
@@ -124,34 +124,62 @@ def _check_values(batch: pa.RecordBatch) -> None:
 
 
 class LocalPieces:
-    def __init__(self, pieces: list[Piece], slots: int) -> None:
+    """Pieces in this process. `spool`: large ones are in its files, which the `first` remove. `threads`: of a regroup,
+    whose tasks are `slots`; None: as many as tasks."""
+
+    def __init__(
+        self,
+        pieces: list[Piece],
+        slots: int,
+        spool: Spool | None = None,
+        *,
+        threads: int | None = None,
+        first: bool = False,
+    ) -> None:
         self._pieces = pieces
         self._slots = slots
+        self._spool = spool
+        self._threads = threads or slots
+        self._first = first
+
+    def _of(self, pieces: list[Piece]) -> LocalPieces:
+        return LocalPieces(pieces, self._slots, self._spool, threads=self._threads)
+
+    def _stepped(self, step: Step, slot: int, pieces: list[Piece]) -> list[Piece]:
+        if self._spool is None:
+            return list(step(slot, iter(pieces)))
+        return list(self._spool.put(step(slot, self._spool.get(iter(pieces)))))
 
     def map(self, step: Step) -> Pieces:
-        return LocalPieces(list(step(0, iter(self._pieces))), self._slots)
+        return self._of(self._stepped(step, 0, self._pieces))
 
     def regroup(self, step: Step) -> Pieces:
         tasks: list[list[Piece]] = [[] for _ in range(self._slots)]
         for piece in sorted(self._pieces, key=lambda p: p.order):
             tasks[_hash(piece) % self._slots].append(piece)
-        with ThreadPoolExecutor(self._slots) as pool:
-            done = pool.map(lambda slot: list(step(slot, iter(tasks[slot]))), range(self._slots))
-            return LocalPieces([piece for part in done for piece in part], self._slots)
+        with ThreadPoolExecutor(self._threads) as pool:
+            done = pool.map(lambda slot: self._stepped(step, slot, tasks[slot]), range(self._slots))
+            return self._of([piece for part in done for piece in part])
 
     def union(self, other: Pieces) -> Pieces:
         assert isinstance(other, LocalPieces)
-        return LocalPieces(self._pieces + other._pieces, self._slots)
+        return self._of(self._pieces + other._pieces)
 
-    def kept(self) -> AbstractContextManager[Pieces]:
-        return nullcontext(self)
+    @contextmanager
+    def kept(self) -> Iterator[Pieces]:
+        try:
+            yield self
+        finally:
+            if self._first and self._spool is not None:
+                self._spool.remove()
 
     def row_counts(self) -> RowCounts:
         pieces = self._pieces
         return summed((p.partition for p in pieces), (p.target for p in pieces), (p.rows for p in pieces))
 
     def collect(self) -> list[bytes]:
-        return [bytes(piece.payload) for piece in self._pieces]
+        pieces = self._pieces if self._spool is None else self._spool.get(iter(self._pieces))
+        return [bytes(piece.payload) for piece in pieces]
 
 
 def _hash(piece: Piece) -> int:

@@ -27,6 +27,7 @@ from phantombase.timeline.storage.contract import Storage
 
 from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, Step, summed
 from .row_blobs import SPARK_PIECE, Piece, Spool, fact, from_batches, to_batch
+from .staged import StagedRows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -69,6 +70,8 @@ def to_arrow(frame: Any) -> pa.Table:
 def streaming_run(rows: Any) -> tuple[str, str]:
     """Spark's ids of the streaming query whose batch this thread writes, which is in its checkpoint, and of its run; ""
     if none. `rows`: a DataFrame, or what was made of one."""
+    if isinstance(rows, StagedRows):
+        return rows.query, rows.run
     session = getattr(rows, "sparkSession", None)
     if session is None and (sql := sys.modules.get("pyspark.sql")) is not None:
         session = sql.SparkSession.getActiveSession()

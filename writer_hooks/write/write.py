@@ -108,6 +108,14 @@ def write_batch(
     return _retried(table, job, first)
 
 
+def check(table: Table, engine: Engine, what: Write) -> None:
+    """Raises what `write` would raise for the table, its settings and the columns of the rows; changes nothing."""
+    refuse_consistent_hashing(table, "writing")
+    _schema(table, table.load_timeline(), engine, what)
+    if not what.options.drop_metadata_table:
+        check_keepable(table)
+
+
 def _schema(table: Table, timeline: Timeline, engine: Engine, what: Write) -> TableSchema:
     """See `schema_after`, `refuse_inexact_changes`, `_refuse_record_index`, `check_recorded_buckets`."""
     schema = schema_after(table, timeline, engine.schema, what)

@@ -32,6 +32,7 @@ from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash, table_lock
 from phantombase.timeline.option import member
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.in_progress import making_a_table
@@ -42,15 +43,16 @@ from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
 from ..engine.arrow_source import in_arrow, rows_mark, with_columns
 from ..engine.engine import Engine, LocalEngine, Pieces
 from ..engine.spark import SparkEngine, default_slots, streaming_run
+from ..engine.staged import StagedEngine, StagedRows
 from ..merge_into import MergeInto
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.key_generator import PARTITION_TYPES
-from ..schema.new_table import check_same_table, create_table, refuse_place, same_as
+from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place, same_as
 from ..schema.write_schema import checked_schema
 from .conf import METADATA, OPERATION, STREAM, check_description, parse_operation_conf, parse_write_conf
 from .rows import first_rows
 from .table_conf import PARTITIONS, check_times, described_table, idle, not_followed, table_field, table_names
-from .write import Written, shown, write, write_batch
+from .write import Written, check, shown, write, write_batch
 
 _log = get_logger()
 
@@ -372,32 +374,65 @@ class Writer:
     def _engine(self) -> Engine:
         if isinstance(self.source, pa.Table):
             return LocalEngine(self.source, slots=self.options.slots or 2)
+        if isinstance(self.source, StagedRows):
+            return StagedEngine(self.source, slots=self.options.slots)
         if hasattr(self.source, "mapInArrow"):
             return SparkEngine(self.source, slots=self.options.slots or default_slots(self.source))
         raise UsageError("no rows are given", todo="Give them to writer(...), or write a stream with foreach_batch.")
 
-    @contextmanager
-    def _opened(
-        self, place: Place, engine: Engine, what: Write, *, streams: bool = False
-    ) -> Iterator[tuple[Table, Pieces | None]]:
-        """The table at the path; a new one with the prepared rows. `streams`: deletes make it, too."""
+    def check(self, place: Place, *, streams: bool = False) -> None:
+        """Raises what `write` would raise for its options, its table or its columns, before it reads rows; changes
+        nothing. `streams`: see `_opened`."""
+        engine, what = self._engine(), self._described(place, self.operation or Operation.UPSERT)
+        storage, options = self._place(place, engine)
+        try:
+            table = Table.open(os.fspath(place), options)
+        except NotATableError:
+            self._new(storage, options, engine, what, streams=streams)
+            return
+        self._check_same(table)
+        not_followed(table.config, self.hoodie)
+        check(table, engine, what)
+
+    def _place(self, place: Place, engine: Engine) -> tuple[Storage, StorageOptions]:
+        """The storage at the path, and its options. UsageError: the names of `conf` say another path."""
         path = os.fspath(place)
         options = self.storage_options.over(engine.hadoop_conf(path))
         storage = open_storage(path, options)
         named = self.given.get("base_path")
         if named is not None and open_storage(named, options).base_path != storage.base_path:
             raise contradiction("the path of the write", path, "hoodie.base.path", named)
+        return storage, options
+
+    def _new(
+        self, storage: Storage, options: StorageOptions, engine: Engine, what: Write, *, streams: bool
+    ) -> tuple[NewTable, str]:
+        """The table that this write makes, and its schema. NotATableError: it makes none."""
+        if (what.deletes and not streams) or what.into is not None:
+            Table.open(storage.base_path, options)  # raises the error
+        by_name = {n: v for n, v in self.hoodie.items() if table_field(n) not in self.said}
+        spec = described_table(self.given, by_name, takes_keyless=not what.looks_keys_up)
+        config = spec.config()
+        not_followed(config, self.hoodie)
+        text = checked_schema(config, None, engine.schema, what)
+        refuse_place(storage, partial(open_storage, options=options))
+        return spec, text
+
+    def _check_same(self, table: Table) -> None:
+        given = {k: v for k, v in self.given.items() if k not in ("times", "base_path")}
+        check_same_table(table.config, replace(same_as(table.config), **given))
+
+    @contextmanager
+    def _opened(
+        self, place: Place, engine: Engine, what: Write, *, streams: bool = False
+    ) -> Iterator[tuple[Table, Pieces | None]]:
+        """The table at the path; a new one with the prepared rows. `streams`: deletes make it, too."""
+        storage, options = self._place(place, engine)
         try:
-            table = Table.open(path, options)
+            table = Table.open(os.fspath(place), options)
         except NotATableError:
-            if (what.deletes and not streams) or what.into is not None:
-                raise
-            by_name = {n: v for n, v in self.hoodie.items() if table_field(n) not in self.said}
-            spec = described_table(self.given, by_name, takes_keyless=not what.looks_keys_up)
+            spec, text = self._new(storage, options, engine, what, streams=streams)
             config = spec.config()
-            not_followed(config, self.hoodie)
-            text = checked_schema(config, None, engine.schema, what)
-            refuse_place(storage, partial(open_storage, options=options))
             lock = table_lock(storage, what.options.lock, name=config.name)
             with first_rows(config, text, engine, storage, what).kept() as rows:
                 with engine.described(shown(what, storage)):
@@ -408,9 +443,7 @@ class Writer:
                 self._name_idle(table, what, streams=streams)
                 yield table, rows if _described(table.config) == _described(config) else None
             return
-        config = table.config
-        given = {k: v for k, v in self.given.items() if k not in ("times", "base_path")}
-        check_same_table(config, replace(same_as(config), **given))
+        self._check_same(table)
         self._name_idle(table, what, streams=streams)
         yield table, None
 

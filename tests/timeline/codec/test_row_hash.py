@@ -336,7 +336,7 @@ def test_a_large_batch_of_a_write_comes_in_parts(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(engine, "MANY_BYTES", 200)
     text = ["x" * 60] * 9
     rows = pa.table({"t": pa.array(text, pa.large_string())})
-    batches = list(engine.in_batches(rows))
+    batches = list(engine.in_batches(rows.to_batches()))
     assert pa.Table.from_batches(batches).equals(rows)
     assert len(batches) > 3
     for batch in batches:
