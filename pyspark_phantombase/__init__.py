@@ -11,6 +11,7 @@ except ImportError:  # PySpark 3.5 has no Python sources: `phantombase.spark_rea
     DataSource = object  # type: ignore[assignment, misc]
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamReader,
@@ -65,6 +66,14 @@ class DefaultSource(DataSource):
         from .writers import StreamWriter
 
         return StreamWriter(sink_options(self.options, streams=True), schema, overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Names the functions `phantombase_show`, `phantombase_plan` and `phantombase_compact` in a session of Spark SQL.
+    UnsupportedError: a PySpark without table functions in Python. The source needs no registration."""
+    from .table_functions import register as register_functions
+
+    register_functions(spark)
 
 
 def _check_streams() -> None:

@@ -132,7 +132,7 @@ def sink_options(given: Mapping[str, str], *, streams: bool = False) -> SinkOpti
         elif not (streams and name.lower() in _OF_SPARK):
             conf[name] = value
     if "path" not in found:
-        raise UsageError("no table", expected='df.write.format("phantombase").mode("append").save(PATH)')
+        raise UsageError("no table", expected='df.write.format("phantombase").mode("append").save(PATH)', todo=_VIEW)
     return SinkOptions(
         path=found["path"],
         conf=conf,
@@ -169,6 +169,7 @@ def batch_options(given: Mapping[str, str]) -> SourceOptions:
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
     """The options as Spark hands them over; UsageError: an unknown name, a bad value, or one thing given twice."""
+    _refuse_catalog(given)
     found: dict[str, str] = {}
     storage: dict[str, str] = {}
     for name, value in given.items():
@@ -187,7 +188,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         if found.setdefault(meaning, value) != value:
             raise UsageError("an option is given twice, with different values", found=f"{meaning}: {value!r}")
     if "path" not in found:
-        raise UsageError("no table", expected='spark.read.format("phantombase").load(PATH)')
+        raise UsageError("no table", expected='spark.read.format("phantombase").load(PATH)', todo=_VIEW)
     return SourceOptions(
         path=found["path"],
         storage=StorageOptions.of(storage),
@@ -211,6 +212,19 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         max_bytes=_number("max_bytes", found, 0),
         max_rows=_number("max_rows", found, 0),
     )
+
+
+_VIEW = "In SQL: CREATE TEMPORARY VIEW name USING phantombase OPTIONS (path '...')."
+
+
+def _refuse_catalog(given: Mapping[str, str]) -> None:
+    """UsageError: `CREATE TABLE ... USING phantombase`. Spark would keep the table, and read it without its path."""
+    if "provider" in given:
+        raise UsageError(
+            "Spark's catalog gives a source in Python no path when a table is read, so it can keep no table of it",
+            found="CREATE TABLE ... USING phantombase",
+            todo=_VIEW,
+        )
 
 
 def _query(text: str) -> Query:

@@ -133,11 +133,12 @@ def plan(
       timeline plan /data/trips 20261121091052663 --json | jq .recommended_executors
     """
     options = parse_pairs(storage_option)
-    data = from_one_snapshot(lambda: _plan(Table.open(path, options, reading=True), instant))
+    data = from_one_snapshot(lambda: plan_facts(Table.open(path, options, reading=True), instant))
     return CommandResult(data, render.plan)
 
 
-def _plan(table: Table, time: str) -> Row:
+def plan_facts(table: Table, time: str) -> Row:
+    """What `timeline plan` prints of a compaction. UsageError: the instant is none."""
     timeline = table.load_timeline()
     instant = timeline.find(time, "commit") or timeline.find(time, "deltacommit")
     if instant is None:

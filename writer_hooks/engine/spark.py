@@ -253,7 +253,8 @@ class SparkPieces:
         for target, payload in zip(done.column("target"), done.column("payload"), strict=True):
             if target.as_py() == _ERROR:
                 raise pickle.loads(payload.as_py())
-        return [value.as_py() for value in done.column("payload")]
+        given = self._spool.get(fact(value.as_py()) for value in done.column("payload"))
+        return [bytes(piece.payload) for piece in given]  # the record of a wide file is large, too
 
 
 def _threads(slots: int) -> int:

@@ -1,0 +1,92 @@
+"""Spark SQL: the functions that show and compact a table, views over it, and what Spark's catalog cannot keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+import pyspark_phantombase
+from phantombase import NotATableError, Table, UsageError, read_table
+from phantombase.timeline.cli.show import plan_facts
+from phantombase.timeline.dashboard.overview import as_json, overview
+from pyspark_phantombase import DefaultSource
+from pyspark_phantombase.table_functions import FUNCTIONS
+from tests.support.golden_tables import unzip_golden
+
+
+def rows(name: str, *given: Any, **named: Any) -> list[dict[str, Any]]:
+    """What a function yields, by its columns."""
+    function, columns = FUNCTIONS[name]
+    return [dict(zip(columns, row, strict=True)) for row in function().eval(*given, **named)]
+
+
+def test_functions_give_what_the_commands_print(tmp_path: Path) -> None:
+    path = str(unzip_golden("v9_two_pending", tmp_path))
+    table = Table.open(path)
+    assert rows("phantombase_show", path) == as_json(overview(table))["instants"]
+    first, second = (one.requested_time for one in table.load_timeline().pending_compactions)
+    plans = rows("phantombase_plan", path)
+    assert [one["instant"] for one in plans] == [first, second]
+    assert rows("phantombase_plan", path, second) == plans[1:]
+    (operation,) = plan_facts(table, first)["operations"]
+    assert {name: plans[0][name] for name in operation} == operation
+
+
+def test_compact_by_a_function(tmp_path: Path) -> None:
+    """Pending ones; then also what is requested first, which needs to know of other writers."""
+    path = str(unzip_golden("v9_two_pending", tmp_path))
+    before = read_table(path).num_rows
+    first, second = (one["instant"] for one in rows("phantombase_plan", path))
+    assert [one["instant"] for one in rows("phantombase_compact", path, instant=second)] == [second]
+    assert [one["instant"] for one in rows("phantombase_compact", path)] == [first]
+    with pytest.raises(UsageError, match="which other processes write"):
+        rows("phantombase_compact", path, schedule=True)
+    with pytest.raises(UsageError, match="Give one of them"):
+        rows("phantombase_compact", path, schedule=True, sole_writer=True, instant=first)
+    assert sum(one["rows"] for one in rows("phantombase_compact", path, schedule=True, sole_writer=True)) == before
+    assert rows("phantombase_plan", path) == []
+    assert read_table(path).num_rows == before
+    with pytest.raises(NotATableError):
+        rows("phantombase_compact", str(tmp_path / "none"))
+
+
+def test_a_catalog_keeps_no_table(tmp_path: Path) -> None:
+    """Spark would read the table without its path; the error names what works. Spark hands over these options."""
+    path = str(unzip_golden("v9_plain", tmp_path))
+    given = {"owner": "me", "path": path, "location": f"file:{path}", "provider": "phantombase"}
+    for options in (given, {}):
+        with pytest.raises(UsageError, match="CREATE TEMPORARY VIEW name USING phantombase OPTIONS"):
+            DefaultSource(options).schema()
+
+
+@pytest.mark.spark
+@pytest.mark.deep
+def test_in_sql(spark: Any, tmp_path: Path) -> None:
+    path = unzip_golden("v9_two_pending", tmp_path)
+    wanted = read_table(path)
+    pyspark_phantombase.register(spark)
+
+    def one(query: str) -> Any:
+        return spark.sql(query.format(path=path)).collect()
+
+    assert len(one("SELECT * FROM phantombase_show('{path}') WHERE state = 'requested'")) == 2
+    (logs,) = {len(row.logs) for row in one("SELECT logs FROM phantombase_plan('{path}')")}
+    assert logs == 1
+    done = one("SELECT instant, rows FROM phantombase_compact('{path}', schedule => true, sole_writer => true)")
+    assert sum(row.rows for row in done[:2]) == wanted.num_rows
+    one("CREATE TEMPORARY VIEW v USING phantombase OPTIONS (path '{path}')")
+    assert one("SELECT count(*) FROM v")[0][0] == wanted.num_rows
+    one("INSERT INTO v SELECT * FROM v")
+    assert read_table(path).num_rows == wanted.num_rows
+    assert read_table(path).schema.names == wanted.schema.names
+    for query in (
+        "CREATE TABLE t USING phantombase LOCATION '{path}'",
+        "CREATE TABLE t USING phantombase LOCATION '{path}2' AS SELECT 'a' id",
+    ):
+        with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW name USING phantombase"):
+            one(query)
+    with pytest.raises(PySparkException, match="no such folder"):
+        one("SELECT * FROM phantombase_show('{path}/none')")
