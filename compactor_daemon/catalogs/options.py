@@ -1,4 +1,4 @@
-"""Which catalog a table is synced to, under which names, and with which of its columns."""
+"""Which catalog a table is synced to, under which names, with which of its columns; and what a sync has done."""
 
 from __future__ import annotations
 
@@ -7,6 +7,43 @@ from enum import Enum
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.option import check_least, least_of, option
+
+ICEBERG = "iceberg:"
+"""What the name of a catalog of Iceberg begins with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncedTable:
+    """What a sync changed of one table of the catalog. `columns`: new ones, or with a wider type. `of`: what `added`,
+    `moved` and `dropped` count."""
+
+    name: str
+    created: bool = False
+    altered: bool = False
+    columns: tuple[str, ...] = ()
+    added: int = 0
+    moved: int = 0
+    dropped: int = 0
+    of: str = "partition"
+
+    @property
+    def changed(self) -> bool:
+        return self.created or self.altered or bool(self.added or self.moved or self.dropped)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncResult:
+    """`tables`: all of the Hudi table. `up_to`: the newest write that they show. `why`: nothing was synced."""
+
+    catalog: str
+    database: str
+    tables: tuple[SyncedTable, ...] = ()
+    up_to: str | None = None
+    why: str = ""
+
+    @property
+    def changed(self) -> tuple[SyncedTable, ...]:
+        return tuple(one for one in self.tables if one.changed)
 
 
 class Names(Enum):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from phantombase.timeline.clocks import clock_ms
@@ -28,7 +28,7 @@ from phantombase.timeline.terminal.text_table import plural
 
 from ..service_run import ServiceAnswer, ServiceMeans
 from .metastore import PROVIDER, Calls, Metastore, base_path, batches, is_hudi
-from .options import SyncOptions
+from .options import ICEBERG, SyncedTable, SyncOptions, SyncResult
 from .partitions import Mark, PartitionChanges, changes_since, is_behind
 from .tables import OUTPUT, SERDE, CatalogColumn, CatalogTable, partition_name, partition_values, tables_of, widens
 
@@ -39,43 +39,15 @@ _TRIES = 5
 """As often as another process may sync meanwhile; the next sync goes on from the mark."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncedTable:
-    """What a sync changed of one table of the catalog. `columns`: new ones, or with a wider type."""
-
-    name: str
-    created: bool = False
-    altered: bool = False
-    columns: tuple[str, ...] = ()
-    added: int = 0
-    moved: int = 0
-    dropped: int = 0
-
-    @property
-    def changed(self) -> bool:
-        return self.created or self.altered or bool(self.added or self.moved or self.dropped)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncResult:
-    """`tables`: all of the Hudi table. `up_to`: the newest write that they show. `why`: nothing was synced."""
-
-    catalog: str
-    database: str
-    tables: tuple[SyncedTable, ...] = ()
-    up_to: str | None = None
-    why: str = ""
-
-    @property
-    def changed(self) -> tuple[SyncedTable, ...]:
-        return tuple(one for one in self.tables if one.changed)
-
-
 def sync_table(table: Table, options: SyncOptions, *, dry_run: bool = False) -> SyncResult:
     """Makes the tables of the catalog show the Hudi table as it is now. `dry_run`: only asks. UsageError: no catalog is
     named, or other partition columns. ConflictError: a table of that name is another one. UnsupportedError: a column of
     the catalog has a wider type, or partitions have no values. StorageError: the catalog does not answer, or refuses.
     """
+    if str(options.to).startswith(ICEBERG):
+        from .iceberg import publish  # late: pyiceberg is an extra, and large
+
+        return publish(table, options, dry_run=dry_run)
     store = metastore_of(options)
     database = (options.database or table.config.database or "default").lower()
     nothing = SyncResult(catalog=store.shown, database=database)
@@ -382,7 +354,7 @@ def described(one: SyncedTable) -> str:
     columns = f"columns {', '.join(one.columns)}" if one.columns else ""
     parts = ["created" if one.created else "altered" if one.altered and not columns else "", columns]
     parts += [
-        f"{plural(n, 'partition')} {did}"
+        f"{plural(n, one.of)} {did}"
         for n, did in ((one.added, "added"), (one.moved, "moved"), (one.dropped, "dropped"))
         if n
     ]

@@ -6,7 +6,7 @@ the cutoff and all later ones; a file group that was replaced below the cutoff i
     policy      the n-th newest commit, or the first one of the last hours
     pending     the last completed commit before the earliest pending write
     floor       the first write that completed within the last `floor_s` seconds: a query may have begun before it
-    pin         see `pins.retain`
+    pin         see `pins.earliest_to_retain`
     records     a compaction that phantombase has not cleaned up after: its inputs may be merged again
     replaced    a replace commit whose replaced files are kept: with a later cutoff Hudi would archive the commit, and
                 their rows would be visible again. From version 8 on Hudi's archiver is given savepoints instead: it
@@ -29,6 +29,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.option import check_finite, check_least, least_of, option
+from phantombase.timeline.read.pins import earliest_to_retain
 from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, input_names
 
 
@@ -266,18 +267,6 @@ def _bounded(gone: list[Gone], options: CleanOptions) -> tuple[tuple[Gone, ...],
             partitions.add(one.partition)
             files += len(one.files)
     return tuple(now), tuple(left)
-
-
-def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:
-    """The greatest R that retains the states at these moments, and all later ones; None: any R does.
-    R is the first requested time of a write that is not in the earliest of the states: one that completed later, or is
-    pending. `timeline`: with its archive if it has completion times, so that no archived write is missed."""
-    earliest = min(holds, default=None)
-    if earliest is None:
-        return None
-    completed = {i.requested_time: i for i in (*timeline.archived, *timeline.instants) if i.is_write and i.completed}
-    later = (time for time, write in completed.items() if timeline.counts_from(write) > earliest)
-    return min((*later, *timeline.pending_writes), default=None)
 
 
 def held_files(view: TableView, retain: str | None) -> frozenset[str]:

@@ -15,7 +15,7 @@ from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.instants.instant_files import Torn, load_state_files, retained_by
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.read.pins import Pin, all_pins, live_pins
+from phantombase.timeline.read.pins import Pin, all_pins, earliest_to_retain, live_pins
 from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.in_progress import clustered_file_groups, refuse_in_progress
@@ -25,7 +25,7 @@ from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..attempt.needed_records import unfinished_compactions
 from ..undo.savepoint import savepoints, state_files
-from .choice import CleanChoice, CleanFacts, CleanOptions, Gone, Policy, choose, earliest_to_retain, held_files
+from .choice import CleanChoice, CleanFacts, CleanOptions, Gone, Policy, choose, held_files
 
 
 def load_whole(table: Table) -> TableView:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..errors import ConflictError, MissingFileError, UsageError
@@ -45,6 +45,18 @@ def moment_to_hold(timeline: Timeline, moment: str) -> str:
         return moment
     counted = (timeline.counts_from(w) for w in timeline.completed_writes.values())
     return max((m for m in counted if m < first), default="")
+
+
+def earliest_to_retain(timeline: Timeline, holds: Iterable[str]) -> str | None:
+    """The greatest R that retains the states at these moments, and all later ones; None: any R does.
+    R is the first requested time of a write that is not in the earliest of the states: one that completed later, or is
+    pending. `timeline`: with its archive if it has completion times, so that no archived write is missed."""
+    earliest = min(holds, default=None)
+    if earliest is None:
+        return None
+    completed = {i.requested_time: i for i in (*timeline.archived, *timeline.instants) if i.is_write and i.completed}
+    later = (time for time, write in completed.items() if timeline.counts_from(write) > earliest)
+    return min((*later, *timeline.pending_writes), default=None)
 
 
 PINS = f"{RECORDS}/pins"

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
-from phantombase.compactor_daemon.catalogs.options import Names, SyncOptions
-from phantombase.compactor_daemon.catalogs.sync import SyncResult, sync_table
+from phantombase.compactor_daemon.catalogs.options import Names, SyncOptions, SyncResult
+from phantombase.compactor_daemon.catalogs.sync import sync_table
 from phantombase.compactor_daemon.catalogs.tables import MARK, widens
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, UnsupportedError, UsageError

@@ -10,11 +10,20 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.cleaning.choice import earliest_to_retain, held_files
+from phantombase.compactor_daemon.cleaning.choice import held_files
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.read.held_pins import HeldPin, SharedPin, hold
-from phantombase.timeline.read.pins import PINS, Pin, PinOptions, all_pins, live_pins, moment_to_hold, release
+from phantombase.timeline.read.pins import (
+    PINS,
+    Pin,
+    PinOptions,
+    all_pins,
+    earliest_to_retain,
+    live_pins,
+    moment_to_hold,
+    release,
+)
 from phantombase.timeline.read.windows import earliest_state, load_state
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.snapshot import ContentCache, SnapshotStorage

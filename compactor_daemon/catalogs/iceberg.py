@@ -1,0 +1,398 @@
+"""Publishes the read-optimized state of a table to a catalog of Iceberg, through `pyiceberg` (extra `iceberg`).
+
+    1   loads the table of the catalog; its property `hudi.published` says which state it shows
+    2   if nothing has changed since, that is all
+    3   pins the state of now, so that no clean removes its files, and reads it: it is no older than what 1 has shown
+    4   commits one snapshot that removes and adds files by name, if the catalog still shows the snapshot of 1;
+        otherwise goes on from 1
+    5   lets the pins of older states end
+
+A process that dies leaves at most a pin, and metadata files of Iceberg that nothing names. No file of the Hudi table
+changes, so no lock is taken. Snapshots of Iceberg stay until a clean may have removed a file of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import pyarrow as pa
+
+from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.errors import (
+    ConflictError,
+    MalformedError,
+    MissingFileError,
+    PhantombaseError,
+    StorageError,
+    UsageError,
+)
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.file_name import parse_data_file
+from phantombase.timeline.instants.instant_files import retained_by
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.read.held_pins import HeldPin, held_moment
+from phantombase.timeline.read.pins import PinOptions, all_pins, earliest_to_retain
+from phantombase.timeline.read.table_read import ReadOptions
+from phantombase.timeline.table.schema_finder import TableSchema
+from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.view.view import GroupKey
+
+from .iceberg_files import FileReader, changed_columns, evolve, iceberg_columns, partition_columns
+from .iceberg_state import StateMark, base_files, changed_groups, writes_since
+from .options import ICEBERG, SyncedTable, SyncOptions, SyncResult
+
+if TYPE_CHECKING:
+    from .iceberg_snapshot import Published
+
+_log = get_logger()
+_MARK, _BASE = "hudi.published", "hudi.base-path"
+_INSTANT, _HOLDS = "hudi.instant", "hudi.holds"
+_PROPERTIES = {
+    "gc.enabled": "false",  # the files are Hudi's: no engine removes them with the table, or as orphans
+    "commit.retry.num-retries": "0",  # what lost to another process is no longer the newest state
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+_NAME_MAPPING = "schema.name-mapping.default"
+_PIN_S, _GRACE_S = 30 * 86_400, 2 * 3600
+"""How long the files of the newest snapshot are held without a new one, and those of the snapshot before it."""
+_TRIES = 5
+_HIVE_ONLY = frozenset(f.name for f in fields(SyncOptions)) - {
+    *("to", "database", "name", "partition_fields", "meta_columns", "table_properties")
+}
+
+
+def publish(table: Table, options: SyncOptions, *, dry_run: bool = False) -> SyncResult:
+    """Makes the table of the catalog show the newest read-optimized state. `dry_run`: only asks. UsageError: no such
+    catalog, or options that mean nothing there. ConflictError: a table of that name is another one, or others commit
+    all the time. UnsupportedError: Iceberg lacks a type, or readers would not read a file right. StorageError: the
+    catalog does not answer, or refuses."""
+    publisher = _Publisher(table, options, dry_run=dry_run)
+    for _ in range(_TRIES):
+        if (done := from_one_snapshot(publisher.once)) is not None:
+            return done
+        _log.info("published_concurrently", table=table.storage.base_path, catalog=publisher.shown)
+    raise ConflictError(
+        "other processes change the Iceberg table all the time",
+        path=publisher.where,
+        found=f"{_TRIES} tries in which another one was first",
+        todo="Nothing is lost: the next sync goes on from there.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """A state of the Hudi table. `changed`: the file groups that have changed since the mark; None: all may have."""
+
+    table: Table
+    timeline: Timeline
+    schema: TableSchema
+    columns: pa.Schema
+    changed: frozenset[GroupKey] | None
+
+
+class _Publisher:
+    def __init__(self, table: Table, options: SyncOptions, *, dry_run: bool) -> None:
+        _check_options(options)
+        self._table, self._options, self._dry_run = table, options, dry_run
+        named, _, query = str(options.to).removeprefix(ICEBERG).partition("?")
+        self.shown = f"{ICEBERG}{named}"
+        config = table.config
+        namespace = (options.database or config.database or "default").lower()
+        self._name = (*namespace.split("."), (options.name or config.name).lower())
+        self.where = f"{self.shown} {'.'.join(self._name)}"
+        path = table.storage.base_path.rstrip("/")
+        self._base = f"file://{path}" if path.startswith("/") else path
+        self._catalog = self._opened(named, dict(parse_qsl(query)))
+
+    def _opened(self, named: str, properties: dict[str, str]) -> Any:
+        try:
+            from pyiceberg.catalog import load_catalog
+        except ImportError as error:
+            raise UsageError(
+                "Iceberg needs the package pyiceberg", todo="Install it: pip install 'phantombase[iceberg]'."
+            ) from error
+        with self._asked():
+            try:
+                return load_catalog(named or None, **properties)
+            except ImportError as error:
+                what = "a package for this kind of Iceberg catalog is missing"
+                raise UsageError(what, path=self.shown, found=str(error)) from error
+            except (ValueError, TypeError) as error:
+                raise UsageError(
+                    "no such Iceberg catalog",
+                    path=self.shown,
+                    expected="a catalog of .pyiceberg.yaml or PYICEBERG_CATALOG__NAME__URI, or iceberg:NAME?uri=...",
+                    found=str(error),
+                ) from error
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """StorageError: the catalog does not answer, or refuses."""
+        from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+
+        try:
+            yield
+        except (PhantombaseError, CommitFailedException, TableAlreadyExistsError, NoSuchTableError):
+            raise
+        except Exception as error:  # of any client of a catalog, or of the storage of its metadata
+            raise StorageError(
+                "the Iceberg catalog did not answer, or refused a request",
+                path=self.where,
+                found=f"{type(error).__name__}: {error}",
+                todo="Check its settings. The data are not affected; the next sync tries again.",
+            ) from error
+
+    def once(self) -> SyncResult | None:
+        """None: another process was first."""
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+
+        iceberg = self._loaded()
+        mark = _mark_of(iceberg)
+        now = self._now(mark)
+        if not now.timeline.completed:
+            return self._result(None, why="the table has no completed write")
+        broken = frozenset() if iceberg is None else _broken(iceberg, now)
+        due = mark is None or mark.is_old(now.timeline, clock_ms() - _PIN_S * 500)
+        changed = iceberg is None or now.changed is None or bool(now.changed) or bool(self._columns(iceberg, now))
+        if not changed and (self._dry_run or not (due or broken - _heads(iceberg.metadata))):
+            return self._result(now)
+        if self._dry_run:
+            added, removed, _ = self._difference(iceberg, now)
+            columns = () if iceberg is None else self._columns(iceberg, now)
+            return self._result(now, self._done(iceberg, columns, len(added), len(removed)))
+        with self._asked():
+            transaction = self._created(now) if iceberg is None else iceberg.transaction()
+        name = PinOptions(name=_pin_name(self._name[-1], transaction.table_metadata.table_uuid), for_s=_PIN_S)
+        holds = held_moment(now.table, ReadOptions())
+        pin = HeldPin(self._table.storage, name, holds)
+        try:  # a request that did not answer may have taken effect: it needs the pin
+            now = self._now(mark)
+            done = self._commit(iceberg, transaction, now, broken, holds)
+        except (CommitFailedException, TableAlreadyExistsError):
+            pin.remove()
+            return None
+        self._end_older(name.name, holds)
+        return done
+
+    def _loaded(self) -> Any:
+        """The table of the catalog; None: there is none. ConflictError: it is another one."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        with self._asked():
+            try:
+                found = self._catalog.load_table(self._name)
+            except NoSuchTableError:
+                return None
+        base = found.properties.get(_BASE)
+        if base is None or _place(base) != _place(self._base):
+            raise ConflictError(
+                "a table of this name in the Iceberg catalog is another one",
+                path=self.where,
+                expected=self._base,
+                found=base or f"a table that phantombase did not make, at {found.location()}",
+                todo="Choose another name with --name or --database, or drop the table from the catalog.",
+            )
+        return found
+
+    def _now(self, mark: StateMark | None) -> _Now:
+        seen = self._table.snapshot()
+        options, config = self._options, seen.config
+        if options.partition_fields and options.partition_fields != config.partition_fields:
+            raise UsageError(
+                "these are not the partition columns of the table",
+                path=self._table.storage.base_path,
+                expected=", ".join(config.partition_fields) or "none",
+                found=", ".join(options.partition_fields),
+                todo="Leave partition-fields out: they follow from the table.",
+            )
+        timeline = seen.load_timeline()
+        if not timeline.completed:
+            return _Now(seen, timeline, TableSchema("", ""), pa.schema([]), None)
+        schema = seen.newest_schema(timeline)
+        columns = iceberg_columns(schema, seen.storage.base_path, meta_columns=options.meta_columns)
+        writes = writes_since(timeline, mark)
+        return _Now(seen, timeline, schema, columns, None if writes is None else changed_groups(seen, writes))
+
+    def _created(self, now: _Now) -> Any:
+        """A transaction that makes the table with what it shows."""
+        given = dict(pair.split("=", 1) for pair in self._options.table_properties)
+        self._catalog.create_namespace_if_not_exists(self._name[:-1])
+        properties = {**given, **_PROPERTIES, _BASE: self._base}
+        made = self._catalog.create_table_transaction(self._name, now.columns, properties=properties)
+        names = partition_columns(now.table.config, now.columns)
+        if names:
+            with made.update_spec() as spec:
+                for name in names:
+                    spec.add_identity(name)
+        made.set_properties({_NAME_MAPPING: made.table_metadata.schema().name_mapping.model_dump_json()})
+        return made
+
+    def _columns(self, iceberg: Any, now: _Now) -> tuple[str, ...]:
+        return changed_columns(iceberg.schema(), now.columns, self.where)
+
+    def _difference(self, iceberg: Any, now: _Now) -> tuple[dict[str, Any], list[str], Published]:
+        """The files to add by path, those to remove by URI, and those of the catalog."""
+        from .iceberg_snapshot import published_files
+
+        with self._asked():
+            snapshot = None if iceberg is None else iceberg.current_snapshot()
+            published = published_files(iceberg and iceberg.io, snapshot, self.where)
+        only = now.changed
+        exactly = None if only is None else now.table.views.existing({partition for partition, _ in only})
+        view = now.table.load_view(exactly=exactly)
+        if view.timeline.completed != now.timeline.completed:
+            raise AssertionError("a snapshot has two timelines")
+        wanted = base_files(now.table, view, only)
+        theirs = {uri: size for uri, size in published.files.items() if only is None or self._group_of(uri) in only}
+        sizes = {self._uri(path): one.file.size for path, one in wanted.items()}
+        same = {uri for uri, size in sizes.items() if uri in theirs and size in (0, theirs[uri])}
+        added = {path: one for path, one in wanted.items() if self._uri(path) not in same}
+        return added, sorted(theirs.keys() - same), published
+
+    def _uri(self, path: str) -> str:
+        return f"{self._base}/{path}"
+
+    def _group_of(self, uri: str) -> GroupKey | None:
+        partition, _, text = uri.removeprefix(f"{self._base}/").rpartition("/")
+        name = parse_data_file(text)
+        return None if name is None else (partition, name.file_id)
+
+    def _commit(self, iceberg: Any, transaction: Any, now: _Now, broken: Collection[int], holds: str) -> SyncResult:
+        from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+        from .iceberg_snapshot import PublishFiles
+
+        columns = () if iceberg is None else self._columns(iceberg, now)
+        added, removed, published = self._difference(iceberg, now)
+        current = None if iceberg is None else iceberg.current_snapshot()
+        with self._asked():
+            if columns:
+                evolve(transaction, now.columns, self.where)
+            reader = FileReader(now.table.storage, self._base, transaction.table_metadata, now.schema.defaults)
+            entries = reader.entries(added.values())
+            if any(entry.partition is None for entry in entries):
+                with transaction.update_spec() as spec:
+                    for one in transaction.table_metadata.spec().fields:
+                        spec.remove_field(one.name)
+                reader = FileReader(now.table.storage, self._base, transaction.table_metadata, now.schema.defaults)
+                entries = reader.entries(added.values())
+            entries = [entry for entry in entries if entry.record_count]
+            snapshot_id = 0 if current is None else current.snapshot_id
+            if current is None or entries or removed:
+                io = transaction._table.io
+                summary = {_INSTANT: now.timeline.latest_completed, _HOLDS: holds}
+                made = PublishFiles(transaction, io, published, entries, removed, summary)
+                made.commit()
+                snapshot_id = made.snapshot_id
+            old = sorted(set(broken) - _heads(transaction.table_metadata))
+            if old:
+                ExpireSnapshots(transaction).by_ids(old).commit()
+            mark = StateMark.at(now.timeline, snapshot=snapshot_id, holds=holds, held_ms=clock_ms())
+            transaction.set_properties({_MARK: mark.to_json()})
+            transaction.commit_transaction()
+        if old:
+            self._sweep(iceberg, old)
+        return self._result(now, self._done(iceberg, columns, len(entries), len(removed)))
+
+    def _done(self, iceberg: Any, columns: tuple[str, ...], added: int, removed: int) -> SyncedTable:
+        made, altered = iceberg is None, bool(columns)
+        name = self._name[-1]
+        return SyncedTable(
+            name=name, of="file", created=made, altered=altered, columns=columns, added=added, dropped=removed
+        )
+
+    def _result(self, now: _Now | None, done: SyncedTable | None = None, why: str = "") -> SyncResult:
+        one = done or SyncedTable(name=self._name[-1], of="file")
+        return SyncResult(
+            catalog=self.shown,
+            database=".".join(self._name[:-1]),
+            tables=() if now is None else (one,),
+            up_to=None if now is None else now.timeline.latest_completed,
+            why=why,
+        )
+
+    def _end_older(self, name: str, holds: str) -> None:
+        """Older states are held for readers that have begun to read them."""
+        storage = self._table.storage
+        with suppress(PhantombaseError):  # they end by themselves
+            for pin in all_pins(storage):
+                if pin.name == name and pin.holds < holds and pin.for_s == _PIN_S:
+                    HeldPin(storage, PinOptions(name=name, for_s=_GRACE_S), pin.holds)
+                    storage.delete(pin.path)
+
+    def _sweep(self, before: Any, expired: Collection[int]) -> None:
+        """Removes the manifests that only expired snapshots name."""
+        try:
+            snapshots = before.metadata.snapshots
+            gone = [s for s in snapshots if s.snapshot_id in expired]
+            stay = {
+                m.manifest_path
+                for s in self._catalog.load_table(self._name).snapshots()
+                for m in s.manifests(before.io)
+            }
+            for path in {m.manifest_path for s in gone for m in s.manifests(before.io)} - stay:
+                before.io.delete(path)
+            for one in gone:
+                before.io.delete(one.manifest_list)
+        except Exception as error:  # they cost space only
+            _log.warning("iceberg_metadata_left", table=self.where, error=f"{type(error).__name__}: {error}")
+
+
+def _check_options(options: SyncOptions) -> None:
+    defaults = SyncOptions()
+    if set_ := sorted(n for n in _HIVE_ONLY if getattr(options, n) != getattr(defaults, n)):
+        raise UsageError(
+            "options that mean nothing for Iceberg",
+            expected="an Iceberg catalog has one table, of the read-optimized view",
+            found=", ".join(name.replace("_", "-") for name in set_),
+        )
+
+
+def _mark_of(iceberg: Any) -> StateMark | None:
+    """None: the newest snapshot is not one that phantombase has described."""
+    if iceberg is None or (current := iceberg.current_snapshot()) is None:
+        return None
+    mark = StateMark.parse(iceberg.properties.get(_MARK))
+    return mark if mark is not None and mark.snapshot == current.snapshot_id else None
+
+
+def _broken(iceberg: Any, now: _Now) -> frozenset[int]:
+    """The snapshots that may lack files: a clean may have removed them, or an undone write made them."""
+    if now.changed is None:
+        return frozenset(one.snapshot_id for one in iceberg.snapshots())
+    timeline = now.timeline
+    cutoff = max((_cutoff(now.table, i) for i in timeline.instants if i.action == "clean"), default="")
+    first = min(timeline.counts_from(i) for i in timeline.completed)
+    found = set()
+    for one in iceberg.snapshots():
+        holds = (one.summary and one.summary[_HOLDS]) or ""
+        needs = earliest_to_retain(timeline, [holds])
+        if holds < first or (needs is not None and cutoff > needs):
+            found.add(one.snapshot_id)
+    return frozenset(found)
+
+
+def _heads(metadata: Any) -> set[int]:
+    return {ref.snapshot_id for ref in metadata.refs.values()}
+
+
+def _cutoff(table: Table, clean: Any) -> str:
+    try:
+        return retained_by(table.files, clean)
+    except (MalformedError, MissingFileError):
+        return str(clean.requested_time)
+
+
+def _pin_name(table: str, uuid: Any) -> str:
+    return f"iceberg-{re.sub(r'[^A-Za-z0-9._-]', '_', table)[:50]}-{str(uuid)[:8]}"
+
+
+def _place(path: str) -> str:
+    """A path without what the same place is called by others."""
+    return path.replace("s3a://", "s3://", 1).replace("s3n://", "s3://", 1)

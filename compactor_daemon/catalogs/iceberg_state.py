@@ -1,0 +1,141 @@
+"""The read-optimized state of a table, and what of it has changed since it was last published.
+
+A published state is known by its `StateMark`: the newest writes in it, and those that were pending then. Writes that
+completed since are found by comparing sets, not times: a compaction is requested before writes that complete before it,
+and the clocks of writers differ. If a write of the mark was undone, or one that the mark lacks may have been archived
+unseen, everything is compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from phantombase.timeline.errors import MalformedError, MissingFileError
+from phantombase.timeline.format.file_name import BaseFileName, parse_data_file
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import BaseFile, GroupKey, TableView, latest_base_slice
+
+_LISTED = 50
+"""The newest writes that a mark lists. A write that began before these is pending, or completed before them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateMark:
+    """What a published state has. `snapshot`: the one of the catalog that it describes. `since`: the requested time
+    from which `writes` are listed. `newest`: the greatest one. `pending`: of writes. `holds`, `held_ms`: the moment of
+    the pin, and when it was put, since the epoch."""
+
+    snapshot: int
+    since: str
+    newest: str
+    writes: frozenset[str]
+    pending: frozenset[str]
+    holds: str
+    held_ms: int
+
+    @staticmethod
+    def at(timeline: Timeline, *, snapshot: int, holds: str, held_ms: int) -> StateMark:
+        done, pending = timeline.completed, frozenset(timeline.pending_writes)
+        since = min([*(i.requested_time for i in done[-_LISTED:]), *pending])
+        return StateMark(
+            snapshot=snapshot,
+            since=since,
+            newest=timeline.latest_completed,
+            writes=frozenset(_named(timeline, since)),
+            pending=pending,
+            holds=holds,
+            held_ms=held_ms,
+        )
+
+    def is_old(self, timeline: Timeline, before_ms: int) -> bool:
+        """Whether to move the mark though no base file has changed: its pin was put before a time (since the epoch), or
+        the writes that it lists may be archived soon."""
+        since = [i for i in timeline.completed if i.requested_time > self.newest]
+        return self.held_ms < before_ms or 2 * len(since) > len(timeline.completed)
+
+    def to_json(self) -> str:
+        found: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps({**found, "writes": sorted(self.writes), "pending": sorted(self.pending)})
+
+    @staticmethod
+    def parse(text: str | None) -> StateMark | None:
+        """None: there is no mark, or it is unreadable."""
+        try:
+            found = json.loads(text or "")
+            found |= {name: frozenset(map(str, found[name])) for name in ("writes", "pending")}
+            return StateMark(**found)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+
+def _named(timeline: Timeline, since: str) -> Mapping[str, Instant]:
+    """Completed writes by a text that tells them apart, also those that share a time, and one that was run again."""
+    return {
+        f"{i.requested_time}{i.family[0]}{i.completion_time or ''}": i
+        for i in timeline.completed
+        if i.requested_time >= since
+    }
+
+
+def writes_since(timeline: Timeline, mark: StateMark | None) -> list[Instant] | None:
+    """The writes that completed since a mark; None: unknown, or some that it has were undone (pure)."""
+    if mark is None or timeline.starts_behind:
+        return None
+    now, behind = _named(timeline, mark.since), timeline.may_be_archived_later
+    saved = {i.requested_time for i in timeline.instants if i.action == "savepoint"}
+    for time in (*mark.pending, mark.newest):
+        # Its successors may be archived, too, unless it is there, or would be archived before the first one that is.
+        if (not timeline.at(time) or time in saved) and (behind or time <= timeline.start):
+            return None
+    if any(behind or one[:17] >= timeline.start for one in mark.writes - now.keys()):
+        return None
+    return [write for one, write in now.items() if one not in mark.writes]
+
+
+def changed_groups(table: Table, writes: Collection[Instant]) -> frozenset[GroupKey] | None:
+    """The file groups whose base files these writes made or replaced; None: one does not say so."""
+    found: set[GroupKey] = set()
+    for write in writes:
+        try:
+            metadata = table.files.recorded(write)
+        except (MalformedError, MissingFileError):
+            if write.family == "replacecommit":
+                raise
+            metadata = None
+        if metadata is None:
+            return None
+        found |= metadata.replaced_groups
+        for partition, stats in metadata.partition_to_write_stats.items():
+            for stat in stats:
+                name = parse_data_file((stat.path or "").rpartition("/")[2])
+                if isinstance(name, BaseFileName):
+                    found.add((partition, name.file_id))
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFile:
+    """A base file of the state. `rows`: as its write recorded it; 0: it did not."""
+
+    file: BaseFile
+    rows: int
+
+
+def base_files(table: Table, view: TableView, only: Collection[GroupKey] | None) -> dict[str, PublishedFile]:
+    """The base files that a read-optimized query reads, by path; `only`: of these file groups. MissingFileError,
+    MalformedError: a file is lost or damaged."""
+    found: dict[str, PublishedFile] = {}
+    for group in view.living():
+        slice_ = latest_base_slice(group) if only is None or group.key in only else None
+        if slice_ is not None:
+            slice_.check_whole(table.storage.base_path)
+            assert slice_.base is not None
+            records = view.facts.witness.names(group.key).get(str(slice_.base.name), ())
+            rows = max((one.rows for one in records), default=0)
+            found[slice_.base.path] = PublishedFile(file=slice_.base, rows=rows)
+    return found
