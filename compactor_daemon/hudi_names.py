@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.option import decimal_number
 
 _FILE = Path(__file__).with_name("hudi_names.tsv")
@@ -83,6 +83,12 @@ def hudi_names() -> Mapping[str, HudiName]:
 
 
 _FAMILIES = (
+    "auto.offset.reset",
+    "basic.auth.",
+    "bootstrap.servers",
+    "enable.auto.commit",
+    "group.id",
+    "hoodie.aws.",
     "hoodie.bloom.",
     "hoodie.bulkinsert.",
     "hoodie.clustering.",
@@ -93,6 +99,7 @@ _FAMILIES = (
     "hoodie.deltastreamer.",
     "hoodie.embed.timeline.",
     "hoodie.filesystem.",
+    "hoodie.gcp.",
     "hoodie.memory.",
     "hoodie.meta.sync.",
     "hoodie.metadata.",
@@ -100,8 +107,35 @@ _FAMILIES = (
     "hoodie.spark.sql.",
     "hoodie.sql.",
     "hoodie.streamer.",
+    "key.deserializer",
+    "max.poll.",
+    "metadata.broker.list",
+    "sasl.",
+    "schema.registry.",
+    "security.protocol",
+    "session.timeout.ms",
+    "ssl.",
+    "value.deserializer",
+    "zookeeper.connect",
 )
-"""Prefixes of names. In no release has a setting of rows, rollbacks or locks such a name."""
+"""Prefixes of names: of Hudi's client and its tools, and of the sources from which its streamer reads. In no release
+has a setting of rows, rollbacks or locks such a name."""
+_KEY, _ORDERING = "hoodie.datasource.write.recordkey.field", "hoodie.datasource.write.precombine.field"
+_TYPE, _OPERATION = "hoodie.datasource.write.table.type", "hoodie.datasource.write.operation"
+_ELSEWHERE = {
+    "primaryKey": _KEY,
+    "preCombineField": _ORDERING,
+    "preCombineKey": _ORDERING,
+    "type": _TYPE,
+    "table.type": _TYPE,
+    "index.type": "hoodie.index.type",
+    "write.operation": _OPERATION,
+    "write.precombine.field": _ORDERING,
+    "archive.min_commits": "hoodie.keep.min.commits",
+    "archive.max_commits": "hoodie.keep.max.commits",
+    "clean.retain_commits": "hoodie.clean.commits.retained",
+}
+"""Names of SQL and Flink, which Hudi's Spark writers do not read, and what its own names are."""
 
 
 def is_of_a_family(name: str) -> bool:
@@ -116,7 +150,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def meant(name: str, known: Iterable[str]) -> str | None:
     """What to do about a name that is not known, if one is near."""
-    near = nearest(name, known)
+    near = _ELSEWHERE.get(name) or nearest(name.rpartition(" ")[2], known)  # "hoodie-conf NAME": of a command line
     return f"Did you mean {near}?" if near else None
 
 
@@ -195,6 +229,16 @@ def put_once(
     first = said.setdefault(field, name)
     if into.setdefault(field, value) != value:
         raise contradiction(first, conf[first], name, conf[name])
+
+
+def not_done(one: HudiName, name: str, value: str) -> UnsupportedError:
+    """The error of a value that asks for other rows, files or locks."""
+    return UnsupportedError(
+        f"{name} asks for what is not done here: {one.why}",
+        expected=" or ".join(f"{name}={usual}" for usual in one.agreeing) or None,
+        found=f"{name}={value}",
+        todo=None if one.agreeing else "Leave it out.",
+    )
 
 
 def contradiction(one: str, value: Any, other: str, other_value: Any) -> UsageError:

@@ -7,15 +7,36 @@ skips the others. The calls are those of Hive 2.3 to 4.
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
+from xml.etree import ElementTree
 
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.reachable import why_unreachable
+
+_SITES = ("HIVE_CONF_DIR", "SPARK_CONF_DIR", "HADOOP_CONF_DIR")
+
+
+def uris_of_site() -> str | None:
+    """`hive.metastore.uris` of the first hive-site.xml in the folders that these variables name, as Hudi's sync finds
+    it; None: there is none, or it says that Glue is asked. UsageError: the file cannot be read."""
+    for folder in filter(None, map(os.environ.get, _SITES)):
+        if (file := Path(folder) / "hive-site.xml").is_file():
+            try:
+                found = ElementTree.parse(file).iter("property")
+            except (OSError, ElementTree.ParseError) as error:
+                raise UsageError("hive-site.xml cannot be read", path=str(file), found=str(error)) from error
+            site = {one.findtext("name", "").strip(): one.findtext("value", "").strip() for one in found}
+            is_glue = "glue" in site.get("hive.metastore.client.factory.class", "").lower()
+            return None if is_glue else site.get("hive.metastore.uris") or None
+    return None
+
 
 _INTERFACE = """
 struct FieldSchema { 1: string name, 2: string type, 3: string comment }

@@ -27,6 +27,7 @@ from ..hudi_names import (
     hudi_names,
     is_of_a_family,
     meant,
+    not_done,
     parsed,
     put_once,
     setting,
@@ -98,7 +99,7 @@ def _negated(text: str) -> bool:
 
 def _mode(text: str) -> None:
     """UnsupportedError: a sync that is not through the metastore itself."""
-    if text.strip().lower() != "hms":
+    if text.strip().lower() not in ("hms", "jdbc", "hiveql"):  # three ways to the same tables
         raise UnsupportedError(
             "a catalog is synced through its metastore only",
             expected=f"{SYNC}mode=hms",
@@ -138,7 +139,8 @@ SYNC_CONF: Known = {
     f"{SYNC}table_properties": ("table_properties", _lines),
     f"{SYNC}serde_properties": ("serde_properties", _lines),
 }
-"""Names for the sync to a Hive Metastore. `mode` sets nothing: the metastore itself is asked, as by Hudi's `hms`."""
+"""Names for the sync to a Hive Metastore. `mode` sets nothing: the metastore itself is asked, as by Hudi's `hms`. With
+its other modes, which ask a server of Hive, the tables are the same."""
 METADATA_CONF: Known = {"hoodie.metadata.compact.max.delta.commits": ("max_delta_commits", whole_number)}
 INLINE_CLUSTERING = ("hoodie.clustering.inline", "hoodie.datasource.clustering.inline.enable")
 _PLAN = "hoodie.clustering.plan.strategy."
@@ -281,10 +283,13 @@ def conf_fields(kind: type, pairs: Collection[str], typed: Mapping[str, Any]) ->
     return {"policy": made.policy, **({"retain": made.retain} if made.retain is not None else {})}
 
 
-def properties(path: Path) -> dict[str, str]:
+def properties(path: Path, within: tuple[Path, ...] = ()) -> dict[str, str]:
     """The names and values of a properties file, as Hudi's jobs read it (DFSPropertiesConfiguration, seen: 1.2.0): a
     backslash is a character, a line is whole, and the name ends at the first "=", or blank where there is none.
-    UsageError: it cannot be read."""
+    `include=FILE` is the place of the names of another file, beside this one; `within`: the files that include it.
+    UsageError: one cannot be read, or includes itself."""
+    if path in within:
+        raise UsageError("a properties file includes itself", path=str(path), todo="Take the include out of it.")
     try:
         lines = [" ".join(line.split()) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
@@ -293,7 +298,10 @@ def properties(path: Path) -> dict[str, str]:
     for line in lines:
         if line and not line.startswith("#"):
             name, _, value = line.partition("=" if "=" in line else " ")
-            found[name.strip()] = value.strip()
+            if name.strip() == "include":
+                found |= properties(path.parent / value.strip(), (*within, path))
+            else:
+                found[name.strip()] = value.strip()
     return found
 
 
@@ -312,9 +320,7 @@ def _check(name: str, value: str, own: Collection[str], *, is_typed: bool) -> bo
     if name in _LAZY and value.strip().upper() == "LAZY":
         return True
     if one is not None and one.kind is NameKind.ONLY:
-        raise UnsupportedError(
-            f"{name} asks for what is not done here: {one.why}", expected=" or ".join(one.agreeing) or None, found=value
-        )
+        raise not_done(one, name, value)
     if not is_typed and (is_of_a_family(name) if one is None else one.why != _DEATHS and name != _DROPS):
         return False
     raise _not_taken(name, value, own)

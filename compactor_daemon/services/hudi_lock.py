@@ -21,6 +21,8 @@ _ANOTHER = (
     "one would not keep them away."
 )
 _NONE = "This lock keeps no other process away: leave it out if no other process writes."
+IN_PROCESS = f"{_PROVIDERS}InProcessLockProvider"
+"""Hudi's lock between the threads of one process."""
 _OF_ONE_PROCESS = ("InProcessLockProvider", "NoopLockProvider")
 _OF_A_NODE = ("zookeeper.url", "zookeeper.base_path", "zookeeper.lock_key")
 
@@ -54,7 +56,7 @@ def lock_of(conf: Mapping[str, str], table: str | None = None) -> str:
         return f"zookeeper:{_address(conf)}/tmp/{BASE_PATH_HASH}/lock_key"
     if provider != _ZOOKEEPER:
         raise UnsupportedError(
-            "this lock provider is not supported",
+            f"this {LOCK}provider is not supported",
             expected=f"{_ZOOKEEPER}, {_IMPLICIT} or {_STORAGE}",
             found=str(provider),
             todo=_NONE if str(provider).endswith(_OF_ONE_PROCESS) else _ANOTHER,

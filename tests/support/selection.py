@@ -55,7 +55,7 @@ STILL_USUAL = {
 PARTS = (
     "hudi/cases/test_[a-i] hudi/cases/test_pyspark35",
     "hudi/cases/test_(?!pyspark35)[j-q] hudi/judge/ hudi/stock/",
-    "hudi/cases/test_[r-z] hudi/conformance/ hudi/effects/ hudi/journeys/ hudi/sync/",
+    "hudi/cases/test_[r-z] hudi/conformance/ hudi/effects/ hudi/journeys/ hudi/pasted/ hudi/sync/",
     "outside/ project/ pyspark_phantombase/ world/chaos/"
     " timeline/dashboard/ timeline/service/ timeline/storage/s3/"
     " compactor_daemon/daemon/ compactor_daemon/fleet/ compactor_daemon/status/",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.transaction import Opening, transaction
 from phantombase.writer_hooks.options import COMBINES, Operation, Write, WriteOptions
+from phantombase.writer_hooks.schema.new_table import check_payload
 from phantombase.writer_hooks.write.conf import option_of
 from phantombase.writer_hooks.write.writer import Writer
 from tests.support.places import capture_logs
@@ -167,6 +168,132 @@ def test_another_value_of_what_changes_rows_or_locks_is_refused() -> None:
     for name in only:
         with pytest.raises(PhantombaseError, match=r"asks for what is not done here"):
             writer().conf({name: "something.else.9"})
+
+
+DECIDES = {
+    "hoodie.allow.operation.metadata.field": "true",
+    "hoodie.avro.schema.external.transformation": "true",
+    "hoodie.clean.commits.retained": 3,
+    "hoodie.clean.failed.writes.policy": "LAZY",
+    "hoodie.clean.fileversions.retained": 2,
+    "hoodie.clean.hours.retained": 24,
+    "hoodie.cleaner.policy.failed.writes": "NEVER",
+    "hoodie.client.heartbeat.interval_in_ms": 600_000,
+    "hoodie.client.heartbeat.tolerable.misses": 9,
+    "hoodie.clustering.enable.expirations": "true",
+    "hoodie.clustering.rollback.pending.replacecommit.on.conflict": "true",
+    "hoodie.combine.before.insert": "true",
+    "hoodie.combine.before.upsert": "false",
+    "hoodie.datasource.insert.dup.policy": "drop",
+    "hoodie.datasource.overwrite.mode": "STATIC",
+    "hoodie.datasource.write.insert.drop.duplicates": "true",
+    "hoodie.datasource.write.operation": "delete",
+    "hoodie.datasource.write.partitions.to.delete": "x",
+    "hoodie.datasource.write.payload.class": "org.apache.hudi.common.model.EmptyHoodieRecordPayload",
+    "hoodie.datasource.write.schema.allow.auto.evolution.column.drop": "true",
+    "hoodie.datasource.write.streaming.checkpoint.identifier": "orders",
+    "hoodie.datasource.write.streaming.ignore.failed.batch": "true",
+    "hoodie.deltastreamer.transformer.sql": "SELECT 1",
+    "hoodie.errortable.enable": "true",
+    "hoodie.index.type": "GLOBAL_SIMPLE",
+    "hoodie.merge.allow.duplicate.on.inserts": "false",
+    "hoodie.metadata.enable": "false",
+    "hoodie.partition.ttl.inline": "true",
+    "hoodie.precommit.validators": "org.apache.hudi.client.validator.SqlQuerySingleResultPreCommitValidator",
+    "hoodie.prewrite.cleaner.policy": "CLEAN",
+    "hoodie.prewrite.validators": "a.B",
+    "hoodie.static.overwrite.partition.paths": "x",
+    "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL",
+    "hoodie.write.partial.update.schema": "{}",
+    "hoodie.write.record.merge.mode": "COMMIT_TIME_ORDERING",
+}
+"""What says which rows are written or deleted, or when another's work is rolled back, with another value."""
+OWNERS = {
+    "hoodie.bootstrap.": "hoodie.bootstrap.base.path",
+    "hoodie.clustering.expiration.": "hoodie.clustering.enable.expirations",
+    "hoodie.errortable.": "hoodie.errortable.enable",
+    "hoodie.metaserver.": "hoodie.metaserver.enabled",
+    "hoodie.partition.ttl.": "hoodie.partition.ttl.inline",
+    "hoodie.precommit.validators.": "hoodie.precommit.validators",
+}
+"""Names that say nothing without another one, which is refused."""
+TOUCHES = {
+    "the work of Hudi's client": "_hoodie. block. bloom. bucket. cdc. client. common. consistency. delete. embed. "
+    "fail. file. filesystem. finalize. fs. global. hfile. index.bloom index.hbase. insert. io. markers. memory. "
+    "optimistic. optimized. record.index. release. rollback. schema.cache. sensitive. simple. storage. time. timeline. "
+    "write.application. write.buffer. write.executor. write.markers. write.status. write.tagged. writestatus. "
+    "datasource.write.row.writer. datasource.write.streaming.retry. datasource.write.streaming.disable.compaction "
+    "read.timeline. table.checksum table.initial.version write.can.ignore.post.commit. write.record.positions "
+    "payload.event.time.field write.track.event.time. write.rolling.",
+    "sizes and forms of files": "bulkinsert. copyonwrite. lance. logfile. merge.small.file. merge.use.record.positions "
+    "orc. parquet. record.size.",
+    "metrics and calls": "metrics. metricscompaction. write.commit.callback.",
+    "indexes and the metadata table": "expression. index.name metadata. table.index. table.secondary. "
+    "datasource.write.secondarykey.",
+    "services beside a write": "archive. clean. clustering. commits. compaction. datasource.compaction. layout. log. "
+    "table.service. table.services.incremental. write.empty.clean. allow.empty.commit",
+    "catalogs": "datasource.hive_sync. datasource.meta_sync. meta. meta_sync. table.partition_extractor_class",
+    "reads": "datasource.merge.type datasource.query. datasource.read. enable. read.blob. schema.on.read.",
+    "checks before a write": "avro.schema.validate merge.data.validation. skip. write.complex.keygen.validation. "
+    "write.concurrency. write.merge.handle.fallback",
+    "how a lock is waited for": "write.lock.",
+}
+"""What a name touches that is only warned about: neither rows, nor rollbacks, nor which lock is held."""
+
+
+def test_what_decides_rows_and_rollbacks_is_honoured_or_refused() -> None:
+    """A name that is only warned about touches something else, or belongs to one that is refused."""
+    warned = {name: one for name, one in hudi_names().items() if one.kind in (NameKind.WISH, NameKind.CLIENT)}
+    touched = tuple(
+        part if part.startswith("_") else f"hoodie.{part}" for parts in TOUCHES.values() for part in parts.split()
+    )
+    of_spark = {"as.of.instant", "checkpointLocation"}
+    assert not [n for n, one in warned.items() if not one.name.startswith((*touched, *OWNERS)) and n not in of_spark]
+    assert {hudi_names()[owner].kind for owner in OWNERS.values()} == {NameKind.ONLY}
+    assert warned.keys() & DECIDES.keys() == set()
+    for name, value in DECIDES.items():
+        with capture_logs() as logs, suppress(UsageError, UnsupportedError):
+            assert writer().conf({name: value}) != writer(), name
+        assert logs == [], name
+
+
+def test_a_lock_between_threads_makes_a_sole_writer() -> None:
+    """Or, where the threads write concurrently, it is the lock of the storage, which other processes respect, too."""
+    threads = {"hoodie.write.lock.provider": f"{LOCKS}.InProcessLockProvider"}
+    alone = Write(operation=Operation.UPSERT, options=writer().conf(threads).options)
+    assert (alone.options.lock, alone.rolls_back_lazily) == (None, False)
+    several = {**threads, "hoodie.write.concurrency.mode": "OPTIMISTIC_CONCURRENCY_CONTROL"}
+    together = Write(operation=Operation.UPSERT, options=writer().conf(several).options)
+    assert (together.options.lock, together.rolls_back_lazily) == ("storage", True)
+
+
+def test_the_metastore_of_a_sync_is_that_of_hive_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = {"hoodie.datasource.hive_sync.enable": "true"}
+    uris = "<property><name>hive.metastore.uris</name><value>thrift://a:9083,thrift://b:9083</value></property>"
+    glue = "hive.metastore.client.factory.class</name><value>com.amazonaws.glue.AWSGlueFactory</value></property>"
+    monkeypatch.setenv("HIVE_CONF_DIR", str(tmp_path))
+    for content, match in {
+        "": "needs its metastore",
+        f"<configuration>{uris}</configuration>": None,
+        f"<configuration>{uris}<property><name>{glue}</configuration>": "needs its metastore",
+        "<configuration>": "hive-site.xml cannot be read",
+    }.items():
+        if content:
+            (tmp_path / "hive-site.xml").write_text(content)
+        with pytest.raises(UsageError, match=match) if match else nullcontext():
+            synced = writer().conf(conf).options.sync
+            assert synced is not None
+            assert synced.to == "hive:a:9083,b:9083"
+
+
+def test_a_payload_class_of_hudis_own_tables_is_taken_for_such_a_table_only(tmp_path: Path) -> None:
+    conf = {"hoodie.datasource.write.payload.class": "org.apache.hudi.common.model.PartialUpdateAvroPayload"}
+    described = writer(pa.table({"id": ["a"], "ts": [1]})).table("t").key("id").ordering("ts").conf(conf)
+    with pytest.raises(UsageError, match="only Hudi makes tables with this payload class"):
+        described.upsert(tmp_path / "t")
+    assert not (tmp_path / "t").exists()
+    stored = {"hoodie.table.legacy.payload.class": conf["hoodie.datasource.write.payload.class"]}
+    check_payload(TableConfig(properties=stored), conf["hoodie.datasource.write.payload.class"])
 
 
 def test_a_wish_that_is_not_fulfilled_is_named() -> None:

@@ -396,6 +396,7 @@ _SAID_ELSEWHERE = {
     "hoodie.combine.before.delete",
     "hoodie.table.name",
     "hoodie.table.services.enabled",
+    "path",
 }
 
 

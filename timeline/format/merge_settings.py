@@ -96,6 +96,10 @@ _BY_PAYLOAD_0X = {
         marker=_DEBEZIUM_MARKER,
     ),
 }
+STORED_PAYLOADS = frozenset((*_BY_PAYLOAD_0X, f"{_PACKAGE}debezium.MySqlDebeziumAvroPayload")) - frozenset(
+    ("", f"{_PACKAGE}OverwriteWithLatestAvroPayload", f"{_PACKAGE}DefaultHoodieRecordPayload")
+)
+"""The payload classes that tables of Hudi may have, and new tables here have not."""
 _CUSTOM = "CUSTOM"
 _CUSTOM_8 = {
     f"{_PACKAGE}PartialUpdateAvroPayload": MergeSettings(

@@ -196,7 +196,7 @@ class PartitionTimes:
             wrong = text.filter(pc.is_null(millis))
             raise UsageError(
                 "partition values that do not fit the table's date formats",
-                expected=", ".join(self.inputs),
+                expected=f"{PREFIX}input.dateformat={','.join(self.inputs)}",
                 found=f"{name}: {millis.null_count} of {len(values)} distinct values, like {wrong[0].as_py()!r}",
             )
         return millis

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.catalogs.metastore import uris_of_site
 from phantombase.compactor_daemon.catalogs.options import SyncOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
@@ -40,11 +41,19 @@ from phantombase.compactor_daemon.services.hudi_conf import (
     parse_hudi_conf,
     parse_schedule_conf,
 )
-from phantombase.compactor_daemon.services.hudi_lock import CONCURRENCY, LOCK, OPTIMISTIC, is_tuning, lock_of
+from phantombase.compactor_daemon.services.hudi_lock import (
+    CONCURRENCY,
+    IN_PROCESS,
+    LOCK,
+    OPTIMISTIC,
+    is_tuning,
+    lock_of,
+)
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.instants.clock_check import LOCAL
 from phantombase.timeline.locks.heartbeat import BEAT_S
+from phantombase.timeline.locks.table_lock import STORAGE
 from phantombase.timeline.option import decimal_number, whole_number
 
 from ..commit.stream_batches import checked_stream
@@ -145,7 +154,7 @@ _KNOWN: Known = {
     ),
     "hoodie.logfile.data.block.format": ("log_format", lambda text: LogFormat(text.strip().lower())),
     "hoodie.parquet.max.file.size": ("file_bytes", whole_number),
-    "hoodie.parquet.small.file.limit": ("small_file_bytes", whole_number),
+    "hoodie.parquet.small.file.limit": ("small_file_bytes", lambda text: max(0, whole_number(text))),
     "hoodie.upsert.shuffle.parallelism": ("slots", lambda text: whole_number(text) or None),
     "hoodie.write.num.retries.on.conflict.failures": ("retries", whole_number),
     "hoodie.cleaner.policy.failed.writes": ("lazy_rollback", _lazy),
@@ -186,6 +195,7 @@ _CLUSTER: Known = {
     "hoodie.clustering.inline.max.commits": ("after_commits", whole_number),
 }
 """Names for clustering after a write."""
+_MODE = f"{SYNC}mode"
 _SYNC: Known = {**SYNC_CONF, **dict.fromkeys(SYNC_ENABLED, ("on", flag))}
 """Names for the sync of a catalog after a write."""
 _HUDIS_CLUSTER = ClusterOptions(
@@ -272,6 +282,8 @@ def parse_write_conf(
             ignored.extend([] if hudi_names()[name].agrees(value) else [name])
         elif (part := next((p for p, known in _PARTS.items() if name in known), None)) is not None:
             put(name, _PARTS[part], part)
+            if name == _MODE and value.strip().lower() != "hms":
+                ignored.append(name)
         elif is_table_conf(name):
             parse_table_conf({name: value})
             table[name] = value
@@ -283,7 +295,10 @@ def parse_write_conf(
     with _collected(problems) as attempt:
         for name, value in conf.items():
             attempt(name, partial(take, name, value))
-        if not is_tuning(lock):
+        if lock.get("provider", "").strip() == IN_PROCESS:
+            if _is_concurrent(conf):  # of this process only; the lock of the storage excludes its threads, too
+                found["lock"] = STORAGE
+        elif not is_tuning(lock):
             named = next((value for name, value in conf.items() if table_field(name) == "name"), None)
             attempt("hoodie.write.lock.*", lambda: found.update(lock=lock_of(lock, named)))
         attempt(CONCURRENCY, lambda: _check_rollback(conf, found))
@@ -370,11 +385,13 @@ def _sync(given: dict[str, Any], options: WriteOptions, conf: Mapping[str, str])
     if not given.pop("on", options.sync is not None):
         return None
     made = replace(options.sync or SyncOptions(), **given)
+    if made.to is None and (uris := uris_of_site()) is not None:
+        made = replace(made, to=parsed(SYNC_CONF, f"{SYNC}metastore.uris", uris)[1])
     if made.to is None:
         raise UsageError(
             "the sync of a catalog needs its metastore",
             expected=f"{SYNC}metastore.uris=thrift://HOST:PORT",
-            todo="Set it, with mode=hms. Through a server of Hive (jdbc, hiveql) nothing is synced.",
+            todo="Set it, or HIVE_CONF_DIR to the folder of hive-site.xml. The metastore is asked, whatever the mode.",
         )
     return made
 
@@ -409,9 +426,13 @@ def _flag_of(name: str, value: str) -> bool:
     return bool(parsed({name: ("", flag)}, name, value)[1])
 
 
+def _is_concurrent(conf: Mapping[str, str]) -> bool:
+    return conf.get(CONCURRENCY, "").strip().upper() == OPTIMISTIC
+
+
 def _check_rollback(conf: Mapping[str, str], found: Mapping[str, Any]) -> None:
     """UsageError: there are concurrent writers, and each of their pending writes would be rolled back at once."""
-    if conf.get(CONCURRENCY, "").strip().upper() == OPTIMISTIC and found.get("lazy_rollback") is False:
+    if _is_concurrent(conf) and found.get("lazy_rollback") is False:
         raise UsageError(
             "with concurrent writers only those whose heartbeat has expired count as dead, as in Hudi",
             expected="hoodie.clean.failed.writes.policy=LAZY",

@@ -16,6 +16,7 @@ from phantombase.compactor_daemon.hudi_names import (
     hudi_names,
     is_of_a_family,
     meant,
+    not_done,
     parsed,
     put_once,
     same_value,
@@ -33,7 +34,15 @@ from phantombase.timeline.option import whole_number
 
 from ..options import FullAction, Mode, Operation, Write
 from ..schema.key_generator import generator_kind, inferred_kind
-from ..schema.new_table import AS_NEW, MERGE_STRATEGIES, NewTable
+from ..schema.new_table import (
+    AS_NEW,
+    MERGE_STRATEGIES,
+    PAYLOAD,
+    NewTable,
+    check_payload,
+    is_stored_payload,
+    mode_of_payload,
+)
 from ..schema.partition_times import PREFIX, PartitionTimes
 
 _ORDERING = (
@@ -63,9 +72,7 @@ def has_effect_elsewhere(name: str, value: str, conf: Mapping[str, str], *, has_
     if one.agrees(text):
         return False
     if one.kind is NameKind.ONLY:
-        raise UnsupportedError(
-            f"{name} asks for what is not done here: {one.why}", expected=" or ".join(one.agreeing) or None, found=value
-        )
+        raise not_done(one, name, value)
     return True
 
 
@@ -125,7 +132,7 @@ def refused(problems: Mapping[str, PhantombaseError]) -> PhantombaseError:
 
 def unknown(name: str, value: str, known: Collection[str]) -> UsageError:
     """The error for a name that is neither phantombase's nor known as Hudi's."""
-    todo = meant(name, [*known, *hudi_names()])
+    todo = meant(name, [*known, *hudi_names()]) or "Leave it out: no write of Hudi 0.15.0 and 1.2.0 reads it."
     return UsageError("not a known configuration of a write or a table", found=f"{name}={value}", todo=todo)
 
 
@@ -146,14 +153,6 @@ def _generator_type(text: str) -> str:
 
 _mode = word_of({mode.value: mode for mode in (MergeMode.EVENT_TIME, MergeMode.COMMIT_TIME)})
 _strategy = word_of({strategy: mode for mode, strategy in MERGE_STRATEGIES.items()})
-
-
-def _payload(text: str) -> MergeMode:
-    by_payload = {
-        "DefaultHoodieRecordPayload": MergeMode.EVENT_TIME,
-        "OverwriteWithLatestAvroPayload": MergeMode.COMMIT_TIME,
-    }
-    return by_payload[text.strip().removeprefix("org.apache.hudi.common.model.")]
 
 
 def _version(text: str) -> int:
@@ -179,7 +178,7 @@ _KNOWN: Known = {
     "hoodie.datasource.write.partitionpath.urlencode": ("url_encode", flag),
     "hoodie.write.record.merge.mode": ("merge_mode", _mode),
     "hoodie.record.merge.mode": ("merge_mode", _mode),
-    "hoodie.datasource.write.payload.class": ("merge_mode", _payload),
+    "hoodie.datasource.write.payload.class": ("merge_mode", mode_of_payload),
     "hoodie.table.timeline.timezone": ("utc_timezone", word_of({"UTC": True, "LOCAL": False})),
     "hoodie.populate.meta.fields": ("meta_columns", flag),
     "hoodie.table.recordkey.fields": ("key_fields", names_of_columns),
@@ -188,6 +187,7 @@ _KNOWN: Known = {
     "hoodie.table.keygenerator.class": ("key_generator", _generator_class),
     "hoodie.table.keygenerator.type": ("key_generator", _generator_type),
     "hoodie.base.path": ("base_path", str),
+    "path": ("base_path", str),
     "hoodie.table.version": ("version", _version),
     "hoodie.write.record.merge.strategy.id": ("merge_mode", _strategy),
 }
@@ -237,6 +237,8 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
         own = _own(name)
         if own in _OF_TABLES and hudi_names()[own].agrees(value):
             continue
+        if own == PAYLOAD and is_stored_payload(value):
+            continue  # compared with the table: `not_followed`
         if own not in _KNOWN:
             raise UsageError("not a known configuration of a write or a table", found=f"{name}={value}")
         field, converted = parsed({name: _KNOWN[own]}, name, value)
@@ -247,7 +249,7 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
 _VERSION, _DATABASE = "hoodie.write.table.version", "hoodie.database.name"
 _VERSIONS = ("hoodie.table.version", "hoodie.table.initial.version", _VERSION)
 _MERGES: Mapping[str, Callable[[str], MergeMode]] = {
-    "hoodie.compaction.payload.class": _payload,
+    "hoodie.compaction.payload.class": mode_of_payload,
     "hoodie.record.merge.strategy.id": _strategy,
     "hoodie.write.record.merge.strategy.id": _strategy,
 }
@@ -270,6 +272,7 @@ def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
     `check_same_table` compares are left to it."""
     stored = {setting(name): (name, value) for name, value in config.properties.items()}
     _check_merger(config, conf)
+    check_payload(config, conf.get(PAYLOAD, ""))
     found: set[str] = set()
     for name, value in conf.items():
         own, one = setting(name), hudi_names().get(name)

@@ -284,7 +284,8 @@ def test_a_daemon_warns_of_what_a_file_says_of_services_that_it_does_not_run(tmp
         ("hoodie.clean.commit.retained=3", UsageError, r"Did you mean hoodie\.clean\.commits\.retained\?"),
         ("hoodie.clean.commits.retained=few", UsageError, r"not a value of hoodie\.clean\.commits\.retained"),
         ("hoodie.clean.commits.retained=3\nhoodie.cleaner.commits.retained=4", UsageError, "contradict"),
-        ("include=base.properties", UsageError, "not a known Hudi configuration"),
+        ("include=none.properties", UsageError, r"properties file cannot be read; at .*none\.properties"),
+        ("include=job.properties", UsageError, "includes itself"),
     ],
 )
 def test_what_a_file_may_not_say(line: str, error: type[Exception], match: str, tmp_path: Path) -> None:
@@ -366,8 +367,10 @@ def test_a_properties_file_is_read_as_hudi_reads_it(tmp_path: Path) -> None:
         r"e.unicode=\u0041": ("e.unicode", r"\u0041"),
         "f.end=a\\": ("f.end", "a\\"),
         "g.empty=": ("g.empty", ""),
+        "include=base.properties": ("i.base", "4"),
         "  h.first=3": ("h.first", "3"),
     }
+    (tmp_path / "base.properties").write_text("i.base=4\nh.first=2\n")
     file.write_text("\n".join(("# a job", "", *lines)))
     assert properties(file) == dict(lines.values())
 

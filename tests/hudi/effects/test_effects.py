@@ -87,6 +87,7 @@ ASKED_ELSEWHERE = {
     "hoodie.table.keygenerator.type",
     "hoodie.table.version",
     "hoodie.write.table.version",
+    "path",
 }
 """Followed names that no case has: tests/writer_hooks/test_hudi_values.py has them. Locks: cases/test_locks.py."""
 
