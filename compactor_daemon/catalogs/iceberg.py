@@ -42,7 +42,7 @@ from phantombase.timeline.table.schema_finder import TableSchema
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey
 
-from .iceberg_files import FileReader, changed_columns, evolve, iceberg_columns, partition_columns
+from .iceberg_files import FileReader, changed_columns, evolve, iceberg_columns, name_others, partition_columns
 from .iceberg_state import StateMark, base_files, changed_groups, writes_since
 from .options import ICEBERG, SyncedTable, SyncOptions, SyncResult
 
@@ -282,6 +282,7 @@ class _Publisher:
                         spec.remove_field(one.name)
                 reader = FileReader(now.table.storage, self._base, transaction.table_metadata, now.schema.defaults)
                 entries = reader.entries(added.values())
+            name_others(transaction, reader.others)
             entries = [entry for entry in entries if entry.record_count]
             snapshot_id = 0 if current is None else current.snapshot_id
             if current is None or entries or removed:
@@ -290,14 +291,15 @@ class _Publisher:
                 made = PublishFiles(transaction, io, published, entries, removed, summary)
                 made.commit()
                 snapshot_id = made.snapshot_id
-            old = sorted(set(broken) - _heads(transaction.table_metadata))
-            if old:
-                ExpireSnapshots(transaction).by_ids(old).commit()
+            old = set(broken) - _heads(transaction.table_metadata)
+            gone = [one for one in transaction.table_metadata.snapshots if one.snapshot_id in old]
+            if gone:
+                ExpireSnapshots(transaction).by_ids([one.snapshot_id for one in gone]).commit()
             mark = StateMark.at(now.timeline, snapshot=snapshot_id, holds=holds, held_ms=clock_ms())
             transaction.set_properties({_MARK: mark.to_json()})
             transaction.commit_transaction()
-        if old:
-            self._sweep(iceberg, old)
+        if gone:
+            self._sweep(gone, transaction._table.io)
         return self._result(now, self._done(iceberg, columns, len(entries), len(removed)))
 
     def _done(self, iceberg: Any, columns: tuple[str, ...], added: int, removed: int) -> SyncedTable:
@@ -326,20 +328,15 @@ class _Publisher:
                     HeldPin(storage, PinOptions(name=name, for_s=_GRACE_S), pin.holds)
                     storage.delete(pin.path)
 
-    def _sweep(self, before: Any, expired: Collection[int]) -> None:
+    def _sweep(self, gone: Collection[Any], io: Any) -> None:
         """Removes the manifests that only expired snapshots name."""
         try:
-            snapshots = before.metadata.snapshots
-            gone = [s for s in snapshots if s.snapshot_id in expired]
-            stay = {
-                m.manifest_path
-                for s in self._catalog.load_table(self._name).snapshots()
-                for m in s.manifests(before.io)
-            }
-            for path in {m.manifest_path for s in gone for m in s.manifests(before.io)} - stay:
-                before.io.delete(path)
+            left = self._catalog.load_table(self._name).snapshots()
+            stay = {manifest.manifest_path for one in left for manifest in one.manifests(io)}
+            for path in {manifest.manifest_path for one in gone for manifest in one.manifests(io)} - stay:
+                io.delete(path)
             for one in gone:
-                before.io.delete(one.manifest_list)
+                io.delete(one.manifest_list)
         except Exception as error:  # they cost space only
             _log.warning("iceberg_metadata_left", table=self.where, error=f"{type(error).__name__}: {error}")
 

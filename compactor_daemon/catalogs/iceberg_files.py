@@ -11,7 +11,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,19 +45,19 @@ def iceberg_columns(schema: TableSchema, where: str, *, meta_columns: bool) -> p
             todo="Read it by Hudi's own readers.",
         )
     fields = [f for f in schema.arrow if meta_columns or f.name not in META_COLUMNS]
-    for field in fields:
-        as_iceberg(pa.schema([field]), f"{where}.{field.name}")
-    return pa.schema([_optional(field) for field in fields])
+    for one in fields:
+        as_iceberg(pa.schema([one]), f"{where}.{one.name}")
+    return pa.schema([_optional(one) for one in fields])
 
 
 def as_iceberg(schema: pa.Schema, where: str) -> Any:
     """The schema in types of Iceberg, with ids of its own. UnsupportedError: it has no such type."""
-    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
     from pyiceberg.schema import assign_fresh_schema_ids
 
     try:
         return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
-    except (TypeError, ValueError) as error:
+    except (UnsupportedPyArrowTypeException, TypeError, ValueError) as error:
         raise UnsupportedError(
             "Iceberg has no such type",
             path=where,
@@ -93,7 +94,7 @@ def misfit(found: Any, wanted: Any, defaults: Collection[tuple[str, ...]] = (), 
     default, which Iceberg does not give to files that lack them."""
     from pyiceberg.exceptions import ResolveError
     from pyiceberg.schema import promote
-    from pyiceberg.types import DecimalType, ListType, MapType, StringType, StructType
+    from pyiceberg.types import BinaryType, DecimalType, FloatType, IntegerType, ListType, MapType, StructType
 
     if isinstance(wanted, StructType) and isinstance(found, StructType):
         own = {field.name: field.field_type for field in found.fields}
@@ -110,14 +111,10 @@ def misfit(found: Any, wanted: Any, defaults: Collection[tuple[str, ...]] = (), 
         return misfit(found.element_type, wanted.element_type, defaults, (*at, "element"))
     if isinstance(wanted, MapType) and isinstance(found, MapType):
         return misfit(found.value_type, wanted.value_type, defaults, (*at, "value"))
-    try:
-        if isinstance(found, StringType) or not found.is_primitive or not wanted.is_primitive:
-            fits = type(found) is type(wanted)
-        else:
-            fits = bool(promote(found, wanted)) and getattr(found, "scale", 0) == getattr(wanted, "scale", 0)
-    except ResolveError:
-        fits = False
-    fits = fits and not (isinstance(wanted, DecimalType) and not isinstance(found, DecimalType))
+    fits = found == wanted
+    if not fits and isinstance(found, IntegerType | FloatType | DecimalType | BinaryType):
+        with suppress(ResolveError):
+            fits = promote(found, wanted) == wanted and getattr(found, "scale", 0) == getattr(wanted, "scale", 0)
     return None if fits else f"{'.'.join(at)} of type {found}, which is not read as {wanted}"
 
 
@@ -152,6 +149,16 @@ def evolve(transaction: Any, columns: pa.Schema, where: str) -> None:
                 update.delete_column(tuple(name.split(".")))
 
 
+def name_others(transaction: Any, others: Mapping[str, Any]) -> None:
+    """Gives ids to columns that files have and the table lacks: some readers want one for each column of a file."""
+    mapped = {name for field in transaction.table_metadata.name_mapping() for name in field.names}
+    new = {name: kind for name, kind in others.items() if name not in mapped}
+    for adds in (True, False) if new else ():
+        with transaction.update_schema() as update:
+            for name, kind in new.items():
+                update.add_column(name, kind) if adds else update.delete_column(name)
+
+
 class _Lenient(dict[Any, Any]):
     """Columns that a file has and the table lacks have no statistics."""
 
@@ -169,12 +176,14 @@ _NONE = -1
 @dataclass(frozen=True)
 class FileReader:
     """Makes the entries of base files in Iceberg's manifests from their footers. `base`: the URI of the table's folder.
-    `metadata`: of the Iceberg table. `defaults`: see `misfit`."""
+    `metadata`: of the Iceberg table. `defaults`: see `misfit`. `others`: columns that files have and the table lacks,
+    with their types."""
 
     storage: Storage
     base: str
     metadata: Any
     defaults: Collection[tuple[str, ...]]
+    others: dict[str, Any] = field(default_factory=dict)
 
     def entries(self, files: Collection[PublishedFile]) -> list[Any]:
         """A `DataFile` each; the partition of those with several values is None. MalformedError, UnsupportedError: see
@@ -237,8 +246,11 @@ class FileReader:
         )
 
     def _check(self, file: pq.ParquetFile, where: str) -> None:
-        names = {field.name for field in self._types.fields}
+        names = {of.name for of in self._types.fields}
         found = as_iceberg(pa.schema([f for f in file.schema_arrow if f.name in names]), where)
+        for one in file.schema_arrow:
+            if one.name not in names and one.name not in self.others:
+                self.others[one.name] = as_iceberg(pa.schema([one]), where).fields[0].field_type
         why = misfit(found.as_struct(), self._types, self.defaults)
         if old_calendar(file) is not None:
             why = "dates or times of the old calendar, which Iceberg's readers take for those of the new one"
@@ -277,8 +289,8 @@ class FileReader:
     def _partition(self, file: pq.ParquetFile) -> Iterator[tuple[Any] | None]:
         """The value of each partition column in all rows of a file; None: it has several."""
         schema = self.metadata.schema()
-        for field in self.metadata.spec().fields:
-            yield _only_value(file, schema.find_column_name(field.source_id))
+        for one in self.metadata.spec().fields:
+            yield _only_value(file, schema.find_column_name(one.source_id))
 
 
 def _only_value(file: pq.ParquetFile, name: str) -> tuple[Any] | None:

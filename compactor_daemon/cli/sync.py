@@ -57,7 +57,7 @@ def _render_synced(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         Column("name", plain("name")),
         Column("", lambda r: "new" if r["created"] else "altered" if r["altered"] else ""),
         Column("columns", lambda r: ", ".join(r["columns"]), shorten=True),
-        *(numbers(f"partitions {did}", did) for did in ("added", "moved", "dropped")),
+        *(numbers(f"{changed[0]['of']}s {did}", did) for did in ("added", "moved", "dropped")),
     )
     yield RowsTable(f"{'would be synced' if data['dry_run'] else 'synced'} in {where}", columns, changed)
 

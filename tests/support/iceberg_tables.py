@@ -39,6 +39,7 @@ class Lake:
     version: int = 9
     partitions: tuple[str, ...] = ("p",)
     ts: int = 0
+    name: str = "t"
     columns: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -53,7 +54,7 @@ class Lake:
         self.ts += 1
         of = {"id": pa.array(ids, pa.string()), "p": pa.array([one[0] for one in ids], pa.string())}
         every = {"ts": self.ts, "value": self.ts * 1.5, **self.columns, **more}
-        return pa.table({**of, **{name: pa.array([value] * len(ids)) for name, value in every.items()}})
+        return pa.table({**of, **{name: _times(value, len(ids)) for name, value in every.items()}})
 
     def put(self, *ids: str, operation: str = "upsert", **more: Any) -> str:
         made = writer(self.rows(*ids, **more))
@@ -105,7 +106,7 @@ class Lake:
     @property
     def published(self) -> Any:
         """The table of the catalog."""
-        return self.catalog.load_table(("default", "t"))
+        return self.catalog.load_table(("default", self.name))
 
     def wanted(self) -> pa.Table:
         return read(str(self.path), query="read-optimized").to_arrow()
@@ -122,6 +123,11 @@ class Lake:
         published = self.published
         for snapshot in published.snapshots():
             published.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+
+
+def _times(value: Any, count: int) -> pa.Array:
+    one = value if isinstance(value, pa.Scalar) else pa.scalar(value)
+    return pa.array([one.as_py()] * count, one.type)
 
 
 def bag(rows: pa.Table) -> Counter[tuple[Any, ...]]:

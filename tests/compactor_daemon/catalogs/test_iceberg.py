@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from typer.testing import CliRunner
 
+from phantombase import writer
+from phantombase.compactor_daemon.catalogs.iceberg_files import changed_columns, iceberg_columns
+from phantombase.compactor_daemon.catalogs.options import SyncOptions
+from phantombase.compactor_daemon.catalogs.sync import sync_table
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.errors import ConflictError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.read.pins import all_pins
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.schema_finder import TableSchema
+from tests.support.compaction_steps import open_table
+from tests.support.golden_tables import unzip_golden
 from tests.support.iceberg_tables import Lake, history
 
 
@@ -34,3 +50,226 @@ def test_readers_have_the_rows_after_each_step(version: int, seed: int, steps: i
         except BaseException as error:
             error.add_note(f"steps: {done}")
             raise
+
+
+GOLDEN = sorted(path.stem for path in (Path(__file__).parents[2] / "golden").rglob("v[689]_*.zip"))
+USUAL = ("v6_types", "v9_virtual_keys", "v9_two_pending")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in USUAL else pytest.param(name, marks=pytest.mark.deep) for name in GOLDEN]
+)
+def test_tables_of_hudi(name: str, tmp_path: Path) -> None:
+    """Of all types, and with the lists and timestamps of Hudi's Parquet writer."""
+    unzip_golden(name, tmp_path)
+    (tmp_path / name.partition("_")[2]).rename(tmp_path / "t")
+    lake = Lake(tmp_path)
+    lake.name = lake.sync().tables[0].name
+    wanted = lake.wanted()
+    lake.check(lake.published.scan().to_arrow().select(wanted.column_names).cast(wanted.schema))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A published table with three partitions."""
+    found = Lake(tmp_path)
+    found.put("a1", "b1", "c1")
+    found.sync()
+    return found
+
+
+def test_a_sync_that_finds_nothing_new_changes_nothing(lake: Lake) -> None:
+    """Also after a write of log files."""
+    before, pins = lake.published.metadata_location, all_pins(open_table(lake.path).storage)
+    lake.sync()
+    lake.put("a1", operation="delete")
+    (done,) = lake.sync().tables
+    assert not done.changed
+    assert lake.published.metadata_location == before
+    assert all_pins(open_table(lake.path).storage) == pins
+
+
+def test_only_changed_files_are_opened(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    real = LocalStorage.open_input
+
+    def open_input(storage: LocalStorage, path: str, **how: bool) -> pa.NativeFile:
+        opened.append(path)
+        return real(storage, path, **how)
+
+    lake.put("b1")
+    lake.compact()
+    monkeypatch.setattr(LocalStorage, "open_input", open_input)
+    (done,) = lake.sync().tables
+    assert (done.added, done.dropped) == (1, 1)
+    assert [path.partition("/")[0] for path in opened if path.endswith(".parquet")] == ["b"]
+    assert (
+        lake.published.current_snapshot().summary["hudi.instant"]
+        == open_table(lake.path).load_timeline().latest_completed
+    )
+    lake.check()
+
+
+@pytest.mark.parametrize("lands", [False, True])
+def test_a_death_at_the_commit_is_made_good(lands: bool, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice, whether the catalog has the commit or not; the next process publishes what is missing, once."""
+    real = SqlCatalog.commit_table
+
+    def dies(*given: Any) -> Any:
+        if lands:
+            real(*given)
+        raise ConnectionResetError("gone")
+
+    for name in ("a2", "b2"):
+        lake.put(name)
+        with monkeypatch.context() as patched:
+            patched.setattr(SqlCatalog, "commit_table", dies)
+            with pytest.raises(StorageError, match=r"the Iceberg catalog did not answer.*ConnectionResetError: gone"):
+                lake.sync()
+        lake.clean()
+        lake.check_readable()
+    lake.sync()
+    lake.check()
+    assert not lake.sync().changed
+
+
+def test_of_two_processes_the_later_looks_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that an older state replaces no newer one."""
+    real, others = SqlCatalog.commit_table, [1]
+
+    def commit_table(*given: Any) -> Any:
+        if others and others.pop():
+            lake.put("b1", "c2")
+            lake.compact()
+            assert lake.sync().changed
+        return real(*given)
+
+    lake.put("a1", "c1")
+    lake.compact()
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    assert not lake.sync().changed
+    lake.check()
+    assert [s.parent_snapshot_id for s in lake.published.snapshots()][1:] == [lake.published.snapshots()[0].snapshot_id]
+
+
+def test_both_make_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake, others = Lake(tmp_path), [1]
+    lake.put("a1")
+    real = SqlCatalog.commit_table
+
+    def commit_table(*given: Any) -> Any:
+        if others and others.pop():
+            lake.put("b1")
+            lake.sync()
+        return real(*given)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    lake.sync()
+    lake.check()
+
+
+def test_cleans_end_old_snapshots_and_never_the_newest(lake: Lake) -> None:
+    for _ in range(3):
+        lake.put("a1", "b1")
+        lake.compact()
+        lake.sync()
+    lake.put("a1", "b1")
+    lake.compact()
+    lake.clean()
+    lake.check_readable()
+    lake.unpinned()
+    lake.sync()
+    assert lake.clean() > 0
+    lake.sync()
+    lake.check_readable()
+    (only,) = lake.published.snapshots()
+    named = {only.manifest_list.rpartition("/")[2]} | {
+        m.manifest_path.rpartition("/")[2] for m in only.manifests(lake.published.io)
+    }
+    assert {path.name for path in lake.folder.glob("iceberg/default/t/metadata/*.avro")} == named
+
+
+def test_columns_come_widen_and_go_or_are_refused(lake: Lake) -> None:
+    lake.columns = {"n": pa.scalar(1, pa.int32()), "s": "x"}
+    lake.put("a2", "d1")
+    (done,) = lake.sync().tables
+    assert done.columns == ("n", "s")
+    lake.check()
+    lake.columns["n"] = pa.scalar(1 << 40, pa.int64())
+    lake.put("d1", "e1")
+    lake.compact()
+    (done,) = lake.sync().tables
+    assert done.columns == ("n",)
+    lake.check()
+    narrow = pa.schema([("n", pa.string())])
+    with pytest.raises(UnsupportedError, match=r"Iceberg cannot give .* at here\.n; expected long; found string"):
+        changed_columns(lake.published.schema(), narrow, "here")
+
+
+def test_a_type_that_iceberg_lacks_is_refused_before_the_first_snapshot() -> None:
+    """The columns are asked before anything is made in the catalog."""
+    fields = [{"name": "at", "type": {"type": "int", "logicalType": "time-millis"}}]
+    schema = TableSchema.of(json.dumps({"type": "record", "name": "t", "fields": fields}), populate_meta_fields=True)
+    with pytest.raises(UnsupportedError, match=r"Iceberg has no such type; at here\.at; .*time32\[ms\]"):
+        iceberg_columns(schema, "here", meta_columns=True)
+
+
+def test_files_with_several_values_of_a_partition_column_are_in_no_partition(lake: Lake) -> None:
+    assert [one.name for one in lake.published.spec().fields] == ["p"]
+    for value in (None, ""):
+        writer(lake.rows("x1" if value is None else "x2").set_column(1, "p", pa.array([value], pa.string()))).write(
+            str(lake.path)
+        )
+    lake.put("a1")
+    lake.compact()
+    lake.sync()
+    lake.check()
+    assert not lake.published.spec().fields
+
+
+def test_a_base_file_without_rows_is_not_published(lake: Lake) -> None:
+    lake.put("a1", "b1", "c1", operation="delete")
+    lake.compact()
+    lake.sync()
+    lake.check()
+    assert lake.published.scan().to_arrow().num_rows == 0
+    assert lake.published.current_snapshot().summary["total-data-files"] == "0"
+
+
+def test_another_table_of_that_name_is_left_alone(lake: Lake, tmp_path: Path) -> None:
+    lake.catalog.create_table(("default", "other"), pa.schema([("id", pa.string())]))
+    with pytest.raises(ConflictError, match=r"is another one; .*found a table that phantombase did not make"):
+        lake.sync(name="other")
+    moved = Lake(tmp_path / "moved")
+    moved.folder.mkdir()
+    moved.put("a1")
+    with pytest.raises(
+        ConflictError, match=f"is another one; .*expected file://{moved.path}; found file://{lake.path}"
+    ):
+        sync_table(open_table(moved.path), SyncOptions(to=lake.to))
+
+
+@pytest.mark.parametrize(
+    ("to", "options", "words"),
+    [
+        ("iceberg:nowhere", {}, "no such Iceberg catalog; at iceberg:nowhere"),
+        (None, {"ro_suffix": False}, "options that mean nothing for Iceberg; .*found ro-suffix"),
+    ],
+)
+def test_a_mistake_is_one_error(to: str | None, options: dict[str, Any], words: str, lake: Lake) -> None:
+    with pytest.raises(UsageError, match=words):
+        sync_table(open_table(lake.path), SyncOptions(to=to or lake.to, **options))
+
+
+def test_the_command_and_a_writer(lake: Lake) -> None:
+    done = writer(lake.rows("d1")).sync(lake.to).upsert(str(lake.path))
+    assert (done.after.error, done.after.synced) == (None, 1)
+    lake.check()
+    lake.put("e1")
+    tried = CliRunner().invoke(app, ["sync", str(lake.path), "--to", lake.to, "--dry-run"])
+    assert "files added" in tried.output
+    assert "catalog.db" not in tried.output
+    assert CliRunner().invoke(app, ["sync", str(lake.path), "--to", lake.to]).exit_code == 0
+    lake.check()
+    done = writer(lake.rows("f1")).sync("iceberg:lake?type=sql&uri=sqlite:////nowhere/c.db").upsert(str(lake.path))
+    assert "the Iceberg catalog did not answer" in str(done.after.error)
