@@ -213,6 +213,11 @@ def word_of(words: Mapping[str, T]) -> Callable[[str], T]:
 flag = word_of({"true": True, "false": False})
 
 
+def listed(text: str) -> tuple[str, ...]:
+    """The words between commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 def parsed(known: Known, name: str, value: str) -> tuple[str, Any]:
     """The field that one of the known names sets, and its value. UsageError: no value of this name."""
     field, convert = known[name]

@@ -35,6 +35,7 @@ pytest_plugins = [
     "tests.support.servers.azure_server",
     "tests.support.servers.real_s3_server",
     "tests.support.servers.hive_metastore",
+    "tests.support.servers.glue_catalog",
 ]
 
 # Until all tests are collected next to nothing is garbage; searching for it takes two fifths of that time.

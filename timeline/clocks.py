@@ -51,6 +51,8 @@ COPY_ENDS = Retry((*PUT_AGAIN.pauses_s, *(5.0,) * 120))
 """A copy within a store that continues after its answer."""
 TORN_AGAIN = Retry((0.02, 0.1, 0.5))
 """A file of the timeline that is read while Hudi writes it in place."""
+CATALOG_AGAIN = Retry((0.2, 0.6, 1.8, 5.0), spread=0.5)
+"""A request to a catalog that refuses some when there are too many, or that is changed by another process just now."""
 
 
 def retries(schedule: Retry) -> Iterator[bool]:

@@ -6,6 +6,7 @@ skips the others. The calls are those of Hive 2.3 to 4.
 
 from __future__ import annotations
 
+import getpass
 import io
 import os
 import re
@@ -14,11 +15,25 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from xml.etree import ElementTree
 
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.reachable import why_unreachable
+
+from .catalog import (
+    EXPECTED,
+    EXTERNAL,
+    MADE_BY,
+    OUTPUT,
+    SERDE,
+    Calls,
+    CatalogColumn,
+    CatalogPartition,
+    CatalogTable,
+    batches,
+)
 
 _SITES = ("HIVE_CONF_DIR", "SPARK_CONF_DIR", "HADOOP_CONF_DIR")
 
@@ -107,8 +122,6 @@ _CONNECT_MS, _ANSWER_MS = 30_000, 120_000
 """The longest waits for a connection, and for an answer: a thousand partitions were seen to take a metastore 4 s."""
 _AT_ONCE = 500
 _PLAIN, _TLS = "hive", "hives"
-EXPECTED = f"{_PLAIN}:HOST:PORT, or {_TLS}:HOST:PORT with TLS"
-T = TypeVar("T")
 
 
 @cache
@@ -126,18 +139,17 @@ def interface() -> Any:
 @dataclass(frozen=True, slots=True)
 class Metastore:
     """The servers of one metastore, which are tried in order. `tls`: by certificates that the system, or the file that
-    SSL_CERT_FILE names, trusts."""
+    SSL_CERT_FILE names, trusts. `batch`: partitions of a request."""
 
     servers: tuple[tuple[str, int], ...]
     tls: bool = False
+    batch: int = 1000
 
     @staticmethod
-    def parse(text: str) -> Metastore:
+    def parse(text: str, *, batch: int = 1000) -> Metastore:
         """From `hive:HOST[:PORT][,HOST[:PORT]]...`, or `hives:...`. UsageError."""
         kind, _, where = text.partition(":")
-        if kind not in (_PLAIN, _TLS):
-            raise UsageError("unknown kind of catalog", expected=EXPECTED, found=repr(text))
-        return Metastore(tuple(_server(one, text) for one in where.split(",")), tls=kind == _TLS)
+        return Metastore(tuple(_server(one, text) for one in where.split(",")), tls=kind == _TLS, batch=batch)
 
     @property
     def shown(self) -> str:
@@ -145,13 +157,13 @@ class Metastore:
 
     @contextmanager
     def calls(self) -> Iterator[Calls]:
-        """A connection, for one thread. StorageError: no server answers, or it refuses a call."""
+        """See `TableCatalog`."""
         kinds = interface()
         from thriftpy2.thrift import TException
 
         try:
             with _connected(self, kinds) as client:
-                yield Calls(client, kinds)
+                yield _Calls(client, kinds, self.batch)
         except (kinds.Refused, kinds.NoSuchObject, kinds.UnknownDatabase, kinds.AlreadyExists) as error:
             raise StorageError(
                 "the Hive Metastore refused a request",
@@ -206,93 +218,170 @@ def _connected(store: Metastore, kinds: Any) -> Iterator[Any]:
         yield client
 
 
-class Calls:
-    """The calls of one connection; `kinds`: its structures. Names of tables and databases are in lower case there."""
+class _Calls:
+    """See `Calls`. `kinds`: the structures of Thrift."""
 
-    def __init__(self, client: Any, kinds: Any) -> None:
-        self._client = client
-        self.kinds = kinds
+    def __init__(self, client: Any, kinds: Any, batch: int) -> None:
+        self._client, self._kinds, self._batch = client, kinds, batch
 
     def databases(self) -> list[str]:
         return list(self._client.get_all_databases())
 
-    def names(self, database: str) -> list[str]:
-        return list(self._client.get_all_tables(database))
-
     def create_database(self, name: str) -> None:
-        """Of no effect if it exists, or another process makes it just now."""
-        made = self.kinds.Database(name=name, description="automatically created by hoodie", parameters={})
-        with suppress(self.kinds.AlreadyExists):
+        made = self._kinds.Database(name=name, description=MADE_BY, parameters={})
+        with suppress(self._kinds.AlreadyExists):
             self._client.create_database(made)
 
-    def tables(self, database: str, names: Collection[str]) -> Iterator[Any]:
-        """Those of these tables that exist; none, if the database does not."""
+    def all_tables(self, database: str) -> Iterator[CatalogTable]:
+        return self.tables(database, self._client.get_all_tables(database))
+
+    def tables(self, database: str, names: Collection[str]) -> Iterator[CatalogTable]:
         for some in batches(list(names), _AT_ONCE):
-            asked = self.kinds.GetTablesRequest(dbName=database, tblNames=some)
+            asked = self._kinds.GetTablesRequest(dbName=database, tblNames=some)
             try:
-                yield from self._client.get_table_objects_by_name_req(asked).tables
-            except self.kinds.UnknownDatabase:
+                yield from map(_table, self._client.get_table_objects_by_name_req(asked).tables)
+            except self._kinds.UnknownDatabase:
                 return
 
-    def create(self, table: Any) -> bool:
-        """False: another process has made it just now."""
+    def create(self, table: CatalogTable) -> bool:
+        made = self._kinds.Table(
+            tableName=table.name,
+            dbName=table.database,
+            owner=_user(),
+            createTime=clock_ms() // 1000,
+            lastAccessTime=0,
+            retention=0,
+            sd=self._storage(table, table.location, table.columns, table.serde_properties),
+            partitionKeys=self._columns(table.partition_columns),
+            parameters=dict(table.parameters),
+            tableType=EXTERNAL,
+        )
         try:
-            self._client.create_table(table)
-        except self.kinds.AlreadyExists:
+            self._client.create_table(made)
+        except self._kinds.AlreadyExists:
             return False
         return True
 
-    def alter(self, table: Any, *, partitions: bool) -> None:
-        """`partitions`: their columns change, too."""
-        more = self.kinds.EnvironmentContext(properties={"CASCADE": "true"} if partitions else {})
-        self._client.alter_table_with_environment_context(table.dbName, table.tableName, table, more)
+    def alter(self, table: CatalogTable, *, partitions: bool) -> bool:
+        """See `Calls`; a metastore knows no versions, and changes the columns of partitions with those of the table."""
+        made = table.raw
+        if _known(made.sd.cols) != table.columns:
+            made.sd.cols = self._columns(table.columns)
+        made.parameters, made.sd.serdeInfo.parameters = dict(table.parameters), dict(table.serde_properties)
+        more = self._kinds.EnvironmentContext(properties={"CASCADE": "true"} if partitions else {})
+        self._client.alter_table_with_environment_context(table.database, table.name, made, more)
+        return True
 
-    def partitions(self, table: Any) -> list[Any]:
-        return list(self._client.get_partitions(table.dbName, table.tableName, -1))
+    def partitions(self, table: CatalogTable) -> Iterable[CatalogPartition]:
+        return map(_partition, self._client.get_partitions(table.database, table.name, -1))
 
-    def named(self, table: Any, names: Sequence[str]) -> list[Any]:
-        """Those of these partitions that exist, by names such as `a=1/b=2`."""
-        return list(self._client.get_partitions_by_names(table.dbName, table.tableName, list(names)))
+    def named(self, table: CatalogTable, values: Collection[tuple[str, ...]]) -> Iterator[CatalogPartition]:
+        for some in batches(self._names(table, values), self._batch):
+            yield from map(_partition, self._client.get_partitions_by_names(table.database, table.name, some))
 
-    def add(self, table: Any, partitions: Sequence[Any]) -> None:
-        """Those that exist stay as they are."""
-        request = self.kinds.AddPartitionsRequest(
-            dbName=table.dbName, tblName=table.tableName, parts=partitions, ifNotExists=True, needResult=False
+    def add(self, table: CatalogTable, partitions: Sequence[CatalogPartition]) -> None:
+        for some in batches(partitions, self._batch):
+            made = [self._made(table, one) for one in some]
+            request = self._kinds.AddPartitionsRequest(
+                dbName=table.database, tblName=table.name, parts=made, ifNotExists=True, needResult=False
+            )
+            self._client.add_partitions_req(request)
+
+    def move(self, table: CatalogTable, partitions: Sequence[CatalogPartition]) -> None:
+        for one in partitions:
+            one.raw.sd.location, one.raw.sd.cols = one.location, self._columns(one.columns)
+        for some in batches(partitions, self._batch):
+            self._client.alter_partitions(table.database, table.name, [one.raw for one in some])
+
+    def drop(self, table: CatalogTable, values: Collection[tuple[str, ...]]) -> None:
+        for some in batches(self._names(table, values), self._batch):
+            request = self._kinds.DropPartitionsRequest(
+                dbName=table.database,
+                tblName=table.name,
+                parts=self._kinds.RequestPartsSpec(names=list(some)),
+                deleteData=False,
+                ifExists=True,
+                needResult=False,
+            )
+            self._client.drop_partitions_req(request)
+
+    def _names(self, table: CatalogTable, values: Collection[tuple[str, ...]]) -> list[str]:
+        return [partition_name(table.partition_columns, one) for one in values]
+
+    def _made(self, table: CatalogTable, one: CatalogPartition) -> Any:
+        return self._kinds.Partition(
+            values=list(one.values),
+            dbName=table.database,
+            tableName=table.name,
+            createTime=clock_ms() // 1000,
+            lastAccessTime=0,
+            sd=self._storage(table, one.location, one.columns, table.serde_of_partitions),
+            parameters={},
         )
-        self._client.add_partitions_req(request)
 
-    def move(self, table: Any, partitions: Sequence[Any]) -> None:
-        self._client.alter_partitions(table.dbName, table.tableName, partitions)
-
-    def drop(self, table: Any, names: Sequence[str]) -> None:
-        """Removes partitions by name, `a=1/b=2`; their files stay."""
-        request = self.kinds.DropPartitionsRequest(
-            dbName=table.dbName,
-            tblName=table.tableName,
-            parts=self.kinds.RequestPartsSpec(names=list(names)),
-            deleteData=False,
-            ifExists=True,
-            needResult=False,
+    def _storage(
+        self, table: CatalogTable, location: str, columns: Iterable[CatalogColumn], serde: Mapping[str, str]
+    ) -> Any:
+        return self._kinds.StorageDescriptor(
+            cols=self._columns(columns),
+            location=location,
+            inputFormat=table.input_format,
+            outputFormat=OUTPUT,
+            compressed=False,
+            numBuckets=0,
+            serdeInfo=self._kinds.SerDeInfo(serializationLib=SERDE, parameters=dict(serde)),
+            bucketCols=[],
+            sortCols=[],
+            parameters={},
         )
-        self._client.drop_partitions_req(request)
+
+    def _columns(self, columns: Iterable[CatalogColumn]) -> list[Any]:
+        return [self._kinds.FieldSchema(name=one.name, type=one.type, comment=one.comment) for one in columns]
 
 
-def batches(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
+def _user() -> str:
+    with suppress(OSError, KeyError, ImportError):
+        return getpass.getuser()
+    return "phantombase"
 
 
-def base_path(location: str | None) -> str:
-    """The location of a table as the path of a Hudi table: Hadoop writes `file:/path`, which is no URL with a host."""
-    found = (location or "").rstrip("/")
-    return found.removeprefix("file:") if found.startswith("file:/") and "://" not in found else found
+def _known(columns: Iterable[Any] | None) -> tuple[CatalogColumn, ...]:
+    return tuple(CatalogColumn(name=one.name, type=one.type, comment=one.comment or "") for one in columns or ())
 
 
-PROVIDER = "spark.sql.sources.provider"
-
-
-def is_hudi(table: Any) -> bool:
-    """Whether a table of a metastore is one of Hudi, by Spark's provider or the input format."""
-    parameters: Mapping[str, str] = table.parameters or {}
-    return (
-        parameters.get(PROVIDER, "").lower() == "hudi" or "hudi" in ((table.sd and table.sd.inputFormat) or "").lower()
+def _table(raw: Any) -> CatalogTable:
+    place = raw.sd
+    return CatalogTable(
+        database=raw.dbName,
+        name=raw.tableName,
+        location=(place and place.location) or "",
+        columns=_known(place and place.cols),
+        partition_columns=_known(raw.partitionKeys),
+        input_format=(place and place.inputFormat) or "",
+        serde_properties=(place and place.serdeInfo and place.serdeInfo.parameters) or {},
+        parameters=raw.parameters or {},
+        raw=raw,
     )
+
+
+def _partition(raw: Any) -> CatalogPartition:
+    place = raw.sd
+    return CatalogPartition(
+        values=tuple(raw.values),
+        location=(place and place.location) or "",
+        columns=_known(place and place.cols),
+        raw=raw,
+    )
+
+
+def partition_name(columns: Sequence[CatalogColumn], values: Sequence[str]) -> str:
+    """The name of a partition in Hive, `a=1/b=2`, with its escapes."""
+    return "/".join(f"{_escaped(c.name)}={_escaped(value)}" for c, value in zip(columns, values, strict=True))
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
+
+
+_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 32)}
+"""Of `FileUtils.escapePathName` in Hive."""

@@ -1,12 +1,24 @@
-"""Which catalog a table is synced to, under which names, with which of its columns; and what a sync has done."""
+"""Which catalog a table is synced to, under which names, with which of its columns, also by Hudi's names; and what a
+sync has done."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
-from phantombase.timeline.errors import UsageError
-from phantombase.timeline.option import check_least, least_of, option
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.option import check_least, least_of, option, whole_number
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.object_url import S3, ObjectUrl
+from phantombase.timeline.storage.storage_options import Settings, StorageOptions
+
+from ..hudi_names import Known, flag, listed, word_of
+from .catalog import EXPECTED, TableCatalog
+
+_log = get_logger()
 
 ICEBERG = "iceberg:"
 """What the name of a catalog of Iceberg begins with."""
@@ -60,7 +72,10 @@ class SyncOptions:
     """See the options; in brackets: Hudi's names. `table_properties`, `serde_properties`: `NAME=VALUE`."""
 
     to: str | None = option(
-        None, "the Hive Metastore (hoodie.datasource.hive_sync.metastore.uris)", metavar="hive:HOST:PORT"
+        None,
+        "the catalog: a Hive Metastore, hive:HOST:PORT (hoodie.datasource.hive_sync.metastore.uris), or AWS Glue, "
+        "glue:[REGION] (hoodie.meta.sync.client.tool.class)",
+        metavar="CATALOG",
     )
     database: str | None = option(
         None,
@@ -105,7 +120,9 @@ class SyncOptions:
         "the longest part of Spark's schema, in characters (`schema_string_length_thresh` of Hudi's sync)",
         least=1,
     )
-    batch: int = option(1000, "partitions of a request (hoodie.datasource.hive_sync.batch_num)", least=1)
+    batch: int = option(
+        1000, "partitions of a request, in Glue of at most 100 (hoodie.datasource.hive_sync.batch_num)", least=1
+    )
     table_properties: tuple[str, ...] = option(
         (), "of the table in the catalog (hoodie.datasource.hive_sync.table_properties)", metavar="NAME=VALUE"
     )
@@ -113,12 +130,23 @@ class SyncOptions:
         (), "of its SerDe (hoodie.datasource.hive_sync.serde_properties)", metavar="NAME=VALUE"
     )
 
+    archive: bool = option(
+        False, "Glue keeps the older version of a table that changes (`skip_table_archive` of Hudi's sync)"
+    )
+    metadata_listing: bool = option(
+        False, "in Glue: Athena lists files by the metadata table (`metadata_file_listing` of Hudi's sync)"
+    )
+
+    @property
+    def is_glue(self) -> bool:
+        return (self.to or "").startswith("glue:")
+
     def check_named(self, flag: str) -> None:
         """UsageError: no catalog is named. `flag`: how it is."""
         if self.to is None:
             raise UsageError(
                 "no catalog is named to sync to",
-                expected=f"{flag} hive:HOST:PORT",
+                expected=f"{flag} hive:HOST:PORT or {flag} glue:[REGION]",
                 todo=f"Add {flag}, or `to` in a file.",
             )
 
@@ -127,3 +155,152 @@ class SyncOptions:
         for pair in (*self.table_properties, *self.serde_properties):
             if not pair.partition("=")[0] or "=" not in pair:
                 raise UsageError("not a property of a catalog's table", expected="NAME=VALUE", found=repr(pair))
+
+
+def open_catalog(
+    text: str, options: Storage | StorageOptions, *, archive: bool = False, batch: int = 1000
+) -> TableCatalog:
+    """The catalog that a text such as `hive:HOST:PORT` names; no connection is made. `options`: where AWS's credentials
+    and region come from. `archive`: Glue keeps the older version of a table that changes. `batch`: partitions of a
+    request. UsageError: not a catalog."""
+    kind = text.partition(":")[0]
+    if kind in ("hive", "hives"):
+        from .metastore import Metastore  # late: a process needs one kind
+
+        return Metastore.parse(text, batch=batch)
+    if kind == "glue":
+        from .glue import Glue
+
+        return Glue.parse(text, _of_s3(options), archive=archive, batch=batch)
+    raise UsageError("unknown kind of catalog", expected=EXPECTED, found=repr(text))
+
+
+def _of_s3(options: Storage | StorageOptions) -> Settings:
+    if isinstance(options, StorageOptions):
+        return options.at(ObjectUrl(cloud=S3, bucket="", prefix=""))
+    clients = getattr(options, "clients", None)  # of an object store
+    return clients.settings if clients is not None and clients.cloud is S3 else Settings()
+
+
+SYNC, GLUE = "hoodie.datasource.hive_sync.", "hoodie.datasource.meta.sync.glue."
+SYNC_ENABLED = (f"{SYNC}enable", "hoodie.datasource.meta.sync.enable")
+_EXTRACTORS = {
+    f"{package}{name}ValueExtractor": name == "SlashEncodedDayPartition"
+    for name in ("MultiPartKeys", "SinglePartPartition", "HiveStylePartition", "SlashEncodedDayPartition")
+    for package in ("", "org.apache.hudi.hive.")
+} | {"org.apache.hudi.hive.NonPartitionedExtractor": False}
+
+
+def _negated(text: str) -> bool:
+    return not flag(text)
+
+
+_HIVE, _GLUE = "hive", "glue"
+_TOOLS = {
+    f"{package}{name}": kind
+    for package, name, kind in (
+        ("org.apache.hudi.hive.", "HiveSyncTool", _HIVE),
+        ("org.apache.hudi.aws.sync.", "AwsGlueCatalogSyncTool", _GLUE),
+    )
+}
+GLUE_TOOL = next(name for name, kind in _TOOLS.items() if kind == _GLUE)
+_TOOL = "hoodie.meta.sync.client.tool.class"
+
+
+def _tool(text: str) -> str:
+    """UnsupportedError: a sync to several catalogs, or to one of another kind."""
+    found = _TOOLS.get(text.strip())
+    if found is None:
+        raise UnsupportedError(
+            "a table is synced to one Hive Metastore or to AWS Glue",
+            expected=" or ".join(_TOOLS),
+            found=f"{_TOOL}={text}",
+            todo="Name one of these; `compactor-daemon sync` syncs the same table to another catalog.",
+        )
+    return found
+
+
+def _mode(text: str) -> str | None:
+    """UnsupportedError: none of Hudi's. Three of them are ways to the same tables."""
+    word = text.strip().lower()
+    if word not in ("hms", "jdbc", "hiveql", _GLUE):
+        raise UnsupportedError(
+            "a catalog is synced through its metastore only",
+            expected=f"{SYNC}mode=hms",
+            found=f"{SYNC}mode={text}",
+            todo=f"Set that, and {SYNC}metastore.uris=thrift://HOST:PORT; for AWS Glue {_TOOL}={GLUE_TOOL}.",
+        )
+    return _GLUE if word == _GLUE else None
+
+
+def names_glue(conf: Mapping[str, str]) -> bool:
+    """Whether names ask for a sync to AWS Glue."""
+    return conf.get(f"{SYNC}mode", "").strip().lower() == _GLUE or _TOOLS.get(conf.get(_TOOL, "").strip()) == _GLUE
+
+
+def _idle(region: str | None, endpoint: str | None) -> set[str]:
+    return {field for field, value in (("region", region), ("endpoint", endpoint)) if value is not None}
+
+
+def sync_fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of SyncOptions that parsed names of `SYNC_CONF` set: the catalog follows from several of them.
+    UsageError: they name two catalogs."""
+    found = dict(given)
+    mode, tool, region, endpoint = (found.pop(name, None) for name in ("mode", "tool", "region", "endpoint"))
+    if _GLUE not in (mode, tool):
+        if idle := [name for name in SYNC_CONF if SYNC_CONF[name][0] in _idle(region, endpoint)]:
+            _log.warning("configurations_without_meaning", names=" ".join(idle))
+        return found
+    to = f"glue:{region or ''}" + (f"@{endpoint}" if endpoint else "")
+    if found.setdefault("to", to) != to:
+        raise UsageError(
+            "the names ask for a sync to two catalogs",
+            expected=f"{_TOOL}={GLUE_TOOL}, or {SYNC}metastore.uris",
+            found="both",
+            todo="Leave one out; `compactor-daemon sync` syncs the same table to another catalog.",
+        )
+    return found
+
+
+def _metastores(text: str) -> str:
+    """`hive.metastore.uris` as a catalog. ValueError: not that."""
+    servers = [server.strip().rstrip("/") for server in text.split(",")]
+    if not all(server.startswith("thrift://") for server in servers):
+        raise ValueError(text)
+    return "hive:" + ",".join(server.removeprefix("thrift://") for server in servers)
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+SYNC_CONF: Known = {
+    f"{SYNC}metastore.uris": ("to", _metastores),
+    f"{SYNC}mode": ("mode", _mode),
+    _TOOL: ("tool", _tool),
+    "hoodie.aws.glue.region": ("region", str.strip),
+    "hoodie.aws.glue.endpoint": ("endpoint", str.strip),
+    f"{GLUE}skip_table_archive": ("archive", _negated),
+    f"{GLUE}metadata_file_listing": ("metadata_listing", flag),
+    f"{GLUE}database_name": ("database", str.strip),
+    f"{GLUE}table_name": ("name", str.strip),
+    f"{SYNC}database": ("database", str.strip),
+    f"{SYNC}table": ("name", str.strip),
+    f"{SYNC}partition_fields": ("partition_fields", listed),
+    f"{SYNC}table.strategy": ("strategy", word_of({one.name: one for one in Names})),
+    f"{SYNC}omit_metadata_fields": ("meta_columns", _negated),
+    f"{SYNC}support_timestamp": ("timestamps", flag),
+    f"{SYNC}skip_ro_suffix": ("ro_suffix", _negated),
+    "hoodie.meta.sync.sync_snapshot_with_table_name": ("plain_name", flag),
+    f"{SYNC}partition_extractor_class": ("slashed_days", word_of(_EXTRACTORS)),
+    f"{SYNC}sync_as_datasource": ("for_spark", flag),
+    f"{SYNC}sync_comment": ("comments", flag),
+    f"{SYNC}schema_string_length_thresh": ("schema_part", whole_number),
+    f"{SYNC}batch_num": ("batch", whole_number),
+    f"{SYNC}table_properties": ("table_properties", _lines),
+    f"{SYNC}serde_properties": ("serde_properties", _lines),
+}
+"""Names for the sync to a catalog. `mode` sets nothing but for `glue`: the metastore itself is asked, as by `hms`. With
+Hudi's modes that ask a server of Hive the tables are the same."""
+OF_GLUE = frozenset(name for name in SYNC_CONF if name.startswith((GLUE, "hoodie.aws.glue.")))
+"""Names that have an effect with AWS Glue only."""

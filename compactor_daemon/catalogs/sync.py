@@ -1,24 +1,21 @@
-"""Syncs a table to a Hive Metastore as Hudi's HiveSyncTool does: its names there, columns and partitions.
+"""Syncs a table to a catalog as Hudi's HiveSyncTool does: its names there, columns and partitions.
 
     1   asks for the tables in one request; if nothing is new, that is all
-    2   makes or changes tables, adds and drops partitions
+    2   makes tables, adds partitions, and drops those that the newest state of the table does not have either
     3   asks again: if another process has synced meanwhile, goes on from 2 with the newest state of the table
     4   marks the tables with the newest write that they show
 
 A process that dies before 4 leaves the mark, and the next sync does the same again. Nothing of the Hudi table changes,
 so no lock is taken. If two processes go through 3 and 4 at one moment, a partition that one of them has just dropped
-may stay in the catalog: it has no rows.
+may stay in a Hive Metastore: it has no rows. Glue refuses 4 of the second one, which goes on from 2.
 """
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
@@ -27,13 +24,13 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.text_table import plural
 
 from ..service_run import ServiceAnswer, ServiceMeans
-from .metastore import PROVIDER, Calls, Metastore, base_path, batches, is_hudi
-from .options import ICEBERG, SyncedTable, SyncOptions, SyncResult
+from .catalog import Calls, CatalogPartition, CatalogTable, TableCatalog, base_path, same_place
+from .options import ICEBERG, SyncedTable, SyncOptions, SyncResult, open_catalog
 from .partitions import Mark, PartitionChanges, changes_since, is_behind
-from .tables import OUTPUT, SERDE, CatalogColumn, CatalogTable, partition_name, partition_values, tables_of, widens
+from .tables import partition_values, tables_of, widens
 
 _log = get_logger()
-_EMPTY: Mapping[tuple[str, ...], Any] = {}
+_EMPTY: Mapping[tuple[str, ...], CatalogPartition] = {}
 """The partitions of a new table."""
 _TRIES = 5
 """As often as another process may sync meanwhile; the next sync goes on from the mark."""
@@ -48,7 +45,8 @@ def sync_table(table: Table, options: SyncOptions, *, dry_run: bool = False) -> 
         from .iceberg import publish  # late: pyiceberg is an extra, and large
 
         return publish(table, options, dry_run=dry_run)
-    store = metastore_of(options)
+    options.check_named("--to")
+    store = _catalog_of(table, options)
     database = (options.database or table.config.database or "default").lower()
     nothing = SyncResult(catalog=store.shown, database=database)
     seen = table.reload()
@@ -68,18 +66,15 @@ def sync_table(table: Table, options: SyncOptions, *, dry_run: bool = False) -> 
         return replace(nothing, **run.synced(seen, timeline))
 
 
-def metastore_of(options: SyncOptions) -> Metastore:
-    """The catalog of the options. UsageError: none is named, or of another kind."""
-    options.check_named("--to")
-    return Metastore.parse(str(options.to))
+def _catalog_of(table: Table, options: SyncOptions) -> TableCatalog:
+    return open_catalog(str(options.to), table.storage, archive=options.archive, batch=options.batch)
 
 
 class _Run:
-    """One sync. `kinds`: the structures of Thrift."""
+    """One sync."""
 
     def __init__(self, calls: Calls, table: Table, options: SyncOptions, database: str, *, dry_run: bool) -> None:
-        self._calls, self._kinds = calls, calls.kinds
-        self._table, self._options, self._database = table, options, database
+        self._calls, self._table, self._options, self._database = calls, table, options, database
         self._dry_run = dry_run
         path = table.storage.base_path.rstrip("/")
         self._location = f"file:{path}" if path.startswith("/") else path
@@ -97,17 +92,19 @@ class _Run:
             for one in wanted:
                 if one.partition_columns and one.name in known:
                     made = _EMPTY if one.name not in before and done[one.name].created else None
-                    found, what = known[one.name], changes[since[one.name]]
-                    done[one.name] = self._partitions(found, one, what, made, seen, done[one.name])
+                    found, mark = known[one.name], since[one.name]
+                    done[one.name] = self._partitions(found, one, mark, changes[mark], made, seen, done[one.name])
             mark = Mark.at(timeline)
             stale = [one for one in wanted if self._is_stale(one, known.get(one.name), done[one.name], timeline, mark)]
             if self._dry_run or not stale:
                 break
             fresh = self._known(wanted)
             if all(_mark(fresh.get(n)) == _mark(one) for n, one in known.items()) and known.keys() <= fresh.keys():
-                for one in stale:
-                    done[one.name] = self._put(fresh[one.name], one, mark, done[one.name])
-                break
+                put = [(one.name, self._put(fresh[one.name], one, mark, done[one.name])) for one in stale]
+                done |= {name: changed for name, changed in put if changed is not None}
+                if all(changed is not None for _, changed in put):
+                    break
+                fresh = self._known(wanted)
             _log.info("synced_concurrently", table=self._table.storage.base_path, database=self._database)
             known, seen = fresh, self._table.reload()
             timeline = seen.load_timeline()
@@ -115,13 +112,14 @@ class _Run:
         return {"tables": tuple(done.values()), "up_to": timeline.latest_completed}
 
     def _wanted(self, seen: Table, timeline: Timeline) -> tuple[CatalogTable, ...]:
-        return tables_of(seen.config, seen.newest_schema(timeline).file_text, self._location, self._options)
+        schema = seen.newest_schema(timeline).file_text
+        return tables_of(seen.config, schema, self._location, self._database, self._options)
 
-    def _known(self, wanted: Collection[CatalogTable]) -> dict[str, Any]:
+    def _known(self, wanted: Collection[CatalogTable]) -> dict[str, CatalogTable]:
         """Those of the tables that the catalog has."""
-        return {one.tableName: one for one in self._calls.tables(self._database, [w.name for w in wanted])}
+        return {one.name: one for one in self._calls.tables(self._database, [w.name for w in wanted])}
 
-    def _check(self, wanted: Collection[CatalogTable], known: Mapping[str, Any]) -> None:
+    def _check(self, wanted: Collection[CatalogTable], known: Mapping[str, CatalogTable]) -> None:
         """Errors: see `sync_table`. Asked before anything is changed."""
         for one in wanted:
             if (found := known.get(one.name)) is not None:
@@ -130,54 +128,70 @@ class _Run:
                 _check_columns(found, one, where)
 
     def _made(
-        self, wanted: Collection[CatalogTable], known: Mapping[str, Any], done: dict[str, SyncedTable]
-    ) -> dict[str, Any]:
+        self, wanted: Collection[CatalogTable], known: Mapping[str, CatalogTable], done: dict[str, SyncedTable]
+    ) -> dict[str, CatalogTable]:
         """All tables; those that the catalog lacks are made."""
         missing = [one for one in wanted if one.name not in known]
         if missing and not self._dry_run and not known and self._database not in self._calls.databases():
             self._calls.create_database(self._database)
         raced = False
         for one in missing:
-            created = self._dry_run or self._calls.create(self._thrift(one))
+            created = self._dry_run or self._calls.create(one)
             raced = raced or not created
             done[one.name] = replace(done[one.name], created=created)
-        found = {**known, **{one.name: self._thrift(one) for one in missing}}
+        found = {**known, **{one.name: one for one in missing}}
         return found if not raced else self._known(wanted)
 
     def _partitions(
         self,
-        found: Any,
+        found: CatalogTable,
         wanted: CatalogTable,
+        mark: Mark | None,
         changes: PartitionChanges,
-        had: Mapping[tuple[str, ...], Any] | None,
+        had: Mapping[tuple[str, ...], CatalogPartition] | None,
         seen: Table,
         done: SyncedTable,
     ) -> SyncedTable:
-        """Adds, moves and drops partitions. `had`: those that the catalog has, by values; None: it must be asked."""
-        written = dict(self._valued(changes.written, seen))
+        """Adds, changes and drops partitions, by `changes` since `mark`. `had`: those that the catalog has, by values;
+        None: it must be asked."""
+        written = {
+            values: CatalogPartition(values=values, location=self._uri(self._below(path)), columns=wanted.columns)
+            for values, path in self._valued(changes.written, seen)
+        }
         gone = {values for values, _ in self._valued(changes.gone, seen)}
         if had is None and changes.all:
             had = _by_values(self._calls.partitions(found))
         elif had is None:
-            names = [partition_name(wanted.partition_columns, values) for values in sorted({*written, *gone})]
-            some = batches(names, self._options.batch)
-            had = _by_values(one for few in some for one in self._calls.named(found, few))
+            asked = sorted({*written, *gone})
+            had = _by_values(self._calls.named(found, asked)) if asked else {}
         gone = set(had.keys() - written.keys()) if changes.all else gone & had.keys()
-        new = sorted(written.keys() - had.keys())
-        moved = [v for v in sorted(written.keys() & had.keys()) if _path_of(had[v]) != self._below(written[v])]
+        new = [written[values] for values in sorted(written.keys() - had.keys())]
+        moved = [
+            replace(written[values], raw=had[values].raw)
+            for values in sorted(written.keys() & had.keys())
+            if not same_place(had[values].location, written[values].location)
+            or had[values].types != found.types == wanted.types
+        ]
         if not self._dry_run:
-            columns = self._columns(wanted.columns)
-            for some in batches(new, self._options.batch):
-                self._calls.add(found, [self._partition(found, v, self._below(written[v]), columns) for v in some])
-            for some in batches(moved, self._options.batch):
-                for values in some:
-                    had[values].sd.location = self._uri(self._below(written[values]))
-                self._calls.move(found, [had[values] for values in some])
-            for some in batches(sorted(gone), self._options.batch):
-                self._calls.drop(found, [partition_name(wanted.partition_columns, values) for values in some])
+            gone = self._still(gone, mark)
+            for change, what in ((self._calls.add, new), (self._calls.move, moved)):
+                if what:
+                    change(found, what)
+            if gone:
+                self._calls.drop(found, sorted(gone))
         return replace(
             done, added=done.added + len(new), moved=done.moved + len(moved), dropped=done.dropped + len(gone)
         )
+
+    def _still(self, gone: set[tuple[str, ...]], mark: Mark | None) -> set[tuple[str, ...]]:
+        """Those that the newest state of the table lacks, too: another sync may have shown one that has come back, and
+        nothing would bring it back again if this process dropped it and died."""
+        if not gone:
+            return gone
+        now = self._table.reload()
+        changes = changes_since(now, now.load_timeline(), mark)
+        have, lack = ({values for values, _ in self._valued(some, now)} for some in (changes.written, changes.gone))
+        return gone - have if changes.all else gone & lack
 
     def _valued(self, paths: Collection[str], seen: Table) -> Iterator[tuple[tuple[str, ...], str]]:
         """Partitions by their values. UnsupportedError: see `partition_values`."""
@@ -193,75 +207,32 @@ class _Run:
             yield values, path
 
     def _is_stale(
-        self, wanted: CatalogTable, found: Any, done: SyncedTable, timeline: Timeline, mark: Mark | None
+        self, wanted: CatalogTable, found: CatalogTable | None, done: SyncedTable, timeline: Timeline, mark: Mark | None
     ) -> bool:
         """Whether a table of the catalog must be written: it is new, it differs, or its mark must be moved."""
         if found is None or done.changed or _differs(found, wanted):
             return True
         return mark is not None and mark != _mark(found) and is_behind(timeline, _mark(found))
 
-    def _put(self, found: Any, wanted: CatalogTable, mark: Mark | None, done: SyncedTable) -> SyncedTable:
-        """Sets the columns, the mark, and the parameters; those of others stay."""
-        had = {column.name: column.type for column in found.sd.cols}
-        columns = tuple(one.name for one in wanted.columns if had.get(one.name) != one.type)
-        cascades = [*had.items()] != [(one.name, one.type) for one in wanted.columns]
+    def _put(
+        self, found: CatalogTable, wanted: CatalogTable, mark: Mark | None, done: SyncedTable
+    ) -> SyncedTable | None:
+        """Sets the columns, the mark, and the parameters; those of others stay. None: see `Calls.alter`."""
+        had = dict(found.types)
+        names = tuple(one.name for one in wanted.columns if had.get(one.name) != one.type)
+        cascades = found.types != wanted.types
+        comments = {column.name: column.comment for column in found.columns}
+        of_others = tuple(replace(one, comment=one.comment or comments.get(one.name) or "") for one in wanted.columns)
+        made = replace(
+            found,
+            columns=of_others if cascades else found.columns,
+            parameters={**found.parameters, **wanted.parameters, **(mark.parameters if mark else {})},
+            serde_properties={**found.serde_properties, **wanted.serde_properties},
+        )
         altered = _differs(found, wanted)
-        if cascades:
-            comments = {column.name: column.comment for column in found.sd.cols}
-            of_others = (replace(one, comment=one.comment or comments.get(one.name) or "") for one in wanted.columns)
-            found.sd.cols = self._columns([*of_others])
-        found.parameters = {**(found.parameters or {}), **wanted.parameters, **(mark.parameters if mark else {})}
-        found.sd.serdeInfo.parameters = {**(found.sd.serdeInfo.parameters or {}), **wanted.serde_properties}
-        self._calls.alter(found, partitions=cascades and bool(wanted.partition_columns))
-        return replace(done, altered=altered and not done.created, columns=() if done.created else columns)
-
-    def _thrift(self, wanted: CatalogTable) -> Any:
-        """A new table as a structure of Thrift."""
-        return self._kinds.Table(
-            tableName=wanted.name,
-            dbName=self._database,
-            owner=_user(),
-            createTime=clock_ms() // 1000,
-            lastAccessTime=0,
-            retention=0,
-            sd=self._storage(
-                wanted.input_format, wanted.serde_properties, self._location, self._columns(wanted.columns)
-            ),
-            partitionKeys=self._columns(wanted.partition_columns),
-            parameters=dict(wanted.parameters),
-            tableType="EXTERNAL_TABLE",
-        )
-
-    def _partition(self, found: Any, values: tuple[str, ...], path: str, columns: list[Any]) -> Any:
-        serde = dict(found.sd.serdeInfo.parameters)
-        if PROVIDER not in found.parameters:
-            serde.pop("path", None)  # as Hudi's sync, where it is no data source table of Spark
-        return self._kinds.Partition(
-            values=list(values),
-            dbName=found.dbName,
-            tableName=found.tableName,
-            createTime=clock_ms() // 1000,
-            lastAccessTime=0,
-            sd=self._storage(found.sd.inputFormat, serde, self._uri(path), columns),
-            parameters={},
-        )
-
-    def _storage(self, input_format: str, serde: Mapping[str, str], location: str, columns: list[Any]) -> Any:
-        return self._kinds.StorageDescriptor(
-            cols=columns,
-            location=location,
-            inputFormat=input_format,
-            outputFormat=OUTPUT,
-            compressed=False,
-            numBuckets=0,
-            serdeInfo=self._kinds.SerDeInfo(serializationLib=SERDE, parameters=dict(serde)),
-            bucketCols=[],
-            sortCols=[],
-            parameters={},
-        )
-
-    def _columns(self, columns: Collection[CatalogColumn]) -> list[Any]:
-        return [self._kinds.FieldSchema(name=one.name, type=one.type, comment=one.comment) for one in columns]
+        if not self._calls.alter(made, partitions=cascades and bool(wanted.partition_columns)):
+            return None
+        return replace(done, altered=altered and not done.created, columns=() if done.created else names)
 
     def _below(self, partition: str) -> str:
         return f"{base_path(self._location)}/{partition}"
@@ -270,56 +241,40 @@ class _Run:
         return f"file:{path}" if path.startswith("/") else path
 
 
-def _by_values(partitions: Iterable[Any]) -> dict[tuple[str, ...], Any]:
-    return {tuple(one.values): one for one in partitions}
+def _by_values(partitions: Iterable[CatalogPartition]) -> dict[tuple[str, ...], CatalogPartition]:
+    return {one.values: one for one in partitions}
 
 
-def _user() -> str:
-    with suppress(OSError, KeyError, ImportError):
-        return getpass.getuser()
-    return "phantombase"
-
-
-def _mark(found: Any) -> Mark | None:
+def _mark(found: CatalogTable | None) -> Mark | None:
     """That of a table of the catalog; None: it has none, or there is no table."""
-    return Mark.of(found.parameters or {}) if found is not None else None
+    return Mark.of(found.parameters) if found is not None else None
 
 
-def _path_of(partition: Any) -> str:
-    return base_path(partition.sd.location)
-
-
-def _differs(found: Any, wanted: CatalogTable) -> bool:
+def _differs(found: CatalogTable, wanted: CatalogTable) -> bool:
     """Whether columns, or parameters that are ours, are not as they should be."""
-    columns = [(column.name, column.type) for column in found.sd.cols]
     return (
-        columns != [(one.name, one.type) for one in wanted.columns]
-        or not wanted.parameters.items() <= (found.parameters or {}).items()
-        or not wanted.serde_properties.items() <= (found.sd.serdeInfo.parameters or {}).items()
+        found.types != wanted.types
+        or not wanted.parameters.items() <= found.parameters.items()
+        or not wanted.serde_properties.items() <= found.serde_properties.items()
     )
 
 
-def _check_same(found: Any, location: str, where: str) -> None:
+def _check_same(found: CatalogTable, location: str, where: str) -> None:
     """ConflictError: a table of the catalog is no Hudi table, or another one."""
     todo = "Choose another name with --name or --database, or drop the table from the catalog."
-    if not is_hudi(found):
-        format_ = (found.sd and found.sd.inputFormat) or found.tableType
+    if not found.is_hudi:
         what = "a table of this name in the catalog is no Hudi table"
+        format_ = found.input_format or "no input format"
         raise ConflictError(what, path=where, expected="a table of Hudi's", found=format_, todo=todo)
-    own, there = base_path(location), base_path(found.sd and found.sd.location)
-    if _place(own) != _place(there):
+    own, there = base_path(location), base_path(found.location)
+    if not same_place(own, there):
         what = "a table of this name in the catalog has another location"
         raise ConflictError(what, path=where, expected=own, found=there, todo=todo)
 
 
-def _place(path: str) -> str:
-    """A path without what the same place is called by others."""
-    return path.replace("s3a://", "s3://", 1).replace("s3n://", "s3://", 1).replace("file:///", "/", 1)
-
-
-def _check_columns(found: Any, wanted: CatalogTable, where: str) -> None:
+def _check_columns(found: CatalogTable, wanted: CatalogTable, where: str) -> None:
     """ConflictError: other partition columns. UnsupportedError: a column would become narrower."""
-    keys, own = ([one.name for one in columns] for columns in (found.partitionKeys or (), wanted.partition_columns))
+    keys, own = ([one.name for one in columns] for columns in (found.partition_columns, wanted.partition_columns))
     if keys != own:
         raise ConflictError(
             "a table of this name in the catalog has other partition columns",
@@ -328,7 +283,7 @@ def _check_columns(found: Any, wanted: CatalogTable, where: str) -> None:
             found=", ".join(keys) or "none",
             todo="Drop the table from the catalog, and sync again: that makes a new one. No data are lost.",
         )
-    had = {column.name: column.type for column in found.sd.cols}
+    had = dict(found.types)
     for one in wanted.columns:
         if (type_ := had.get(one.name)) is not None and not widens(type_, one.type):
             raise UnsupportedError(

@@ -19,21 +19,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from phantombase.timeline.codec.avro_schema import META_COLUMNS, parse_avro, without_null
 from phantombase.timeline.format.table_config import TableConfig
 
-from .metastore import PROVIDER
+from .catalog import PROVIDER, CatalogColumn, CatalogTable
 from .options import Names, SyncOptions
 
 _INPUT = "org.apache.hudi.hadoop."
 READ_OPTIMIZED, SNAPSHOT = f"{_INPUT}HoodieParquetInputFormat", f"{_INPUT}realtime.HoodieParquetRealtimeInputFormat"
-OUTPUT = "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat"
-SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
 MARK, COMPLETED_MARK = "last_commit_time_sync", "last_commit_completion_time_sync"
 """The parameters that say up to which write a table was synced: its instant, and from version 8 on its completion."""
+_OF_ATHENA = "hudi.metadata-listing-enabled"
+"""In Glue: whether Athena lists files by the metadata table."""
 _SCHEMA = "spark.sql.sources.schema."
 _HIVE = {"boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double"}
 _SPARK = {"int": "integer", "bytes": "binary", "fixed": "binary", "enum": "string"}
@@ -41,27 +40,11 @@ _SPARK_MOMENTS = {"timestamp-millis": "timestamp", "timestamp-micros": "timestam
 _LOCAL = ("local-timestamp-millis", "local-timestamp-micros")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogColumn:
-    name: str
-    type: str
-    comment: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogTable:
-    """A table as it should be, without what says when it was synced."""
-
-    name: str
-    columns: tuple[CatalogColumn, ...]
-    partition_columns: tuple[CatalogColumn, ...]
-    input_format: str
-    serde_properties: Mapping[str, str]
-    parameters: Mapping[str, str]
-
-
-def tables_of(config: TableConfig, avro: str, location: str, options: SyncOptions) -> tuple[CatalogTable, ...]:
-    """The tables of a Hudi table. `avro`: the schema of its files. `location`: its base path as in the catalog."""
+def tables_of(
+    config: TableConfig, avro: str, location: str, database: str, options: SyncOptions
+) -> tuple[CatalogTable, ...]:
+    """The tables of a Hudi table as they should be, without what says when they were synced. `avro`: the schema of its
+    files. `location`: its base path as in the catalog."""
     name = (options.name or config.name).lower()
     fields = [f for f in parse_avro(avro)["fields"] if options.meta_columns or f["name"] not in META_COLUMNS]
     by_name = {field["name"]: field for field in fields}
@@ -71,12 +54,16 @@ def tables_of(config: TableConfig, avro: str, location: str, options: SyncOption
     keys = tuple(_column(field, options) for field in partition)
     of_spark = dict(_for_spark([*own, *partition], config.partition_fields, options)) if options.for_spark else {}
     given = dict(pair.split("=", 1) for pair in options.table_properties)
+    if options.is_glue:
+        given = {_OF_ATHENA: str(options.metadata_listing).upper(), **given}
     serde = dict(pair.split("=", 1) for pair in options.serde_properties)
 
     def table(name: str, *, read_optimized: bool) -> CatalogTable:
         spark = {"hoodie.query.as.ro.table": str(read_optimized).lower()} if options.for_spark else {}
         return CatalogTable(
+            database=database,
             name=name,
+            location=location,
             columns=columns,
             partition_columns=keys,
             input_format=READ_OPTIMIZED if read_optimized or not config.has_logs else SNAPSHOT,
@@ -185,17 +172,6 @@ def _value(folder: str, field: str, config: TableConfig) -> str:
     return value if equals and (config.hive_style or name == field) else folder
 
 
-def partition_name(columns: Sequence[CatalogColumn], values: Sequence[str]) -> str:
-    """The name of a partition in Hive, `a=1/b=2`, with its escapes."""
-    return "/".join(f"{_escaped(c.name)}={_escaped(value)}" for c, value in zip(columns, values, strict=True))
-
-
-def _escaped(text: str) -> str:
-    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
-
-
-_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 32)}
-"""Of `FileUtils.escapePathName` in Hive."""
 _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "string")
 
 

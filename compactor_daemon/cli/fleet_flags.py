@@ -30,7 +30,7 @@ from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.terminal.option_group import Only, from_settings, names_of
 from phantombase.timeline.terminal.settings import POOLS, read_file
 
-from ..fleet.catalog import Catalog, FolderListing, MetastoreListing, TableListing
+from ..fleet.catalog import Catalog, CatalogListing, FolderListing, TableListing
 from ..fleet.pools import Hours, Pool, Pools, pools_of
 from ..fleet.zookeeper_server import default_folder, embedded_hosts, embedded_zookeeper
 from ..fleet.zookeeper_session import ZooKeeperOptions
@@ -42,7 +42,9 @@ class CatalogFlags:
         None, "all tables below this folder, also those that come later; instead of TABLE", metavar="FOLDER"
     )
     catalog: str | None = option(
-        None, "all Hudi tables of a Hive Metastore; instead of TABLE", metavar="hive:HOST:PORT"
+        None,
+        "all Hudi tables of a Hive Metastore, hive:HOST:PORT, or of AWS Glue, glue:[REGION]; instead of TABLE",
+        metavar="CATALOG",
     )
     include: tuple[str, ...] = option(
         (), "only tables of this name, such as `sales_*` or `db/sales_*`; may be repeated", metavar="PATTERN"
@@ -77,7 +79,7 @@ class CatalogFlags:
     def _listing(self, options: StorageOptions) -> TableListing:
         if self.root is not None:
             return FolderListing(self.root, options)
-        return MetastoreListing(str(self.catalog))
+        return CatalogListing(str(self.catalog), options)
 
 
 CATALOG = CatalogFlags()

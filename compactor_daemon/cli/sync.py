@@ -27,9 +27,9 @@ def sync_command(
     options: SyncOptions,
     storage_option: StorageOption = None,
 ) -> CommandResult:
-    """Make a Hive Metastore show the table as it is now: its names there, columns and partitions.
+    """Make a Hive Metastore or AWS Glue show the table as it is now: its names there, columns and partitions.
 
-    Engines that find tables in a catalog then find this one: Spark SQL, Hive, Trino, Presto. What is made is what
+    Engines that find tables in a catalog then find this one: Spark SQL, Hive, Trino, Athena. What is made is what
     Hudi's own sync makes, so both may sync one table. Only what has changed since the last sync is sent: the tables of
     the catalog say up to which write they were synced.
 
@@ -37,7 +37,7 @@ def sync_command(
     sync`, or after each commit of a writer, it runs by itself.
 
     Examples: `compactor-daemon sync /data/orders --to hive:metastore:9083 --database sales`,
-    `compactor-daemon sync /data/orders --to hive:metastore:9083 --dry-run`
+    `compactor-daemon sync /data/orders --to glue:eu-west-1 --dry-run`
     """
     opened = Table.open(table, parse_pairs(storage_option), reading=True)
     done = sync_table(opened, options, dry_run=dry_run)

@@ -1,7 +1,7 @@
 """The tables of a catalog, and the daemons of a fleet that share them.
 
-Tables lie below a folder, or are registered in a Hive Metastore. Hudi's sync registers a MERGE_ON_READ table under up
-to three names, `t`, `t_ro` and `t_rt`, with one location.
+Tables lie below a folder, or are registered in a Hive Metastore or AWS Glue. Hudi's sync registers a MERGE_ON_READ
+table under up to three names, `t`, `t_ro` and `t_rt`, with one location.
 
 Each daemon of a fleet has one ephemeral node:
 
@@ -32,7 +32,8 @@ from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.open_storage import full_path, open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 
-from ..catalogs.metastore import Metastore, base_path, interface, is_hudi
+from ..catalogs.catalog import base_path
+from ..catalogs.options import open_catalog
 from .pools import Pools
 from .zookeeper_session import ZooKeeperSession
 
@@ -148,25 +149,25 @@ def _folders(storage: Storage, folder: str) -> list[str]:
     return [e.name for e in storage.list(folder) if e.is_folder]
 
 
-class MetastoreListing:
-    """The Hudi tables of a Hive Metastore, see `TableListing`. Names are DATABASE/TABLE."""
+class CatalogListing:
+    """The Hudi tables of a catalog, see `TableListing`. Names are DATABASE/TABLE."""
 
-    def __init__(self, where: str) -> None:
-        self._store = Metastore.parse(where)
-        interface()
+    def __init__(self, where: str, options: StorageOptions) -> None:
+        """UsageError: not a catalog."""
+        self._store = open_catalog(where, options)
 
     @property
     def shown(self) -> str:
         return self._store.shown
 
     def tables(self) -> Mapping[str, str]:
-        """See `TableListing`. StorageError: no answer."""
+        """See `TableListing`. StorageError: no answer. UsageError: a package is missing."""
         by_path: dict[str, str] = {}
         with self._store.calls() as calls:
             for database in calls.databases():
-                for table in calls.tables(database, calls.names(database)):
-                    if is_hudi(table) and (path := base_path(table.sd and table.sd.location)):
-                        name = f"{database}/{table.tableName}"
+                for table in calls.all_tables(database):
+                    if table.is_hudi and (path := base_path(table.location)):
+                        name = f"{database}/{table.name}"
                         by_path[path] = min(by_path.get(path, name), name, key=lambda n: (len(n), n))
         return {name: path for path, name in sorted(by_path.items())}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions
-from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.option import whole_number
@@ -16,7 +16,7 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
 
 from ..archiving.choice import ArchiveOptions
-from ..catalogs.options import Names, SyncOptions
+from ..catalogs.options import SYNC_CONF, SYNC_ENABLED, SyncOptions, sync_fields
 from ..cleaning.choice import CleanOptions, Policy
 from ..clustering.options import ClusterOptions, Grouping, PartitionSelection, SortOrder
 from ..hudi_names import (
@@ -26,6 +26,7 @@ from ..hudi_names import (
     flag,
     hudi_names,
     is_of_a_family,
+    listed,
     meant,
     not_done,
     parsed,
@@ -54,10 +55,6 @@ _BY_SIZE = frozenset(("max_group_bytes", "max_groups", "single_group"))
 """Fields that only the grouping of Hudi's plans uses."""
 
 
-def _listed(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
 _KNOWN: Known = {
     "hoodie.parquet.compression.codec": ("codec", word_of(_CODECS)),
     "hoodie.parquet.bloom.filter.enabled": ("bloom", word_of({"true": Bloom.ON, "false": Bloom.OFF})),
@@ -84,63 +81,6 @@ ARCHIVE_CONF: Known = {
     "hoodie.keep.min.commits": ("min_instants", whole_number),
     "hoodie.keep.max.commits": ("max_instants", whole_number),
 }
-SYNC = "hoodie.datasource.hive_sync."
-SYNC_ENABLED = (f"{SYNC}enable", "hoodie.datasource.meta.sync.enable")
-_EXTRACTORS = {
-    f"{package}{name}ValueExtractor": name == "SlashEncodedDayPartition"
-    for name in ("MultiPartKeys", "SinglePartPartition", "HiveStylePartition", "SlashEncodedDayPartition")
-    for package in ("", "org.apache.hudi.hive.")
-} | {"org.apache.hudi.hive.NonPartitionedExtractor": False}
-
-
-def _negated(text: str) -> bool:
-    return not flag(text)
-
-
-def _mode(text: str) -> None:
-    """UnsupportedError: a sync that is not through the metastore itself."""
-    if text.strip().lower() not in ("hms", "jdbc", "hiveql"):  # three ways to the same tables
-        raise UnsupportedError(
-            "a catalog is synced through its metastore only",
-            expected=f"{SYNC}mode=hms",
-            found=f"{SYNC}mode={text}",
-            todo=f"Set that, and {SYNC}metastore.uris=thrift://HOST:PORT: the tables of the catalog are the same.",
-        )
-
-
-def _metastores(text: str) -> str:
-    """`hive.metastore.uris` as a catalog. ValueError: not that."""
-    servers = [server.strip().rstrip("/") for server in text.split(",")]
-    if not all(server.startswith("thrift://") for server in servers):
-        raise ValueError(text)
-    return "hive:" + ",".join(server.removeprefix("thrift://") for server in servers)
-
-
-def _lines(text: str) -> tuple[str, ...]:
-    return tuple(line.strip() for line in text.splitlines() if line.strip())
-
-
-SYNC_CONF: Known = {
-    f"{SYNC}metastore.uris": ("to", _metastores),
-    f"{SYNC}mode": ("mode", _mode),
-    f"{SYNC}database": ("database", str.strip),
-    f"{SYNC}table": ("name", str.strip),
-    f"{SYNC}partition_fields": ("partition_fields", _listed),
-    f"{SYNC}table.strategy": ("strategy", word_of({one.name: one for one in Names})),
-    f"{SYNC}omit_metadata_fields": ("meta_columns", _negated),
-    f"{SYNC}support_timestamp": ("timestamps", flag),
-    f"{SYNC}skip_ro_suffix": ("ro_suffix", _negated),
-    "hoodie.meta.sync.sync_snapshot_with_table_name": ("plain_name", flag),
-    f"{SYNC}partition_extractor_class": ("slashed_days", word_of(_EXTRACTORS)),
-    f"{SYNC}sync_as_datasource": ("for_spark", flag),
-    f"{SYNC}sync_comment": ("comments", flag),
-    f"{SYNC}schema_string_length_thresh": ("schema_part", whole_number),
-    f"{SYNC}batch_num": ("batch", whole_number),
-    f"{SYNC}table_properties": ("table_properties", _lines),
-    f"{SYNC}serde_properties": ("serde_properties", _lines),
-}
-"""Names for the sync to a Hive Metastore. `mode` sets nothing: the metastore itself is asked, as by Hudi's `hms`. With
-its other modes, which ask a server of Hive, the tables are the same."""
 METADATA_CONF: Known = {"hoodie.metadata.compact.max.delta.commits": ("max_delta_commits", whole_number)}
 INLINE_CLUSTERING = ("hoodie.clustering.inline", "hoodie.datasource.clustering.inline.enable")
 _PLAN = "hoodie.clustering.plan.strategy."
@@ -151,7 +91,7 @@ CLUSTER_CONF: Known = {
     f"{_PLAN}max.bytes.per.group": ("max_group_bytes", whole_number),
     f"{_PLAN}max.num.groups": ("max_groups", whole_number),
     f"{_PLAN}single.group.clustering.enabled": ("single_group", flag),
-    f"{_PLAN}sort.columns": ("sort_by", _listed),
+    f"{_PLAN}sort.columns": ("sort_by", listed),
     "hoodie.layout.optimize.strategy": ("sort_order", word_of(_ORDERS)),
     "hoodie.clustering.plan.partition.filter.mode": ("partition_filter", word_of(_SELECTIONS)),
     f"{_PLAN}daybased.lookback.partitions": ("lookback_partitions", whole_number),
@@ -159,7 +99,7 @@ CLUSTER_CONF: Known = {
     f"{_PLAN}cluster.begin.partition": ("begin_partition", str),
     f"{_PLAN}cluster.end.partition": ("end_partition", str),
     f"{_PLAN}partition.regex.pattern": ("partition_regex", str),
-    f"{_PLAN}partition.selected": ("partitions", _listed),
+    f"{_PLAN}partition.selected": ("partitions", listed),
 }
 _OF_COMMANDS: Mapping[type, Known] = {
     ScheduleOptions: SCHEDULE_CONF,
@@ -268,7 +208,8 @@ def conf_fields(kind: type, pairs: Collection[str], typed: Mapping[str, Any]) ->
     if kind is ScheduleOptions:
         return parse_schedule_conf(pairs, typed.get("strategies") or ())
     found = _parsed(pairs, _OF_COMMANDS[kind])
-    found.pop("mode", None)
+    if kind is SyncOptions:
+        return sync_fields(found)
     if kind is ClusterOptions and "grouping" not in typed and not _BY_SIZE.isdisjoint(found):
         found.setdefault("grouping", Grouping.SIZE)
     if kind is not CleanOptions or not found:

@@ -240,6 +240,8 @@ _BUCKET = {"hoodie.index.type": "BUCKET", "hoodie.bucket.index.num.buckets": 4}
 _CLUSTER = {"hoodie.clustering.inline": True}
 _PLAN, _SELECTED = "hoodie.clustering.plan.strategy.", "hoodie.clustering.plan.partition.filter.mode"
 _SYNC = "hoodie.datasource.hive_sync."
+_TOOL, _GLUE = "hoodie.meta.sync.client.tool.class", "hoodie.datasource.meta.sync.glue."
+_OF_GLUE = {f"{_SYNC}enable": True, _TOOL: "org.apache.hudi.aws.sync.AwsGlueCatalogSyncTool"}
 _SYNCED = {f"{_SYNC}enable": True, f"{_SYNC}metastore.uris": "thrift://127.0.0.1:1"}
 VALUES: Mapping[str, tuple[Mapping[str, Any], list[Any]]] = {
     "hoodie.archive.automatic": ({}, [True]),
@@ -275,7 +277,7 @@ VALUES: Mapping[str, tuple[Mapping[str, Any], list[Any]]] = {
     f"{_SYNC}database": (_SYNCED, ["a", "b"]),
     f"{_SYNC}enable": ({f"{_SYNC}metastore.uris": "thrift://127.0.0.1:1"}, [True]),
     f"{_SYNC}metastore.uris": ({f"{_SYNC}enable": True}, ["thrift://127.0.0.1:1", "http://a"]),
-    f"{_SYNC}mode": (_SYNCED, ["jdbc", "hiveql"]),
+    f"{_SYNC}mode": (_SYNCED, ["jdbc", "hiveql", "glue"]),
     f"{_SYNC}omit_metadata_fields": (_SYNCED, [True]),
     f"{_SYNC}partition_extractor_class": (
         _SYNCED,
@@ -291,6 +293,13 @@ VALUES: Mapping[str, tuple[Mapping[str, Any], list[Any]]] = {
     f"{_SYNC}table": (_SYNCED, ["a", "b"]),
     f"{_SYNC}table.strategy": (_SYNCED, ["RO", "RT"]),
     f"{_SYNC}table_properties": (_SYNCED, ["a=b", "a"]),
+    _TOOL: (_SYNCED, ["a.Tool", _OF_GLUE[_TOOL]]),
+    "hoodie.aws.glue.endpoint": (_OF_GLUE, ["http://127.0.0.1:1"]),
+    "hoodie.aws.glue.region": (_OF_GLUE, ["eu-west-1"]),
+    f"{_GLUE}database_name": (_OF_GLUE, ["a", "b"]),
+    f"{_GLUE}metadata_file_listing": (_OF_GLUE, [True]),
+    f"{_GLUE}skip_table_archive": (_OF_GLUE, [False]),
+    f"{_GLUE}table_name": (_OF_GLUE, ["a", "b"]),
     "hoodie.datasource.meta.sync.enable": ({f"{_SYNC}metastore.uris": "thrift://127.0.0.1:1"}, [True]),
     "hoodie.meta.sync.sync_snapshot_with_table_name": (_SYNCED, [False]),
     "hoodie.combine.before.insert": ({}, [True]),
@@ -375,6 +384,7 @@ VALUES: Mapping[str, tuple[Mapping[str, Any], list[Any]]] = {
 """By name: the names with which it says something, and values that say something else than what is done anyway."""
 HOW_ONLY = (
     "hoodie.archive.",
+    "hoodie.aws.",
     "hoodie.clean.",
     "hoodie.client.heartbeat.",
     "hoodie.clustering.",

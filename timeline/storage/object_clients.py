@@ -354,3 +354,27 @@ def _gcs(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> 
 
 
 _OPENERS = {S3.name: _s3, AZURE.name: _azure, GCS.name: _gcs}
+
+
+def aws_client(service: str, given: Settings, region: str = "", endpoint: str = "", config: Any = None) -> Any:
+    """A client of boto3 for a service of AWS. It finds credentials and region in the places where the clients of S3 do.
+    `region`, `endpoint` empty: those of the settings, and of AWS's environment. `config`: botocore's; by default a
+    request is made once. ImportError: the package is missing."""
+    import boto3
+    from botocore.config import Config
+
+    usual = Config(connect_timeout=_ANSWER_S, read_timeout=_ANSWER_S, retries={"total_max_attempts": 1})
+    return boto3.client(
+        service,
+        endpoint_url=endpoint or None,
+        region_name=region or aws_setting(given, "region"),
+        aws_access_key_id=given.of("access_key_id"),
+        aws_secret_access_key=given.of("secret_access_key"),
+        aws_session_token=given.of("session_token"),
+        config=usual.merge(config) if config is not None else usual,
+    )
+
+
+def aws_setting(given: Settings, name: str) -> str | None:
+    """An option of S3 as it is given, or in the environment."""
+    return given.of(name) or from_environment(S3, name, os.environ)

@@ -5,7 +5,6 @@ upload is never visible, and a rule of the bucket may abort it too."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from ..event_log import get_logger
 from .contract import Storage
 from .object_url import S3
-from .storage_options import from_environment
 
 if TYPE_CHECKING:
     from .object_store import ObjectStorage
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 BUCKET_RULE = "Give the bucket a rule that aborts unfinished uploads after a day (AbortIncompleteMultipartUpload)."
-_ANSWER_S = 30
 
 
 def abort_uploads(storage: Storage, is_over: Callable[[str], bool], older_s: float, *, dry_run: bool = False) -> int:
@@ -66,32 +63,20 @@ def _abort(storage: ObjectStorage, is_over: Callable[[str], bool], older_s: floa
 
 
 def _client(storage: ObjectStorage) -> Any:
-    """A client of boto3 with the settings of the storage's clients; it finds credentials in the same places."""
-    import boto3
     from botocore.config import Config
 
+    from .object_clients import aws_client, aws_setting
+
     given = storage.clients.settings
-
-    def setting(name: str) -> str | None:
-        return given.of(name) or from_environment(S3, name, os.environ)
-
-    is_virtual = (setting("virtual_hosted_style_request") or "").lower() == "true"
-    endpoint = setting("endpoint")
-    return boto3.client(
-        "s3",
-        # The endpoint may contain the bucket, which boto3 adds itself.
-        endpoint_url=endpoint.replace(f"://{storage.clients.bucket}.", "://") if endpoint and is_virtual else endpoint,
-        region_name=setting("region"),
-        aws_access_key_id=given.of("access_key_id"),
-        aws_secret_access_key=given.of("secret_access_key"),
-        aws_session_token=given.of("session_token"),
-        config=Config(
-            s3={"addressing_style": "virtual" if is_virtual else "path"},
-            connect_timeout=_ANSWER_S,
-            read_timeout=_ANSWER_S,
-            retries={"mode": "standard", "total_max_attempts": 3},
-        ),
+    is_virtual = (aws_setting(given, "virtual_hosted_style_request") or "").lower() == "true"
+    endpoint = aws_setting(given, "endpoint") or ""
+    config = Config(
+        s3={"addressing_style": "virtual" if is_virtual else "path"},
+        retries={"mode": "standard", "total_max_attempts": 3},
     )
+    # The endpoint may contain the bucket, which boto3 adds itself.
+    place = endpoint.replace(f"://{storage.clients.bucket}.", "://") if is_virtual else endpoint
+    return aws_client("s3", given, "", place, config)
 
 
 def _log_once(storage: ObjectStorage, why: str, todo: str) -> None:

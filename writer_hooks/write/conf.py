@@ -12,7 +12,16 @@ from typing import Any
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.catalogs.metastore import uris_of_site
-from phantombase.compactor_daemon.catalogs.options import SyncOptions
+from phantombase.compactor_daemon.catalogs.options import (
+    GLUE_TOOL,
+    OF_GLUE,
+    SYNC,
+    SYNC_CONF,
+    SYNC_ENABLED,
+    SyncOptions,
+    names_glue,
+    sync_fields,
+)
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
 from phantombase.compactor_daemon.hudi_names import (
@@ -34,9 +43,6 @@ from phantombase.compactor_daemon.services.hudi_conf import (
     HUDI_NAMES,
     INLINE_CLUSTERING,
     SCHEDULE_CONF,
-    SYNC,
-    SYNC_CONF,
-    SYNC_ENABLED,
     clean_of,
     parse_hudi_conf,
     parse_schedule_conf,
@@ -247,6 +253,7 @@ def parse_write_conf(
 
     clusters = options.cluster is not None or any(_is_on(conf, name, usual=False) for name in INLINE_CLUSTERING)
     syncs = options.sync is not None or any(_is_on(conf, name, usual=False) for name in SYNC_ENABLED)
+    glue = names_glue(conf) or (options.sync is not None and options.sync.is_glue)
     named_by: dict[str, dict[str, str]] = {part: {} for part in ("", *_PARTS)}
 
     def put(name: str, known: Known, part: str = "") -> None:
@@ -278,7 +285,7 @@ def parse_write_conf(
             put(name, _KNOWN)
         elif name in _CLUSTER and name not in INLINE_CLUSTERING and not clusters:
             pass  # `idle` names it
-        elif name in SYNC_CONF and not syncs:
+        elif name in SYNC_CONF and (not syncs or (name in OF_GLUE and not glue)):
             ignored.extend([] if hudi_names()[name].agrees(value) else [name])
         elif (part := next((p for p, known in _PARTS.items() if name in known), None)) is not None:
             put(name, _PARTS[part], part)
@@ -380,18 +387,18 @@ def _put_services(
 
 
 def _sync(given: dict[str, Any], options: WriteOptions, conf: Mapping[str, str]) -> SyncOptions | None:
-    """The sync that names ask for, if it is on. UsageError: they name no metastore, or other partition columns."""
-    given.pop("mode", None)
+    """The sync that names ask for, if it is on. UsageError: they name no catalog, or several."""
     if not given.pop("on", options.sync is not None):
         return None
-    made = replace(options.sync or SyncOptions(), **given)
+    made = replace(options.sync or SyncOptions(), **sync_fields(given))
     if made.to is None and (uris := uris_of_site()) is not None:
         made = replace(made, to=parsed(SYNC_CONF, f"{SYNC}metastore.uris", uris)[1])
     if made.to is None:
         raise UsageError(
             "the sync of a catalog needs its metastore",
             expected=f"{SYNC}metastore.uris=thrift://HOST:PORT",
-            todo="Set it, or HIVE_CONF_DIR to the folder of hive-site.xml. The metastore is asked, whatever the mode.",
+            todo="Set it, or HIVE_CONF_DIR to the folder of hive-site.xml. The metastore is asked, whatever the mode. "
+            f"For AWS Glue set hoodie.meta.sync.client.tool.class={GLUE_TOOL}.",
         )
     return made
 

@@ -195,9 +195,9 @@ class Writer:
         return self.option(archive=ArchiveOptions(**options))
 
     def sync(self, to: str, **options: Any) -> Writer:
-        """Make a Hive Metastore show the table as it is after each commit (`hoodie.datasource.hive_sync.enable`): `to`,
-        such as "hive:HOST:PORT", and fields of `SyncOptions` (`hoodie.datasource.hive_sync.*`). A sync that fails is a
-        warning; the next one makes up for it."""
+        """Make a catalog show the table as it is after each commit (`hoodie.datasource.hive_sync.enable`): `to`, such
+        as "hive:HOST:PORT" or "glue:REGION", and fields of `SyncOptions` (`hoodie.datasource.hive_sync.*`). A sync that
+        fails is a warning; the next one makes up for it."""
         return self.option(sync=SyncOptions(to=to, **options))
 
     def config(self, path: str | None = None) -> Writer:

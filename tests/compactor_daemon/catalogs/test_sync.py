@@ -6,9 +6,8 @@ import copy
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pytest
@@ -26,6 +25,7 @@ from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import LOCK
 from tests.support.places import capture_logs
 from tests.support.selection import for_each
+from tests.support.servers.glue_catalog import MemoryGlue
 from tests.support.servers.hive_metastore import MemoryMetastore
 
 NAMES = ("t", "t_ro", "t_rt")
@@ -48,12 +48,22 @@ def drop(path: Path, *partitions: str) -> None:
     writer(None).conf({**conf, "hoodie.datasource.write.partitions.to.delete": names}).write(str(path))
 
 
-def synced(path: Path, metastore: MemoryMetastore, **options: Any) -> SyncResult:
+Catalog: TypeAlias = MemoryMetastore | MemoryGlue
+
+
+def synced(path: Path, metastore: Catalog, **options: Any) -> SyncResult:
     return sync_table(open_table(path), SyncOptions(to=metastore.where, **options))
 
 
-def shown(metastore: MemoryMetastore, name: str = "t") -> list[str]:
+def shown(metastore: Catalog, name: str = "t") -> list[str]:
     return [value for (value,) in metastore.values("default", name)]
+
+
+@pytest.fixture(params=["memory_metastore", "memory_glue"])
+def catalog(request: pytest.FixtureRequest) -> Catalog:
+    """Rules that hold for each kind."""
+    found: Catalog = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture
@@ -176,43 +186,31 @@ def test_which_types_widen(old: str, new: str, expected: bool) -> None:
     assert widens(old, new) is expected
 
 
-def wrong_place(table: Any) -> None:
-    table.sd.location = "file:/data/other"
+def test_another_table_of_that_name_is_left_alone(tmp_path: Path, catalog: Catalog) -> None:
+    path = tmp_path / "t"
+    put(path, 1, "a")
+    for change, words in (
+        ({"location": "file:/data/other"}, r"another location; at default.t_rt; expected .*/t; found /data/other. Ch"),
+        ({"unpartitioned": True}, r"has other partition columns; at default.t_rt; expected p; found none. Drop the ta"),
+        ({"plain": True}, r"is no Hudi table; at default.t_rt; expected a table of Hudi's; found .*TextInputFormat"),
+    ):
+        catalog.clear()
+        synced(path, catalog)
+        catalog.change("t_rt", **change)
+        catalog.calls.clear()
+        with pytest.raises(ConflictError, match=words):
+            synced(path, catalog)
+        assert catalog.calls == [catalog.asks]
+    assert synced(path, catalog, name="u").changed
 
 
-def wrong_format(table: Any) -> None:
-    table.sd.inputFormat, table.parameters = "org.apache.hadoop.mapred.TextInputFormat", {}
-
-
-def wrong_keys(table: Any) -> None:
-    table.partitionKeys = []
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (wrong_keys, r"has other partition columns; at default.t_rt; expected p; found none. Drop the table"),
-        (wrong_place, r"has another location; at default.t_rt; expected .*/t; found /data/other. Choose another name"),
-        (wrong_format, r"is no Hudi table; at default.t_rt; expected a table of Hudi's; found .*TextInputFormat"),
-    ],
-)
-def test_another_table_of_that_name_is_left_alone(
-    change: Callable[[Any], None], words: str, path: Path, memory_metastore: MemoryMetastore
-) -> None:
-    change(memory_metastore.table("default", "t_rt"))
-    put(path, 2, "new")
-    with pytest.raises(ConflictError, match=words):
-        synced(path, memory_metastore)
-    assert memory_metastore.calls == [ASKS]
-    assert synced(path, memory_metastore, name="u").changed
-
-
-def test_two_processes_that_sync_at_once(tmp_path: Path, memory_metastore: MemoryMetastore) -> None:
+def test_two_processes_that_sync_at_once(tmp_path: Path, catalog: Catalog) -> None:
     """At each request of the first sync, another one comes in between; and a partition is dropped meanwhile."""
     path, at, alone = tmp_path / "t", 0, {"strategy": Names.RT}
     put(path, 1, "a", "b")
     while True:
-        memory_metastore.bases, memory_metastore.parts, asked = {"default": {}}, {}, 0
+        asked = 0
+        catalog.clear()
 
         def other(call: str, at: int = at) -> None:
             nonlocal asked
@@ -220,26 +218,27 @@ def test_two_processes_that_sync_at_once(tmp_path: Path, memory_metastore: Memor
             if asked == at + 1:
                 drop(path, "b")
                 put(path, 100 + at, f"new{at}")
-                synced(path, memory_metastore, **alone)
+                synced(path, catalog, **alone)
 
-        memory_metastore.before = other
-        synced(path, memory_metastore, **alone)
-        memory_metastore.before = lambda _: None
-        synced(path, memory_metastore, **alone)
+        catalog.before = other
+        synced(path, catalog, **alone)
+        catalog.before = lambda _: None
+        synced(path, catalog, **alone)
         if asked <= at:
             break
-        assert shown(memory_metastore) == ["a", *(f"new{n}" for n in range(at + 1))], at
+        assert shown(catalog) == ["a", *(f"new{n}" for n in range(at + 1))], at
         put(path, 200 + at, "b")
         at += 1
     assert at > 3
 
 
-def test_a_sync_that_dies_is_done_again(tmp_path: Path, memory_metastore: MemoryMetastore) -> None:
+def test_a_sync_that_dies_is_done_again(tmp_path: Path, catalog: Catalog) -> None:
     """At each of its requests: nothing is marked as synced that is not there."""
     path, at = tmp_path / "t", 0
     put(path, 1, "a", "b")
     while True:
-        memory_metastore.bases, memory_metastore.parts, asked = {"default": {}}, {}, 0
+        asked = 0
+        catalog.clear()
 
         def dies(call: str, at: int = at) -> None:
             nonlocal asked
@@ -247,19 +246,19 @@ def test_a_sync_that_dies_is_done_again(tmp_path: Path, memory_metastore: Memory
             if asked > at:
                 raise ValueError(call)
 
-        memory_metastore.before = dies
+        catalog.before = dies
         died = None
         try:
-            synced(path, memory_metastore)
+            synced(path, catalog)
         except PhantombaseError as error:
             died = str(error)
-        memory_metastore.before = lambda _: None
+        catalog.before = lambda _: None
         if died is None:
             break
-        assert "the Hive Metastore did not answer" in died
-        synced(path, memory_metastore)
-        assert [shown(memory_metastore, name) for name in NAMES] == [["a", "b"]] * 3
-        assert all(MARK in memory_metastore.table("default", name).parameters for name in NAMES)
+        assert "did not answer" in died
+        synced(path, catalog)
+        assert [shown(catalog, name) for name in NAMES] == [["a", "b"]] * 3
+        assert all(MARK in catalog.parameters("default", name) for name in NAMES)
         at += 1
     assert at > 10
 
@@ -301,7 +300,8 @@ def test_the_command(path: Path, memory_metastore: MemoryMetastore) -> None:
     ("options", "words"),
     [
         ({"to": None}, "no catalog is named"),
-        ({"to": "glue:eu-west-1"}, "unknown kind of catalog"),
+        ({"to": "jdbc:hive2://a"}, "unknown kind of catalog"),
+        ({"to": "glue:Europe"}, "not a catalog of AWS Glue"),
         ({"to": "hive:"}, "not a Hive Metastore"),
         ({"partition_fields": ("q",)}, "not the partition columns of the table; .* expected p; found q"),
     ],

@@ -7,14 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
-from phantombase.compactor_daemon.catalogs.metastore import base_path, is_hudi
+from phantombase.compactor_daemon.catalogs.catalog import CatalogTable, base_path
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.fleet.catalog import FolderListing, MetastoreListing
+from phantombase.compactor_daemon.fleet.catalog import CatalogListing, FolderListing
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
@@ -108,7 +107,7 @@ def test_the_hudi_tables_of_a_hive_metastore(tmp_path: Path, hive_metastore: Hiv
     )
     hive_metastore.create("db", {"rides": (f"file:{rides}", HUDI, {}), "hidden": (f"file:{hidden}", HUDI, {})})
     where = f"127.0.0.1:{hive_metastore.port}"
-    assert MetastoreListing(f"hive:{where}").tables() == {
+    assert CatalogListing(f"hive:{where}", StorageOptions()).tables() == {
         "db/hidden": str(hidden),
         "db/rides": str(rides),
         "default/orders": str(orders),
@@ -133,17 +132,26 @@ def test_the_hudi_tables_of_a_hive_metastore(tmp_path: Path, hive_metastore: Hiv
 def test_the_base_path_of_a_table_of_a_metastore(
     location: str, input_format: str, parameters: dict[str, str], path: str | None
 ) -> None:
-    table = SimpleNamespace(sd=SimpleNamespace(location=location, inputFormat=input_format), parameters=parameters)
-    assert (base_path(location) if is_hudi(table) else None) == path
+    table = CatalogTable(
+        database="d",
+        name="t",
+        location=location,
+        columns=(),
+        partition_columns=(),
+        input_format=input_format,
+        serde_properties={},
+        parameters=parameters,
+    )
+    assert (base_path(location) if table.is_hudi else None) == path
 
 
 def test_a_metastore_that_does_not_answer_is_one_error() -> None:
     with pytest.raises(StorageError, match="connection refused"):
-        MetastoreListing("hive:127.0.0.1:1").tables()
+        CatalogListing("hive:127.0.0.1:1", StorageOptions()).tables()
     for wrong in ("", "host:port", ":1", "thrift://host:9083", "//host:9083", "host:9083,:9083"):
         with pytest.raises(UsageError, match=r"not a Hive Metastore.*without thrift://"):
-            MetastoreListing(f"hive:{wrong}")
-    assert MetastoreListing("hive:host").shown == "hive:host:9083"
+            CatalogListing(f"hive:{wrong}", StorageOptions())
+    assert CatalogListing("hive:host", StorageOptions()).shown == "hive:host:9083"
 
 
 def test_a_daemon_that_runs_once_serves_a_lake_with_a_bad_table(tmp_path: Path) -> None:

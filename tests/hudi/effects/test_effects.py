@@ -71,7 +71,7 @@ def test_what_differs_is_a_case() -> None:
     assert recorded().keys() == {case.id for case in CASES}
 
 
-_SYNC = ("hoodie.datasource.hive_sync.", "hoodie.datasource.meta.sync.", "hoodie.meta.sync.")
+_SYNC = ("hoodie.datasource.hive_sync.", "hoodie.datasource.meta.sync.", "hoodie.meta.sync.", "hoodie.aws.glue.")
 """They change no row: tests/hudi/sync."""
 _LOCK, _OLD = "hoodie.write.lock.", "hoodie.deltastreamer.keygen.timebased."
 _CLUSTERS = ("hoodie.clustering.", "hoodie.datasource.clustering.", "hoodie.layout.optimize.")

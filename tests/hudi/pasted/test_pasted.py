@@ -16,9 +16,11 @@ import pyarrow as pa
 import pytest
 
 from phantombase import read, writer
+from phantombase.compactor_daemon.catalogs.options import SYNC, SYNC_ENABLED, names_glue
 from phantombase.compactor_daemon.hudi_names import hudi_names, setting
-from phantombase.compactor_daemon.services.hudi_conf import SYNC, SYNC_ENABLED, properties
+from phantombase.compactor_daemon.services.hudi_conf import properties
 from phantombase.timeline.errors import UnsupportedError, UsageError
+from tests.support.servers.glue_catalog import MemoryGlue
 from tests.support.servers.hive_metastore import MemoryMetastore
 
 DICTIONARIES = json.loads(Path(__file__).with_name("dictionaries.json").read_text(encoding="utf-8"))
@@ -85,8 +87,11 @@ def test_a_pasted_dictionary_runs(
 ) -> None:
     for number, job in enumerate(one for one in DICTIONARIES if one["group"] == group):
         path, file = tmp_path / f"{number}" / "t", tmp_path / "job.properties"
-        memory_metastore.bases, memory_metastore.parts = {"default": {}}, {}
+        memory_metastore.clear()
         options = filled(job["options"], path, memory_metastore, request)
+        glue: MemoryGlue | None = request.getfixturevalue("memory_glue") if names_glue(options) else None
+        if glue is not None:
+            glue.clear()
         if job["form"] == "properties":
             file.write_text("".join(f"{name}={value}\n" for name, value in options.items()))
             options = properties(file)
@@ -99,8 +104,11 @@ def test_a_pasted_dictionary_runs(
         run(job, options, path)
         if any(str(options.get(name)).lower() == "true" for name in SYNC_ENABLED):
             name = options.get(f"{SYNC}table") or options["hoodie.table.name"]
-            shown = memory_metastore.table(options.get(f"{SYNC}database", "default"), name)
-            assert shown.sd.location.endswith(str(path)), job["source"]
+            database = options.get(f"{SYNC}database", "default")
+            if glue is not None:
+                assert glue.raw(database, name)["StorageDescriptor"]["Location"] == f"file:{path}", job["source"]
+            else:
+                assert memory_metastore.table(database, name).sd.location.endswith(str(path)), job["source"]
 
 
 def filled(

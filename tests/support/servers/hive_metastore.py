@@ -19,8 +19,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from phantombase.compactor_daemon.catalogs.metastore import interface
-from phantombase.compactor_daemon.catalogs.tables import partition_name
+from phantombase.compactor_daemon.catalogs.metastore import interface, partition_name
 from phantombase.compactor_daemon.jvm_archive import spark_java
 from phantombase.timeline.reachable import why_unreachable
 from tests.support.servers.zookeeper_server import free_ports
@@ -153,14 +152,15 @@ class MemoryMetastore:
     """A metastore of this process, at a port. `calls`: the names of all requests, the oldest first; `before`: called
     with each, and may raise."""
 
+    asks = "get_table_objects_by_name_req"
+
     def __init__(self, certificate: Path | None = None) -> None:
         """`certificate`: with TLS, a file with its key."""
         protocol, server, thrift, transport = (
             _typeless(f"thriftpy2.{name}") for name in ("protocol", "server", "thrift", "transport")
         )
         self.kinds = interface()
-        self.bases: dict[str, dict[str, Any]] = {"default": {}}
-        self.parts: dict[tuple[str, str], dict[tuple[str, ...], Any]] = {}
+        self.clear()
         self.calls: list[str] = []
         self.before: Callable[[str], None] = lambda _: None
         (self.port,) = free_ports(1)
@@ -185,6 +185,23 @@ class MemoryMetastore:
 
     def close(self) -> None:
         self._server.close()
+
+    def clear(self) -> None:
+        self.bases: dict[str, dict[str, Any]] = {"default": {}}
+        self.parts: dict[tuple[str, str], dict[tuple[str, ...], Any]] = {}
+
+    def change(self, name: str, *, location: str = "", plain: bool = False, unpartitioned: bool = False) -> None:
+        """Of a table of the database `default`, by another client."""
+        table = self.bases["default"][name]
+        table.sd.location = location or table.sd.location
+        if plain:
+            table.sd.inputFormat, table.parameters = "org.apache.hadoop.mapred.TextInputFormat", {}
+        if unpartitioned:
+            table.partitionKeys = []
+
+    def parameters(self, database: str, name: str) -> dict[str, str]:
+        found: dict[str, str] = self.bases[database][name].parameters
+        return found
 
     def table(self, database: str, name: str) -> Any:
         return self.bases[database][name]
