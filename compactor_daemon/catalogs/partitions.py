@@ -2,16 +2,20 @@
 
 A table of a catalog says up to which write it was synced (`Mark`). Writes that completed later are on the active
 timeline if that has the write of the mark: archiving goes from the oldest instant on and never passes a pending one,
-and a mark never passes one either. Otherwise all partitions are compared.
+and a mark never passes one either. Otherwise the archive has them, on versions 8 and 9 with their metadata. Where it
+has not, all partitions are compared: a folder may be that of a deleted one, whose write is archived once its files are
+gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from phantombase.timeline.format.commit_metadata import WriteStat
+from phantombase.timeline.errors import MissingFileError
+from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat
+from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.table.table import Table
@@ -60,14 +64,44 @@ class PartitionChanges:
 
 
 def changes_since(table: Table, timeline: Timeline, mark: Mark | None) -> PartitionChanges:
-    """The changes since a mark; None: there is none. Errors: see `Table.partitions`, `Table.commit_metadata`."""
+    """The changes since a mark; None: there is none. Errors: see `Table.partitions`, `Table.commit_metadata`,
+    `load_history`."""
     since = _writes_since(timeline, mark)
-    last = _last_of_each(table, timeline, timeline.completed if since is None else since)
-    gone = frozenset(partition for partition, what in last.items() if what is _What.DELETED)
-    if since is None:
-        return PartitionChanges(written=frozenset(table.partitions()) - gone, gone=gone, all=True)
-    new = frozenset(partition for partition, what in last.items() if what is _What.WRITTEN)
+    if since is not None:
+        return _changes(_last_of_each(timeline, {i: table.commit_metadata(i) for i in _writing(timeline, since)}))
+    whole = table.with_archive(timeline)
+    active = {i: table.commit_metadata(i) for i in _writing(timeline, timeline.completed)}
+    archived = _archived_since(whole, mark)
+    if archived is not None:
+        found = table.archived_commits(_writing(timeline, archived))
+        if found.keys() == set(_writing(timeline, archived)):
+            return _changes(_last_of_each(timeline, {**found, **active}))
+    last = _last_of_each(timeline, active)
+    gone = {partition for partition, what in last.items() if what is _What.DELETED}
+    there = set(table.partitions())
+    replacing = [i for i in whole.archived if i.family == "replacecommit"]
+    known = table.archived_commits(replacing)
+    emptied = {p for one in known.values() if one.operation_type in _EMPTIES for p in _replaced(one)}
+    asked = there if known.keys() != set(replacing) else there & emptied
+    gone |= {partition for partition in asked - last.keys() if not _has_files(table, partition)}
+    return PartitionChanges(written=frozenset(there - gone), gone=frozenset(gone), all=True)
+
+
+def _changes(last: Mapping[str, _What]) -> PartitionChanges:
+    new, gone = (frozenset(p for p, what in last.items() if what is one) for one in (_What.WRITTEN, _What.DELETED))
     return PartitionChanges(written=new, gone=gone, all=False)
+
+
+def _replaced(metadata: CommitMetadata) -> Collection[str]:
+    return metadata.partition_to_replace_file_ids or ()
+
+
+def _has_files(table: Table, partition: str) -> bool:
+    """Whether a partition has a file of a file group; those of the partition itself are none."""
+    try:
+        return any(parse_data_file(e.name) is not None for e in table.storage.list(partition) if not e.is_folder)
+    except MissingFileError:
+        return False
 
 
 def is_behind(timeline: Timeline, mark: Mark | None) -> bool:
@@ -86,6 +120,22 @@ def _writes_since(timeline: Timeline, mark: Mark | None) -> Sequence[Instant] | 
     return [i for i in timeline.completed if timeline.moment_of(i) > timeline.moment_of(marked)]
 
 
+def _archived_since(whole: Timeline, mark: Mark | None) -> Sequence[Instant] | None:
+    """The archived writes that completed after a mark; None: the archive does not have that of the mark, or not as it
+    was then. `whole`: with its archive."""
+    if mark is None or not whole.layout.has_completion_times:
+        return None
+    writes = [i for i in whole.archived if i.is_write]
+    marked = next((i for i in writes if i.requested_time == mark.time), None)
+    if marked is None or whole.moment_of(marked) != mark.completed:
+        return None
+    return [i for i in writes if whole.moment_of(i) > whole.moment_of(marked)]
+
+
+def _writing(timeline: Timeline, writes: Iterable[Instant]) -> list[Instant]:
+    return [i for i in writes if not timeline.is_compaction(i)]
+
+
 class _What(Enum):
     """What became of a partition. KEPT: a write has changed file groups that were there before it, so the partition is
     older than that write: an earlier sync, or an earlier one of these writes, has shown it."""
@@ -95,14 +145,12 @@ class _What(Enum):
     DELETED = "deleted"
 
 
-def _last_of_each(table: Table, timeline: Timeline, writes: Sequence[Instant]) -> dict[str, _What]:
+def _last_of_each(timeline: Timeline, writes: Mapping[Instant, CommitMetadata]) -> dict[str, _What]:
     found: dict[str, _What] = {}
     for write in sorted(writes, key=timeline.moment_of):
-        if timeline.is_compaction(write):
-            continue
-        metadata = table.commit_metadata(write)
+        metadata = writes[write]
         if metadata.operation_type in _EMPTIES:
-            found |= dict.fromkeys(metadata.partition_to_replace_file_ids or {}, _What.DELETED)
+            found |= dict.fromkeys(_replaced(metadata), _What.DELETED)
         for partition, stats in metadata.partition_to_write_stats.items():
             if stats and found.get(partition) is not _What.WRITTEN:
                 older = any(_is_older_group(stat, write.requested_time) for stat in stats)

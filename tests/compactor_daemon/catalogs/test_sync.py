@@ -19,6 +19,8 @@ from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.catalogs.options import Names, SyncOptions, SyncResult
 from phantombase.compactor_daemon.catalogs.sync import sync_table
 from phantombase.compactor_daemon.catalogs.tables import MARK, widens
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
+from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, UnsupportedError, UsageError
 from tests.support.compaction_steps import open_table
@@ -108,24 +110,44 @@ def test_dropped_and_replaced_partitions_go_and_may_come_back(path: Path, memory
     assert shown(memory_metastore) == ["c"]
 
 
-def test_without_a_mark_on_the_timeline_all_partitions_are_compared(
-    path: Path, memory_metastore: MemoryMetastore
-) -> None:
-    """Archived meanwhile: what was added and dropped since then is found all the same; so is what others have moved."""
+@pytest.fixture
+def archived(path: Path) -> Path:
+    """A table with a partition more, and one deleted, whose writes are archived."""
     put(path, 2, "c")
     drop(path, "b")
     for ts in range(3, 9):
         put(path, ts, "a")
-    assert archive_table(open_table(path), ArchiveOptions(min_instants=2, max_instants=3), LOCK).archived
+    retained = CleanOptions(policy=Policy.COMMITS, retain=1, floor_s=0)
+    assert clean_table(open_table(path), retained, LOCK).instant
+    done = archive_table(open_table(path), ArchiveOptions(min_instants=2, max_instants=3), LOCK)
+    assert not {i.requested_time for i in open_table(path).load_timeline().instants if i.family == "replacecommit"}
+    assert done.archived
+    return path
+
+
+def test_writes_that_are_archived_are_read_there(archived: Path, memory_metastore: MemoryMetastore) -> None:
+    assert [(one.added, one.dropped) for one in synced(archived, memory_metastore).tables] == [(1, 1)] * 3
+    assert shown(memory_metastore) == ["a", "c"]
+    assert "get_partitions" not in memory_metastore.calls
+
+
+def test_without_a_known_mark_all_partitions_are_compared(archived: Path, memory_metastore: MemoryMetastore) -> None:
+    """Also what others have moved; the folder of a deleted partition is none."""
+    (archived / "b").mkdir(exist_ok=True)
+    shutil.copy(archived / "a/.hoodie_partition_metadata", archived / "b")
+    for name in NAMES:
+        memory_metastore.parameters("default", name)[MARK] = "20200101000000000"
     there = memory_metastore.parts["default", "t"]
     there["a",].sd.location = "file:/elsewhere"
     there["x",] = copy.deepcopy(there["a",])
     there["x",].values = ["x"]
-    done = {one.name: one for one in synced(path, memory_metastore).tables}
+    done = {one.name: one for one in synced(archived, memory_metastore).tables}
     assert (done["t"].moved, done["t_ro"].moved) == (1, 0)
-    assert set(shown(memory_metastore)) >= {"a", "c"}
-    assert "x" not in shown(memory_metastore)
-    assert memory_metastore.parts["default", "t"]["a",].sd.location == f"file:{path}/a"
+    assert shown(memory_metastore) == ["a", "c"]
+    assert memory_metastore.parts["default", "t"]["a",].sd.location == f"file:{archived}/a"
+    memory_metastore.clear()
+    synced(archived, memory_metastore)
+    assert shown(memory_metastore) == ["a", "c"]
 
 
 def test_the_mark_moves_before_its_write_is_archived(path: Path, memory_metastore: MemoryMetastore) -> None:
