@@ -71,7 +71,10 @@ def status(data: Row) -> Iterator[RenderableType]:
         yield ""
         for row in data["services"]:
             label, style = ("service failed", "bold red") if row["failed"] else ("service", "green")
-            yield labelled(label, style, f"{row['service']}, {human_duration(row['ago_s'])} ago: {row['what']}")
+            failing = f", failing for {human_duration(row['failing_s'])}" if row["failing_s"] is not None else ""
+            yield labelled(
+                label, style, f"{row['service']}, {human_duration(row['ago_s'])} ago{failing}: {row['what']}"
+            )
     if recent:
         yield ""
         yield RowsTable("completed last", _RECENT_COLUMNS, recent)

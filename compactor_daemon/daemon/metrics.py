@@ -10,6 +10,7 @@ own; the label `table` is the table's path:
     phantombase_last_success_timestamp_seconds                          when this daemon last completed a compaction
     phantombase_claim_latency_seconds, phantombase_compaction_seconds   histograms of the daemon, not by table
     phantombase_service_instants_total, _service_failed_total           by service: cleans, archived instants; failures
+    phantombase_service_last_success_timestamp_seconds                  by service: when a run last had no error
     phantombase_service_files_total, _service_bytes_total               by service: removed files
     phantombase_table_up                                                1; 0 after a snapshot of the table that failed
     phantombase_pool_running, _pool_occupancy, _pool_bytes              by pool: slots, part of them, bytes of an hour
@@ -63,6 +64,9 @@ class Metrics(Observer):
         self._connected: Gauge | None = None
         self._instants = self._counter("service_instants", "instants of services: cleans, archived ones", "service")
         self._service_failed = self._counter("service_failed", "services that failed", "service")
+        self._service_success = self._gauge(
+            "service_last_success_timestamp_seconds", "when a service last ended without an error", "service"
+        )
         self._service_files = self._counter("service_files", "files that services removed", "service")
         self._service_bytes = self._counter("service_bytes", "bytes that services removed", "service")
         self._up = self._gauge("table_up", "1 if the last snapshot of the table succeeded")
@@ -120,6 +124,8 @@ class Metrics(Observer):
         """See `Observer`. Tables without services have no such series."""
         self._instants.labels(table, done.service.value).inc(done.instants)
         self._service_failed.labels(table, done.service.value).inc(done.failed)
+        if not done.failed:
+            self._service_success.labels(table, done.service.value).set_to_current_time()
         self._service_files.labels(table, done.service.value).inc(done.files)
         self._service_bytes.labels(table, done.service.value).inc(done.bytes)
 
@@ -141,8 +147,8 @@ class Metrics(Observer):
             )
         self._connected.set(connected)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"phantombase_{name}", text, ["table"], registry=self.registry)
+    def _gauge(self, name: str, text: str, *more: str) -> Gauge:
+        return Gauge(f"phantombase_{name}", text, ["table", *more], registry=self.registry)
 
     def _counter(self, name: str, text: str, *more: str) -> Counter:
         return Counter(f"phantombase_{name}", text, ["table", *more], registry=self.registry)

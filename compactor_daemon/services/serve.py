@@ -43,12 +43,16 @@ PATH = f"{RECORDS}/services"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastRun:
-    """`at_ms`: its end, since the epoch. `who`: the process. `what`: what it did, a line; the error, if it `failed`."""
+    """`at_ms`: its end, since the epoch. `who`: the process. `what`: what it did, a line; the error, if it `failed`.
+    `since_ms`: the first of the runs that have failed without one between them that succeeded. `inline`: after a write;
+    no daemon waits for the next one."""
 
     at_ms: int
     who: str
     what: str
     failed: bool = False
+    since_ms: int | None = None
+    inline: bool = False
 
 
 def last_runs(storage: Storage) -> dict[Service, LastRun]:
@@ -62,16 +66,29 @@ def last_runs(storage: Storage) -> dict[Service, LastRun]:
     for service in (one for one in Service if one.value in fields.values):
         with suppress(MalformedError):
             entry = fields.inner(fields.values[service.value])
-            found[service] = entry.of(LastRun, failed=entry.values.get("failed") is True)  # not in earlier releases
+            since = entry.values.get("since_ms")
+            found[service] = entry.of(
+                LastRun,
+                failed=entry.values.get("failed") is True,
+                since_ms=since if isinstance(since, int) else None,
+                inline=entry.values.get("inline") is True,
+            )
     return found
 
 
-def note_runs(storage: Storage, who: str, done: Sequence[ServiceDone]) -> None:
-    """Records runs that end now; entries of other services are kept. StorageError."""
-    now = clock_ms()
-    runs = last_runs(storage) | {
-        one.service: LastRun(at_ms=now, who=who, what=one.what, failed=one.failed) for one in done
-    }
+def note_runs(storage: Storage, who: str, done: Sequence[ServiceDone], *, inline: bool = False) -> None:
+    """Records runs that end now; entries of other services are kept. `inline`: runs after a write, of which those that
+    failed are recorded, and those that end a series of failed ones. StorageError."""
+    now, runs = clock_ms(), last_runs(storage)
+    if inline:
+        done = [one for one in done if one.failed or (one.service in runs and runs[one.service].failed)]
+    for one in done:
+        before = runs.get(one.service)
+        first = now if before is None or not before.failed else before.since_ms or before.at_ms
+        since = first if one.failed else None
+        runs[one.service] = LastRun(at_ms=now, who=who, what=one.what, failed=one.failed, since_ms=since, inline=inline)
+    if not done:
+        return
     storage.overwrite(PATH, json.dumps({s.value: asdict(run) for s, run in runs.items()}, sort_keys=True).encode())
 
 
@@ -80,7 +97,7 @@ def due(
 ) -> tuple[Service, ...]:
     """The services that should run now (pure). A run in the future is ignored. `every_s`: 0 where it runs once."""
     wait_ms = {s: max(every_s, s.least_s if every_s else 0.0) * 1000 * _EARLY for s in services}
-    return tuple(s for s in services if s not in runs or not 0 <= now_ms - runs[s].at_ms < wait_ms[s])
+    return tuple(s for s in services if s not in runs or runs[s].inline or not 0 <= now_ms - runs[s].at_ms < wait_ms[s])
 
 
 _log = get_logger()

@@ -130,11 +130,14 @@ class InProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceRun:
+    """`failing_s`: for how long each run has failed; a catalog is behind for so long if it is the sync."""
+
     service: Service
     ago_s: float | None
     by: str
     what: str
     failed: bool
+    failing_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +231,14 @@ def table_status(
         writes=tuple(_write(i, beat, pending, clock) for i, beat in beats.items() if i.requested_time in writing),
         in_progress=tuple(_in_progress(table, after, clock)),
         services=tuple(
-            ServiceRun(service=service, ago_s=clock.since(run.at_ms), by=run.who, what=run.what, failed=run.failed)
+            ServiceRun(
+                service=service,
+                ago_s=clock.since(run.at_ms),
+                by=run.who,
+                what=run.what,
+                failed=run.failed,
+                failing_s=None if run.since_ms is None else clock.since(run.since_ms),
+            )
             for service, run in last_runs(table.storage).items()
         ),
         recent=recent,

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 
 from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Limit
@@ -35,14 +36,14 @@ from phantombase.compactor_daemon.leftovers import remove_left_behind
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.service_run import ServiceMeans
 from phantombase.compactor_daemon.services.options import Service
-from phantombase.compactor_daemon.services.serve import serve_table
+from phantombase.compactor_daemon.services.serve import note_runs, serve_table
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError, PressureError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerStrategy
-from phantombase.timeline.locks.heartbeat import read_wanted
+from phantombase.timeline.locks.heartbeat import process_name, read_wanted
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.slice_log import merged_files
 from phantombase.timeline.merge.table_rules import slice_rules
@@ -269,6 +270,9 @@ def services_after(
     """`after` with the results of the services that the options of the write name."""
     means = ServiceMeans(output=options.output, runner=runner())
     done = {one.service: one for one in serve_table(table, options.services, lock, means=means)}
+    if (sync := done.get(Service.SYNC)) is not None:
+        with suppress(PhantombaseError):  # `status` lacks it then; its error is in the result
+            note_runs(table.storage, process_name(), [sync], inline=True)
     errors = [after.error, *(one.what for one in done.values() if one.failed)]
     kinds = (Service.CLUSTER, Service.CLEAN, Service.ARCHIVE, Service.SYNC)
     clustered, cleaned, archived, synced = map(done.get, kinds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -291,9 +292,16 @@ def test_a_write_stands_whatever_becomes_of_its_sync(path: Path, memory_metastor
         done = writer(rows(2, "c")).sync("hive:127.0.0.1:1").upsert(str(path))
     assert "connection refused" in str(done.after.error)
     assert [log["service"] for log in logs if log["event"] == "service_failed"] == ["sync"]
+    assert "service failed: sync," in (shows := " ".join(status(path).split()))
+    assert re.search(r"sync, \S+ s ago, failing for \S+ s: the Hive Metastore did not answer", shows)
     done = writer(rows(3, "d")).sync(memory_metastore.where).upsert(str(path))
     assert (done.after.error, done.after.synced) == (None, 3)
     assert shown(memory_metastore) == ["a", "b", "c", "d"]
+    assert "failed" not in status(path)
+
+
+def status(path: Path) -> str:
+    return CliRunner().invoke(app, ["status", str(path), "--brief"]).stdout
 
 
 def test_a_daemon_syncs_as_a_service(path: Path, memory_metastore: MemoryMetastore) -> None:

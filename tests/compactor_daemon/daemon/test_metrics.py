@@ -150,6 +150,7 @@ def test_services_are_counted_where_they_run(served: Served) -> None:
     found = served.samples()
     names = ("service_instants", "service_failed", "service_files", "service_bytes")
     assert [found[f"phantombase_{name}_total"] for name in names] == [1, 1, 3, 300]
+    assert found["phantombase_service_last_success_timestamp_seconds"] > 0
 
 
 def test_clocks_that_disagree_do_not_count_backwards(served: Served) -> None:

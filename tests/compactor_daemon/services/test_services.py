@@ -225,10 +225,17 @@ def test_status_says_which_service_failed(tmp_path: Path) -> None:
     ]
     note_runs(storage, "a", done)
     shown = CliRunner().invoke(app, ["status", str(path), "--brief"]).stdout
-    assert re.search(r"service failed: *clean, \S+ s ago: no", shown)
+    assert re.search(r"service failed: *clean, \S+ s ago, failing for \S+ s: no", shown)
     assert re.search(r"service: *cluster, \S+ s ago: yes", shown)
     data = json.loads(CliRunner().invoke(app, ["status", str(path), "--brief", "--json"]).stdout)
     assert {one["service"]: one["failed"] for one in data["services"]} == {"clean": True, "cluster": False}
+    first = last_runs(storage)[Service.CLEAN]
+    note_runs(storage, "b", done, inline=True)
+    again = last_runs(storage)[Service.CLEAN]
+    assert (again.who, again.since_ms) == ("b", first.at_ms)
+    assert Service.CLEAN in due(tuple(Service), last_runs(storage), 1e6, again.at_ms), "no daemon waits for a writer"
+    note_runs(storage, "b", [replace(done[0], failed=False)], inline=True)
+    assert last_runs(storage)[Service.CLEAN].since_ms is None
 
 
 def test_daemons_with_different_services_do_not_keep_each_other_from_their_turn(tmp_path: Path) -> None:
