@@ -232,7 +232,8 @@ TOUCHES = {
     "datasource.write.secondarykey.",
     "services beside a write": "archive. clean. clustering. commits. compaction. datasource.compaction. layout. log. "
     "table.service. table.services.incremental. write.empty.clean. allow.empty.commit",
-    "catalogs": "datasource.hive_sync. datasource.meta_sync. meta. meta_sync. table.partition_extractor_class",
+    "catalogs": "datasource.hive_sync. datasource.meta.sync.glue. datasource.meta_sync. meta. meta_sync. "
+    "table.partition_extractor_class",
     "reads": "datasource.merge.type datasource.query. datasource.read. enable. read.blob. schema.on.read.",
     "checks before a write": "avro.schema.validate merge.data.validation. skip. write.complex.keygen.validation. "
     "write.concurrency. write.merge.handle.fallback",

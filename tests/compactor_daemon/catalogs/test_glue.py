@@ -148,7 +148,6 @@ def test_names_of_hudi_sync_to_glue(path: Path, memory_glue: MemoryGlue) -> None
         ("hoodie.meta.sync.client.tool.class", "a.Tool", "to one Hive Metastore or to AWS Glue"),
         ("hoodie.datasource.hive_sync.metastore.uris", "thrift://a:1", "two catalogs"),
         ("hoodie.datasource.meta.sync.glue.partition_index_fields.enable", "true", "no partition index of Glue"),
-        ("hoodie.aws.role.arn", "arn:x", "credentials are those of"),
     ):
         with pytest.raises(PhantombaseError, match=words):
             writer(rows).conf({**conf, name: value}).upsert(str(path))

@@ -347,11 +347,14 @@ def test_a_mistake_is_one_error(
     ("conf", "words"),
     [
         ({}, r"needs its metastore; expected hoodie.datasource.hive_sync.metastore.uris=thrift://HOST:PORT"),
-        ({"mode": "jdbc"}, r"through its metastore only; expected hoodie.datasource.hive_sync.mode=hms; found .*=jdbc"),
+        (
+            {"mode": "other"},
+            r"through its metastore only; expected hoodie.datasource.hive_sync.mode=hms; found .*=other",
+        ),
         ({"metastore.uris": "http://a"}, r"not a value of hoodie.datasource.hive_sync.metastore.uris; found http://a"),
         ({"partition_extractor_class": "of.ours.Extractor"}, r"partition_extractor_class; found of.ours.Extractor"),
-        ({"create_managed_table": "true"}, r"dropping one removes no data; expected false; found true"),
-        ({"bucket_sync": "true"}, r"the catalog has no buckets; expected false; found true"),
+        ({"create_managed_table": "true"}, r"dropping one removes no data; expected .*=false; found .*=true"),
+        ({"bucket_sync": "true"}, r"the catalog has no buckets; expected .*=false; found .*=true"),
     ],
 )
 def test_a_job_that_asks_for_another_sync_is_refused_before_it_writes(
