@@ -23,7 +23,7 @@ COMMANDS = {
                 "schedule.unschedule_command",
                 "undo.release",
             ),
-            "Inspection": ("status.status", "status.claims", "config.config_app", "compact.demo"),
+            "Inspection": ("status.status", "status.check", "status.claims", "config.config_app", "compact.demo"),
             "Table services": (*(f"table_services.{name}_command" for name in _SERVICES), "sync.sync_command"),
             "Savepoints and undo": (
                 "undo.savepoint_app",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -38,6 +39,7 @@ _STATES = {
     "backing off": "yellow",
     "waiting": "cyan",
 }
+_VERDICTS = {"broken": "bold red", "needs care": "yellow", "well": "green"}
 _SEVERITIES = {"danger": "bold red", "warning": "yellow", "info": "cyan"}
 
 
@@ -84,10 +86,25 @@ def status(data: Row) -> Iterator[RenderableType]:
     if data["coexistence"]:
         yield ""
         yield Text("Hudi on this table", "bold")
-        for finding in data["coexistence"]:
-            severity = finding["severity"]
-            yield labelled(severity, _SEVERITIES[severity], f"{finding['what']} ({finding['found']})")
-            yield Text(f"  {finding['todo']}", "dim")
+        yield from _findings(data["coexistence"])
+
+
+def checked(data: Row) -> Iterator[RenderableType]:
+    """The findings of each table that is not well, and how many are."""
+    rows = data["tables"]
+    for row in rows:
+        if row["findings"]:
+            yield labelled(row["name"], _VERDICTS[row["verdict"]], row["verdict"])
+            yield from _findings(row["findings"])
+            yield ""
+    counts = Counter(row["verdict"] for row in rows)
+    yield f"{plural(len(rows), 'table')}: " + ", ".join(f"{counts[one]:,} {one}" for one in _VERDICTS if counts[one])
+
+
+def _findings(rows: list[Row]) -> Iterator[RenderableType]:
+    for row in rows:
+        yield labelled(row["severity"], _SEVERITIES[row["severity"]], f"{row['what']} ({row['found']})")
+        yield Text(f"  {row['todo']}", "dim")
 
 
 def _outlook(data: Row) -> Iterator[RenderableType]:

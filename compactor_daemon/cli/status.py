@@ -1,4 +1,4 @@
-"""The commands that show compactions: `status` of a table or a catalog, `claims`."""
+"""The commands that show tables: `status` of one or a catalog, `check` for what needs care, `claims`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.boundary import seconds
@@ -41,6 +42,7 @@ from ..fleet.catalog import Catalog, fleet_of, members_in
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from ..options import AttemptOptions
+from ..status.check import CheckMeans, CheckOptions, check_tables
 from ..status.coexistence import Finding, coexistence, find_hudi_signs, in_the_future
 from ..status.pending import Claimed, StatusOptions
 from ..status.status import TableStatus, catalog_rows, claim_rows, outlook, table_status, work_rows
@@ -147,7 +149,7 @@ _USE_COLUMNS = (
 _RECENT = 5
 _TABLE = "base path of the table: the folder that holds .hoodie"
 _OPTIONS = StatusOptions()
-RETRY, TRIGGER = RetryOptions(), TriggerOptions()
+RETRY, TRIGGER, CHECK = RetryOptions(), TriggerOptions(), CheckOptions()
 TablePaths = Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of tables")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document: sizes in bytes, times in seconds")]
 reports = partial(offers, json=Json)
@@ -215,6 +217,40 @@ def status(
         return row
 
     return _watched(one, status_render.status, watch)
+
+
+@reports
+def check(
+    ctx: typer.Context,
+    tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE...]", help="base paths of tables")] = None,
+    catalog: Annotated[CatalogFlags, Only("root", "catalog", "include", "exclude")] = CATALOG,
+    options: CheckOptions = CHECK,
+    trigger: Annotated[TriggerOptions, Only("strategy", "max_delta_commits", "max_delta_seconds")] = TRIGGER,
+    attempt: Annotated[AttemptOptions, Only("foreign_grace_s")] = ATTEMPT,
+    clock: ClockOptions = CLOCK,
+    storage_option: StorageOption = None,
+) -> CommandResult:
+    """Show what needs care on tables, and the command that mends it.
+
+    Files that are lost or damaged, file groups that no compaction can merge, compactions that are due and not
+    requested, not executed, or parked, dead writers, actions that were left off, services that failed, a long timeline,
+    clocks, and signs of Hudi that endanger the table. Nothing is changed.
+
+    Exit code 0: all is well. 1: something needs care. 2: something is broken, or cannot be read.
+
+    Examples: `compactor-daemon check /data/orders`, `compactor-daemon check --root s3://bucket/warehouse --json`
+    """
+    storage, named = parse_pairs(storage_option), list(tables or ())
+    found = catalog.found(named, catalog.pools(ctx.params.get("config"), ScheduleOptions()), storage)
+    paths = {one: full_path(one) for one in named}
+    if found is not None:
+        taken = found.taken()
+        taken.warn(found.listing.shown)
+        paths = dict(taken.tables)
+    means = CheckMeans(storage=storage, trigger=trigger, clock=clock, attempt=attempt)
+    rows = check_tables(paths, options, means)
+    data = {"tables": as_json(rows), "listing": None if found is None else found.listing.shown}
+    return CommandResult(data, status_render.checked, failed=max((row.verdict.exit_code for row in rows), default=0))
 
 
 def _watched(

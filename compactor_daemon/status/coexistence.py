@@ -301,7 +301,7 @@ def _upgrade(seen: HudiSigns) -> Iterator[Finding]:
         return
     yield Finding(
         name="auto-upgrade",
-        severity=Severity.WARNING if seen.version == 8 else Severity.INFO,
+        severity=Severity.INFO,
         what=f"a Hudi writer of a later release upgrades this table of version {seen.version} with its next write",
         found="only Hudi 1.x writes this version" if seen.version == 8 else "Hudi 0.x writes this version",
         todo=f"In every Hudi 1.x writer: {NO_UPGRADE}; upgrade while nothing is pending.",

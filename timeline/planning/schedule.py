@@ -162,7 +162,8 @@ def schedule_compaction(
             only=only,
         )
         planned = _planned(survey, situation, options)
-        _warn(table, planned.notes)
+        if not dry_run:
+            _warn(table, planned.notes)
         table.views.check_unchanged()
         if not planned.plans:
             if not dry_run:

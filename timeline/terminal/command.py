@@ -21,7 +21,6 @@ import typer
 from rich.console import Console, RenderableType
 
 from ..option import NUMBERS
-from .boundary import EXIT_FAILED
 from .console import configure_logging, emit
 from .option_group import OptionGroup, Prefix, group_of, marked, shown, title_of, type_of, value_of
 
@@ -31,11 +30,11 @@ JSON = Annotated[bool, typer.Option("--json", help="print one JSON document")]
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """Its data, and how people read it. `failed`: the exit code is 1. `error`: the last line for people, on stderr."""
+    """Its data, and how people read it. `failed`: the exit code, True is 1. `error`: for people, the last line."""
 
     data: Mapping[str, Any]
     render: Callable[[Any], Iterable[RenderableType]]
-    failed: bool = False
+    failed: int = False
     error: str = ""
 
 
@@ -111,7 +110,7 @@ def command(
         found = function(**given)
         if not shows:
             return found
-        failed = False
+        failed = 0
         for number, done in enumerate([found] if isinstance(found, CommandResult) else found):
             if number:
                 Console().clear()  # of a terminal; in a pipe, results follow each other
@@ -120,7 +119,7 @@ def command(
                 typer.echo(f"error: {done.error}", err=True)
             failed = done.failed
         if failed:
-            raise typer.Exit(EXIT_FAILED)
+            raise typer.Exit(int(failed))
         return None
 
     run.__signature__ = inspect.Signature(list(params.values()))  # type: ignore[attr-defined]

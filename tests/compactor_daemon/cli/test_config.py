@@ -217,7 +217,7 @@ def test_an_option_given_twice_shows_both_values() -> None:
         ([], CatalogFlags(root="/r", catalog="hive:h:1"), "the tables are named, or found"),
         (["t"], CatalogFlags(include=("sales_*",)), "--include and --exclude are for tables that are found"),
         (["t"], CatalogFlags(exclude=("sales_*",)), "--include and --exclude are for tables that are found"),
-        ([], CatalogFlags(catalog="glue:h:1"), "unknown kind of catalog"),
+        ([], CatalogFlags(catalog="nessie:h:1"), "unknown kind of catalog"),
     ],
 )
 def test_tables_are_named_or_found(tables: list[str], flags: CatalogFlags, what: str) -> None:

@@ -15,7 +15,7 @@ SERVICES: tuple[Mutant, ...] = (
     (_DISPATCH, "    moments += [t.serve_at for t in tables.values() if rules.services and not t.serving]\n", "", "dispatch"),
     ("compactor_daemon/daemon/loop", "every_s = 0.0 if rules.once else rules.services_s", "every_s = rules.services_s", "daemon"),
     (f"{_SERVICES}/serve", "not 0 <= now_ms - runs[s].at_ms <", "not now_ms - runs[s].at_ms <", "services"),
-    (f"{_SERVICES}/serve", "runs = last_runs(storage) | {", "runs = {", "services"),
+    (f"{_SERVICES}/serve", "now, runs = clock_ms(), last_runs(storage)", "now, runs = clock_ms(), {}", "services"),
     (f"{_SERVICES}/serve", "s not in runs or", "all(other not in runs for other in Service) or", "services"),
     (f"{_SERVICES}/options", "counted.beside_cleaner(cleaned)", "counted", "services"),
     (f"{_SERVICES}/options", "and clean.policy is Policy.COMMITS else 0", "else 0", "services"),
