@@ -20,7 +20,6 @@ from phantombase.timeline.instants.triggers import TriggerOptions, triggered, un
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.option import option
 from phantombase.timeline.planning.options import PLAN_NOW
-from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.storage_options import Given
 from phantombase.timeline.table.table import Table, from_one_snapshot
@@ -144,6 +143,8 @@ def _findings(path: str, options: CheckOptions, means: CheckMeans) -> Iterator[F
 
 
 def _seen(table: Table, options: CheckOptions, means: CheckMeans) -> CareFacts:
+    from phantombase.timeline.planning.schedule import schedule_compaction  # late: `status` starts without pyarrow
+
     timeline, now = table.load_timeline(), table.now()
     asked = triggered(timeline, now, means.trigger)
     plan = schedule_compaction(table, ProcessLock(table.storage.location), PLAN_NOW, dry_run=True)
