@@ -228,11 +228,11 @@ def _listing_cpu(partitions: int, times: Sequence[str]) -> float:
 
 def _choosing(table: Table, options: ScheduleOptions) -> float:
     """Seconds of the planner alone, on a timeline that is read."""
-    timeline = table.load_timeline()
-    facts = table.load_facts(timeline)
+    snapshot = table.snapshot()
+    facts = table.with_timeline(snapshot.timeline).load_facts()
     started = time.monotonic()
-    survey = Survey(table, timeline, facts, options)
-    situation = Situation(timeline=timeline, facts=facts, now=table.now())
+    survey = Survey(snapshot, facts, options)
+    situation = Situation(timeline=snapshot.timeline, facts=facts, now=table.now())
     planned = plan_compaction(survey.looks(), situation, options, survey.measure, survey.refused)
     seconds = time.monotonic() - started
     if len(planned.plans[0]) != _SLICES:

@@ -19,9 +19,9 @@ def forget_heartbeats(table: Table, *, now_ms: Callable[[], int], expiry_s: floa
     if table.storage.find(folder) is None:
         return
     beats = [e.name for e in table.storage.list(folder) if e.name.isdigit()]
-    timeline = table.load_timeline()
-    active = {i.requested_time: i for i in timeline.instants}
-    half_way = clustering_in_rollback(table, timeline) if beats else None
+    seen = table.with_timeline(table.load_timeline())
+    active = {i.requested_time: i for i in seen.timeline.instants}
+    half_way = clustering_in_rollback(seen) if beats else None
     for name in beats:
         instant = active.get(name)
         if instant is not None and (not instant.completed or instant == half_way):

@@ -31,7 +31,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.evolved_schema import newest_history
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, refuse_in_progress
-from phantombase.timeline.table.table import Table, from_one_snapshot, open_metadata_table
+from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot, open_metadata_table
 from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_hashed
@@ -49,12 +49,12 @@ _ARCHIVED = dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "neither undoes an in
 _METADATA, _COMMIT = ".hashing_meta", ".commit"
 
 
-def resize_cutoffs(table: Table, timeline: Timeline) -> tuple[ArchiveCutoff, ...]:
+def resize_cutoffs(table: Snapshot) -> tuple[ArchiveCutoff, ...]:
     """The cutoffs that resizes set on a table with consistent-hashing buckets; none on other tables."""
-    return (*_unmarked(table, timeline),) if is_consistently_hashed(table.storage) else ()
+    return (*_unmarked(table),) if is_consistently_hashed(table.storage) else ()
 
 
-def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
+def _unmarked(table: Snapshot) -> Iterator[ArchiveCutoff]:
     """Completed resizes whose completion Hudi has not yet recorded with their hashing metadata. Hudi's next writer
     records it. Until then only the replace commit shows it."""
     files = [path for path, _ in table.storage.list_below(HASHING_METADATA)]
@@ -62,15 +62,15 @@ def _unmarked(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
     for path in sorted(files):
         stem = path.removesuffix(_METADATA)
         time = stem.rpartition("/")[2]
-        if path != stem and stem not in noted and timeline.find(time, "replacecommit") is not None:
+        if path != stem and stem not in noted and table.timeline.find(time, "replacecommit") is not None:
             yield ArchiveCutoff(time=time, why=f"Hudi's next write has to note that resize {time} of buckets is done")
 
 
-def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run: bool) -> ArchiveFacts:
+def gather_facts(table: Snapshot, files: StateFiles, *, dry_run: bool) -> ArchiveFacts:
     """All facts except those of files, see `replaced_files_there`, `gone_but_there` and `damaged_files`. `dry_run`:
     puts nothing on storage, so expired pins count. MalformedError: a pin, clean or metadata table cannot be read; it
     may forbid anything."""
-    cleans = [i for i in timeline.instants if i.action == "clean" and i.completed]
+    cleans = [i for i in table.timeline.instants if i.action == "clean" and i.completed]
     held = None
     if not table.layout.has_completion_times:
         held = min((pin.holds for pin in (all_pins if dry_run else live_pins)(table.storage)), default=None)
@@ -81,26 +81,27 @@ def gather_facts(table: Table, timeline: Timeline, files: StateFiles, *, dry_run
         metadata=metadata is not None,
         metadata_compacted=max((i.requested_time for i in compactions if i.action == "commit"), default=None),
         metadata_blocked=None if metadata is None else blocked_by(metadata),
-        unfinished=frozenset(unfinished_compactions(table, timeline)),
-        left_out={time: max(groups.values()) for time, groups in table.facts.left_out(timeline).items()},
+        unfinished=frozenset(unfinished_compactions(table)),
+        left_out={time: max(groups.values()) for time, groups in table.facts.left_out(table.timeline).items()},
         held=held,
         doubled=files.doubled(),
-        written=files.written(timeline.instants, table.times.moment),
-        begun={} if table.layout.has_completion_times else files.begun(timeline.instants, table.times.moment),
-        cutoffs=(*resize_cutoffs(table, timeline), *_history_cutoff(table, timeline)),
+        written=files.written(table.timeline.instants, table.times.moment),
+        begun={} if table.layout.has_completion_times else files.begun(table.timeline.instants, table.times.moment),
+        cutoffs=(*resize_cutoffs(table), *_history_cutoff(table)),
     )
 
 
-def _history_cutoff(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
+def _history_cutoff(table: Snapshot) -> Iterator[ArchiveCutoff]:
     """The write with the history of columns that evolve on read: Hudi finds renamed ones only while it is active."""
-    if (time := newest_history(table.storage, timeline)) is not None:
+    if (time := newest_history(table.storage, table.timeline)) is not None:
         yield ArchiveCutoff(time=time, why=f"write {time} has the newest history of the columns")
 
 
-def gone_but_there(table: Table, timeline: Timeline) -> Iterator[ArchiveCutoff]:
+def gone_but_there(table: Snapshot) -> Iterator[ArchiveCutoff]:
     """Files named after an undone instant: of a task that ended after the rollback of its write, or log files of a
     resize of buckets, which Hudi leaves. Once the timeline begins after the instant, the instant counts as completed,
     and the rows of these files exist twice."""
+    timeline = table.timeline
     found: defaultdict[str, list[str]] = defaultdict(list)
     for partition, entries in table.listing.below(table.storage, table.config, ""):
         for entry in entries:
@@ -195,7 +196,7 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
     ConflictError (another process archives without the lock), StorageError, MalformedError, UnknownStateError (the
     archive cannot be read), ClockError (see `TableClock.check_zone_of`). Whatever happens, the next run continues."""
     if dry_run:
-        return from_one_snapshot(lambda: _would_archive(table.reload(), options))
+        return from_one_snapshot(lambda: _would_archive(table.snapshot(cached=False), options))
     tidy(table, lock)
     remove_torn(table, lock, "rollback")
     archived: list[tuple[Archived, ...]] = []
@@ -203,7 +204,7 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
     written: list[str] = []
     while True:
         with exclusive(table, lock, "archive instants", {**READ_INSIDE, **_NEWEST}) as held:
-            seen = _look(held.table)
+            seen = _look(held)
             finished += (rest := _finish(seen))
             seen = _look(seen.table) if rest else seen
             choice = _choice(seen, options, dry_run=False)
@@ -222,10 +223,10 @@ def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry
 def _would_archive(table: Table, options: ArchiveOptions) -> ArchiveResult:
     """Runs without the lock: files that another process archives concurrently may be removed before they are read."""
     seen = _look(table)
-    refuse_in_progress(table, seen.timeline, _NEWEST)
+    refuse_in_progress(seen.table, _NEWEST)
     both = _archive(table).seen_already(seen.timeline.instants)
-    left = tuple(i for i in seen.timeline.instants if i not in both)
-    choice = _choice(replace(seen, timeline=replace(seen.timeline, instants=left)), options, dry_run=True)
+    left = replace(seen.timeline, instants=tuple(i for i in seen.timeline.instants if i not in both))
+    choice = _choice(replace(seen, table=table.with_timeline(left)), options, dry_run=True)
     seen.table.times.check_zone_of(choice.archived, seen.timeline)
     result = _result(choice, [_described(seen.files, choice.archived)], (), ())
     return replace(result, finished=tuple(i.requested_time for i in both))
@@ -233,16 +234,18 @@ def _would_archive(table: Table, options: ArchiveOptions) -> ArchiveResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    table: Table
-    timeline: Timeline
+    table: Snapshot
     files: StateFiles
+
+    @property
+    def timeline(self) -> Timeline:
+        return self.table.timeline
 
 
 def _look(table: Table) -> _Seen:
     # The files are listed first: an instant that completes in between is still pending in the list.
     files = load_state_files(table.storage, table.config)
-    timeline = table.load_timeline()
-    return _Seen(table=table, timeline=timeline, files=files)
+    return _Seen(table=table.with_timeline(table.load_timeline()), files=files)
 
 
 def _archive(table: Table) -> Archive:
@@ -257,14 +260,14 @@ def _finish(seen: _Seen) -> Sequence[str]:
 
 
 def _choice(seen: _Seen, options: ArchiveOptions, *, dry_run: bool) -> ArchiveChoice:
-    facts: ArchiveFacts = gather_facts(seen.table, seen.timeline, seen.files, dry_run=dry_run)
+    facts: ArchiveFacts = gather_facts(seen.table, seen.files, dry_run=dry_run)
     choice = choose(seen.timeline, facts, options)
     there = replaced_files_there(seen.table, [i for i in choice.archived if i.family == "replacecommit"])
     left: tuple[ArchiveCutoff, ...] = ()
     if any(i.is_write for i in choice.archived):
         now = seen.table.snapshot()  # both need the files of all partitions: the view lists them after its timeline
         damaged = tuple(damaged_files(now))
-        left = (*gone_but_there(now, seen.timeline), *damaged)
+        left = (*gone_but_there(now.with_timeline(seen.timeline)), *damaged)
     if not there and not left:
         return choice
     return choose(seen.timeline, replace(facts, replaced_there=there, cutoffs=(*facts.cutoffs, *left)), options)
@@ -277,14 +280,14 @@ def _some(instants: Sequence[Instant]) -> Sequence[Instant]:
 
 
 def _merge(table: Table, lock: TableLock) -> tuple[str, ...]:
-    table = table.reload()
+    table = table.snapshot(cached=False)
     if not table.layout.has_completion_times:
         return ()
 
     @contextmanager
     def section() -> Iterator[Storage]:
         with exclusive(table, lock, "merge files of the history", _ARCHIVED) as held:
-            yield held.table.storage
+            yield held.storage
 
     return compact_history(table.storage, table.config, section)
 

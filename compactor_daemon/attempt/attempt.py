@@ -82,13 +82,13 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions, job: Job |
     for number in declare_dead(storage, instant, who):
         _log.info("attempt_declared_dead", instant=instant, attempt=number)
     number = open_next(storage, instant, who)
-    table = table.snapshot(reload=False)
+    table = table.snapshot(same_settings=True)
     _refuse_unscheduled(table, job, who)
     return Attempt(
         instant=instant,
         number=number,
         job=job,
-        barrier=job.barrier(table, table.load_timeline()),
+        barrier=job.barrier(table),
         trace=trace,
         table_version=table.config.version,
     )
@@ -136,7 +136,7 @@ def stage(
     before: Mapping[int, SliceDone] = {}
     for _ in range(options.redo_max):
         check()
-        seen = table.snapshot(reload=False)
+        seen = table.snapshot(same_settings=True)
         list_ahead(seen.storage, [seen.config.timeline_folder], records=adopted is None)
         waiting = _pending_of(seen, attempt)
         tasks, schema = attempt.job.tasks(seen, attempt.number, output)
@@ -215,7 +215,7 @@ def is_current(done: SliceDone, visibility: Visibility) -> bool:
 
 
 def _pending_of(table: Table, attempt: Attempt) -> list[Instant]:
-    return attempt.job.waiting(table, table.load_timeline(), attempt.barrier)
+    return attempt.job.waiting(table.with_timeline(table.load_timeline()), attempt.barrier)
 
 
 def _wait_for(

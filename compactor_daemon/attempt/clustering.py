@@ -26,11 +26,10 @@ from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, encode_le
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan
 from phantombase.timeline.gathered import gathered
 from phantombase.timeline.instants.reserved_times import has_tombstone
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import Storage, list_of_table, listed_if_there
 from phantombase.timeline.table.in_progress import is_pending_service, pending_replacing_writes
-from phantombase.timeline.table.table import Table, TableSchema, from_one_snapshot
+from phantombase.timeline.table.table import Snapshot, Table, TableSchema, from_one_snapshot
 from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker
 from phantombase.timeline.view.view import FileGroup, GroupKey, TableView, input_names, is_replaced
 
@@ -82,23 +81,23 @@ class Clustering:
             raise MissingFileError("the plan of a clustering is gone", path=table.instant_path(self.requested))
         return self.plan is None or _named(now.plan) == _named(self.plan)
 
-    def barrier(self, table: Table, timeline: Timeline) -> frozenset[str]:
+    def barrier(self, table: Snapshot) -> frozenset[str]:
         return frozenset()
 
-    def waiting(self, table: Table, timeline: Timeline, barrier: frozenset[str] = frozenset()) -> list[Instant]:
+    def waiting(self, table: Snapshot, barrier: frozenset[str] = frozenset()) -> list[Instant]:
         """A write that began before the plan may not know the plan. A write that replaces file groups chose them when
         it began, and does not replace the new one."""
-        replacing = {i.requested_time for i in pending_replacing_writes(table, timeline)}
+        replacing = {i.requested_time for i in pending_replacing_writes(table)}
         return [
             write
-            for write in timeline.inflight_writers
+            for write in table.timeline.inflight_writers
             if write.requested_time in replacing
             or (write.requested_time < self._time and not is_pending_service(table, write))
         ]
 
     def tasks(self, table: Table, attempt: int, output: OutputOptions) -> tuple[Sequence[StageTask], TableSchema]:
         assert self.make_tasks is not None, "made from a plan"
-        if why := why_passed(table, table.load_timeline(), self._time):
+        if why := why_passed(table.with_timeline(table.load_timeline()), self._time):
             raise StalePlanError(
                 "a clean has passed the plan of a clustering while it was pending",
                 path=table.storage.base_path,
@@ -139,36 +138,36 @@ class Clustering:
     def skipped(self, done: Sequence[SliceDone]) -> tuple[str, ...]:
         return tuple(sorted({write for one in done for write in one.uncommitted or ()}))
 
-    def clauses(self, table: Table, timeline: Timeline, decision: CommitDecision) -> Clauses:
+    def clauses(self, table: Snapshot, decision: CommitDecision) -> Clauses:
         broken = "it was cancelled" if has_tombstone(table.storage, self._time) else ""
-        broken = broken or why_passed(table, timeline, self._time) or self._changed(table, timeline, decision)
+        broken = broken or why_passed(table, self._time) or self._changed(table, decision)
         # On version 6 its files are the same.
-        newly = next((write for write in decision.skipped if timeline.is_committed(write)), None)
+        newly = next((write for write in decision.skipped if table.timeline.is_committed(write)), None)
         broken = broken or ("" if newly is None else f"write {newly}, which it left out, has completed")
-        if not broken and table.newest_schema(timeline).evolved is not None:
+        if not broken and table.newest_schema().evolved is not None:
             broken = "columns of the table evolve on read now"
         if not broken and (lost := next(_lost(table, decision), None)) is not None:
             broken = f"{lost}, which it made, is lost"
-        waiting = self.waiting(table, timeline)
+        waiting = self.waiting(table)
         what = "is pending, which may change its files"
         waits = f"{waiting[0].action} {waiting[0].requested_time} {what}" if waiting else ""
         return Clauses(broken=broken, waits=waits)
 
-    def _changed(self, table: Table, timeline: Timeline, decision: CommitDecision) -> str:
+    def _changed(self, table: Snapshot, decision: CommitDecision) -> str:
         """How a file group that it replaces differs from what was read; "": none does. Asked after the completed file
         was put, too: as if it were not there."""
         there = table.views.existing(one.partition for one in decision.replaced)
-        others = tuple(i for i in timeline.instants if i.identity != self.requested.identity)
-        busy = busy_file_groups(table, replace(timeline, instants=others)).groups.keys()
+        others = tuple(i for i in table.timeline.instants if i.identity != self.requested.identity)
+        busy = busy_file_groups(table.with_timeline(replace(table.timeline, instants=others))).groups.keys()
         view = from_one_snapshot(lambda: table.load_view(exactly=there, pending=self.requested))
         known = view.by_key()
         found = (_difference(one, known.get(one.key), view, busy) for one in decision.replaced)
         return next(filter(None, found), "")
 
-    def current(self, table: Table, timeline: Timeline, decision: CommitDecision) -> CommitDecision:
+    def current(self, table: Snapshot, decision: CommitDecision) -> CommitDecision:
         # A write may have added a column since the decision: the table has it, the rows do not.
         metadata = decode_commit(decision.content, decision.completed_path)
-        extra = {**metadata.extra_metadata, "schema": table.newest_schema(timeline).commit_text}
+        extra = {**metadata.extra_metadata, "schema": table.newest_schema().commit_text}
         if extra == metadata.extra_metadata:
             return decision
         return replace(decision, content=encode_commit(replace(metadata, extra_metadata=extra), table.layout.encoding))
@@ -291,7 +290,7 @@ def _built_upon(table: Table, decision: CommitDecision) -> Iterator[str]:
     for write in now.inflight_writers:
         if not is_pending_service(table, write):
             yield f"{write.action} {write.requested_time} is pending, which may write to its files"
-    planned = {*table.facts.pending_plans(now), *busy_file_groups(table, now).groups}
+    planned = {*table.facts.pending_plans(now), *busy_file_groups(table.with_timeline(now)).groups}
     if not planned.isdisjoint(made):
         yield "a pending plan names its files"
     for partition in sorted({partition for partition, _ in made}):

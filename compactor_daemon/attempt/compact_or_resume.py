@@ -82,10 +82,10 @@ class Compacted:
 def pending_instants(table: Table, only: str | None = None, *, clusterings: bool = False) -> tuple[str, ...]:
     """Pending compactions and log compactions, earliest first; UsageError when `only` is not one of them.
     `clusterings`: also those. MalformedError: see `pending_clusterings`; not where `only` is a compaction."""
-    timeline = table.load_timeline()
-    pending = tuple(i.requested_time for i in timeline.pending_merges)
+    seen = table.with_timeline(table.load_timeline())
+    pending = tuple(i.requested_time for i in seen.timeline.pending_merges)
     if clusterings and only not in pending:
-        pending = tuple(sorted((*pending, *(one.time for one in every_pending(table, timeline)))))
+        pending = tuple(sorted((*pending, *(one.time for one in every_pending(seen)))))
     if only is None:
         return pending
     if only not in pending:
@@ -131,8 +131,8 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
         return refused
     if table.layout.has_completion_times:
         table.times.check_zone(view.timeline)
-    schema = table.newest_schema(view.timeline)
-    rules = slice_rules(table, view.timeline, schema)
+    seen = table.with_timeline(view.timeline)
+    rules = slice_rules(seen, seen.newest_schema())
     with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:
         for instant, plan in plans.items():
             with _collected(refused, instant):
@@ -208,8 +208,8 @@ def compact_instant(
         # A request to an object store that failed may still be answered: until then no process cancels a clustering.
         beats.keep_on_error = job is not None and not storage.is_file_system
         publish(table, decision, lock)
-        seen = retire(table, decision)
-    result = _summary(seen.storage, decision, time.monotonic() - started, resumed=isinstance(work, CommitDecision))
+        storage = retire(table, decision).storage
+    result = _summary(storage, decision, time.monotonic() - started, resumed=isinstance(work, CommitDecision))
     _log.info(
         "compacted" if job is None else "clustered",
         instant=instant,

@@ -21,7 +21,6 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName, par
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout, Slicing
 from phantombase.timeline.format.ledger import GroupLedger, decode_ledgers, encode_ledgers
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.measure import Measure
@@ -30,7 +29,7 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.table.in_progress import pending_replacing_writes
-from phantombase.timeline.table.table import Table, TableSchema
+from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.view.view import GroupKey, TableView
 
@@ -77,24 +76,25 @@ class Compaction:
     def is_planned(self, table: Table) -> bool:
         return table.compaction_plan(self.requested.requested_time).groups == self._plan.groups
 
-    def barrier(self, table: Table, timeline: Timeline) -> frozenset[str]:
+    def barrier(self, table: Snapshot) -> frozenset[str]:
         # The plan is visible to every write that begins from here on. Writes that are pending now may have begun before
         # the plan was visible: they must end before the decision.
-        pending = timeline.pending_delta_commits if has_barrier(table, self._plan) else ()
+        pending = table.timeline.pending_delta_commits if has_barrier(table, self._plan) else ()
         # So must older pending replace commits: the file group that one replaces may be cleaned, and the replace commit
         # archived, while this compaction is pending.
         instant = self.requested.requested_time
-        pending += tuple(i for i in pending_replacing_writes(table, timeline) if i.requested_time < instant)
+        pending += tuple(i for i in pending_replacing_writes(table) if i.requested_time < instant)
         return frozenset(i.requested_time for i in pending)
 
-    def waiting(self, table: Table, timeline: Timeline, barrier: frozenset[str]) -> list[Instant]:
-        return [i for i in timeline.inflight_writers if i.requested_time in barrier]
+    def waiting(self, table: Snapshot, barrier: frozenset[str]) -> list[Instant]:
+        return [i for i in table.timeline.inflight_writers if i.requested_time in barrier]
 
     def tasks(self, table: Table, attempt: int, output: OutputOptions) -> tuple[list[SliceTask], TableSchema]:
         instant = self.requested.requested_time
         view = table.load_plan_view([self._plan])
-        schema = table.newest_schema(view.timeline, before=instant)
-        rules = merge_rules(table, view.timeline, schema, output)
+        seen = table.with_timeline(view.timeline)
+        schema = seen.newest_schema(before=instant)
+        rules = merge_rules(seen, schema, output)
         inputs = planned_inputs(table, view, self._plan, instant, rules)
         measure = Measure.of(table, schema)
         found = tasks_for(enumerate(inputs), rules, schema, output, instant=instant, attempt=attempt, measure=measure)
@@ -116,12 +116,12 @@ class Compaction:
     def skipped(self, done: Sequence[SliceDone]) -> tuple[str, ...]:
         return ()
 
-    def clauses(self, table: Table, timeline: Timeline, decision: CommitDecision) -> Clauses:
-        back = _back(table, timeline, decision.instant, decision.passed) if decision.passed else ()
+    def clauses(self, table: Snapshot, decision: CommitDecision) -> Clauses:
+        back = _back(table, decision.instant, decision.passed) if decision.passed else ()
         return Clauses(broken=f"file group {back[0]} is not replaced any more" if back else "")
 
-    def current(self, table: Table, timeline: Timeline, decision: CommitDecision) -> CommitDecision:
-        return without_groups(decision, table.facts.replaced_groups(timeline), table.layout)
+    def current(self, table: Snapshot, decision: CommitDecision) -> CommitDecision:
+        return without_groups(decision, table.facts.replaced_groups(table.timeline), table.layout)
 
     def begin_placing(self, table: Table, decision: CommitDecision) -> None:
         """Nothing: no inflight file is made."""
@@ -144,10 +144,10 @@ class Compaction:
         keep_ledger(table, decision, done)
 
 
-def merge_rules(table: Table, timeline: Timeline, schema: TableSchema, output: OutputOptions) -> SliceRules:
+def merge_rules(table: Snapshot, schema: TableSchema, output: OutputOptions) -> SliceRules:
     """How slices are merged and what their ledgers count."""
     rules = slice_rules(
-        table, timeline, schema, every_duplicate=table.layout.every_duplicate_compacted, batch_rows=output.batch_rows
+        table, schema, every_duplicate=table.layout.every_duplicate_compacted, batch_rows=output.batch_rows
     )
     return replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir, identity=True)
 
@@ -182,7 +182,7 @@ def single_task(
     measure: Measure | None = None,
 ) -> SliceTask:
     """The task of one file of a plan, at its `position`, from a view of the plan's partitions."""
-    rules = merge_rules(table, view.timeline, schema, output)
+    rules = merge_rules(table.with_timeline(view.timeline), schema, output)
     (one,) = planned_inputs(table, view, plan.only(position), instant, rules)
     (task,) = tasks_for([(position, one)], rules, schema, output, instant=instant, attempt=attempt, measure=measure)
     return task
@@ -289,24 +289,25 @@ def _passed(layout: Layout, plan: CompactionPlan, done: Sequence[SliceDone]) -> 
 
 def is_built_upon(table: Table, decision: CommitDecision, *, is_valid: bool) -> bool:
     """See `Job.built_upon`."""
-    timeline, plan = table.load_timeline(), _plan(table, decision.instant)
-    if _is_planned(table, decision, timeline):
+    now, plan = table.with_timeline(table.load_timeline()), _plan(table, decision.instant)
+    if _is_planned(now, decision):
         return True
-    later = list(_written_since(table, decision, timeline))
+    later = list(_written_since(now, decision))
     # With the plan, readers find the logs on its slice also without the commit.
     if plan is None and any(name.instant == decision.instant for _, name in later):
         return True
     below = {group for group, name in later if isinstance(name, BaseFileName)}
     if plan is not None:
-        return bool(below) or _lacks_inputs(table, timeline, plan, logs_too=is_valid)
+        return bool(below) or _lacks_inputs(now, plan, logs_too=is_valid)
     # If the plan was removed, what was merged is unknown.
-    shown = {placed_group(p.final) for p in decision.placements} - below - set(table.facts.replaced_groups(timeline))
+    replaced = table.facts.replaced_groups(now.timeline)
+    shown = {placed_group(p.final) for p in decision.placements} - below - set(replaced)
     partitions = sorted({partition for partition, _ in shown})
     list_ahead(table.storage, partitions)
     found = {join(p, entry.name): name for p in partitions for entry, name in data_files(table, p)}
     if any(placed_group(p.final) in shown and p.final not in found for p in decision.placements):
         return False  # its files were reverted before the commit was put: readers would miss this file
-    return bool(below) or _is_cleaned(table, decision, timeline, shown, found)
+    return bool(below) or _is_cleaned(now, decision, shown, found)
 
 
 def _plan(table: Table, instant: str) -> CompactionPlan | None:
@@ -316,18 +317,16 @@ def _plan(table: Table, instant: str) -> CompactionPlan | None:
         return None
 
 
-def _is_planned(table: Table, decision: CommitDecision, timeline: Timeline) -> bool:
+def _is_planned(table: Snapshot, decision: CommitDecision) -> bool:
     finals = {p.final for p in decision.placements}
-    others = [i.requested_time for i in timeline.pending_merges if i.requested_time != decision.instant]
+    others = [i.requested_time for i in table.timeline.pending_merges if i.requested_time != decision.instant]
     return any(not finals.isdisjoint(planned_paths(table.compaction_plan(other))) for other in others)
 
 
-def _written_since(
-    table: Table, decision: CommitDecision, timeline: Timeline
-) -> Iterator[tuple[GroupKey, BaseFileName | LogFileName]]:
+def _written_since(table: Snapshot, decision: CommitDecision) -> Iterator[tuple[GroupKey, BaseFileName | LogFileName]]:
     """Files of the same file groups that later writes name."""
     groups = {placed_group(p.final) for p in decision.placements}
-    for instant in timeline.completed:
+    for instant in table.timeline.completed:
         if instant.requested_time > decision.instant:
             for path in table.commit_metadata(instant).named_files:
                 partition, _, text = path.rpartition("/")
@@ -337,16 +336,15 @@ def _written_since(
 
 
 def _is_cleaned(
-    table: Table,
+    table: Snapshot,
     decision: CommitDecision,
-    timeline: Timeline,
     groups: Collection[GroupKey],
     found: Mapping[str, BaseFileName | LogFileName],
 ) -> bool:
     """Whether a cleaner, which saw the compaction completed, removed all earlier files of a file group."""
     left = {(path.rpartition("/")[0], name.file_id) for path, name in found.items() if name.instant < decision.instant}
     bare = set(groups) - left
-    for clean in cleans(timeline) if bare else ():
+    for clean in cleans(table.timeline) if bare else ():
         if clean.requested_time > decision.instant:
             files = table.files.needed_plan(clean, decode_clean_plan).files
             named = ((p, parse_data_file(text)) for p, texts in files.items() for text in texts)
@@ -355,9 +353,9 @@ def _is_cleaned(
     return False
 
 
-def _lacks_inputs(table: Table, timeline: Timeline, plan: CompactionPlan, *, logs_too: bool) -> bool:
+def _lacks_inputs(table: Snapshot, plan: CompactionPlan, *, logs_too: bool) -> bool:
     """Whether a cleaner removed what was merged. A rollback removes the log of its write, too."""
-    replaced = table.facts.replaced_groups(timeline)
+    replaced = table.facts.replaced_groups(table.timeline)
     for operation in plan.operations:
         if (operation.partition_path, operation.file_id) not in replaced:
             for path in planned_paths(CompactionPlan(operations=(operation,))):
@@ -410,9 +408,8 @@ def merge_again(table: Table, decision: CommitDecision, placement: Placement) ->
     position, attempt = (int(part) for part in str(name.token).split("-")[:2])
     view = table.load_plan_view([plan.only(position)], pending=table.files.requested_merge(decision.instant))
     metadata = decode_commit(decision.content, decision.completed_path).extra_metadata
-    schema = table.schema_written(
-        metadata["schema"], view.timeline, decision.instant, evolved=metadata.get(LATEST_SCHEMA)
-    )
+    seen = table.with_timeline(view.timeline)
+    schema = seen.schema_written(metadata["schema"], decision.instant, evolved=metadata.get(LATEST_SCHEMA))
     task = single_task(table, view, plan, schema, output, instant=decision.instant, attempt=attempt, position=position)
     if task.log is not None and isinstance(name, LogFileName):  # later logs may have taken the next versions
         task = replace(task, part=replace(task.part, log=replace(task.log, version=name.version)))
@@ -436,12 +433,12 @@ def merge_again(table: Table, decision: CommitDecision, placement: Placement) ->
     return done.staged
 
 
-def _back(table: Table, timeline: Timeline, instant: str, passed: Collection[str]) -> tuple[str, ...]:
+def _back(table: Snapshot, instant: str, passed: Collection[str]) -> tuple[str, ...]:
     """The file groups that were left out as replaced and are not replaced any more.
 
     If the replace commit was archived since, the files of the group were removed; if it was rolled back, they exist.
     """
-    replaced = table.facts.replaced_groups(timeline)
+    replaced = table.facts.replaced_groups(table.timeline)
     found, plan = [], table.compaction_plan(instant)
     for operation in plan.operations:
         partition, group = operation.partition_path, f"{operation.partition_path}/{operation.file_id}"

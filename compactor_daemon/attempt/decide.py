@@ -37,14 +37,13 @@ def decide_commit(
 ) -> CommitDecision:
     """Decides under the table lock. ConflictError, AttemptDeadError: nothing is published."""
     job = attempt.job
-    with exclusive(table, lock, f"decide a {job.name}", OF_ATTEMPT, snapshot=True) as held:
-        table, timeline = held.table, held.timeline
+    with exclusive(table, lock, f"decide a {job.name}", OF_ATTEMPT, cached=True) as table:
         check_version(table, attempt.table_version, attempt.instant, not_published(job))
         _check_undisturbed(table, attempt)
-        table.times.check_reached(attempt.instant, timeline)
-        completion = table.completion_time(timeline)
+        table.times.check_reached(attempt.instant, table.timeline)
+        completion = table.completion_time()
         decision = build_decision(
-            table, attempt, done, schema, completion, oldest=timeline.start, properties=properties
+            table, attempt, done, schema, completion, oldest=table.timeline.start, properties=properties
         )
         # A write that was merged may have been rolled back since the view was loaded.
         refuse(table, job, validity_of(table, decision))

@@ -43,7 +43,7 @@ from phantombase.timeline.table.in_progress import (
     exclusive,
     refuse_half_upgraded,
 )
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 
 from .completed import completed_commits, completed_compaction, decision_of_commit, is_ours, named_files, remove_placed
 from .outcome import STAGED_ENDINGS, CommitDecision, decisions, declare_dead, is_revoked
@@ -65,7 +65,7 @@ _UPLOAD_S = 86_400
 """An older upload counts as abandoned: it lasts as long as its merge. A day, as in a bucket's lifecycle rule."""
 
 
-def finish_completed(table: Table, lock: TableLock) -> Table:
+def finish_completed(table: Table, lock: TableLock) -> Snapshot:
     """Finishes instants that are no longer pending, where earlier runs were killed; returns a snapshot after that.
 
     An error of one instant does not stop the others; the first error is raised at the end.
@@ -90,21 +90,21 @@ def littered_instants(table: Table) -> tuple[str, ...]:
     return _littered(table.snapshot())
 
 
-def _littered(table: Table) -> tuple[str, ...]:
+def _littered(table: Snapshot) -> tuple[str, ...]:
     recorded, pending = recorded_instants(table.storage), _pending(table)
     found = [i for i in recorded if i not in pending and _is_littered(table, i)]
     # A snapshot lists records and timeline in any order: an instant requested and opened in between has no leftovers.
-    pending = _pending(table.snapshot(reload=False)) if found else pending
+    pending = _pending(table.snapshot(same_settings=True)) if found else pending
     return tuple(i for i in found if i not in pending)
 
 
-def _pending(table: Table) -> set[str]:
+def _pending(table: Snapshot) -> set[str]:
     """The pending instants, also a completed clustering whose rollback is in progress, or may be about to begin.
 
     The heartbeat of such a clustering shows whether its process has ended.
     """
-    timeline = table.load_timeline()
-    clustering = clustering_in_rollback(table, timeline)
+    timeline = table.timeline
+    clustering = clustering_in_rollback(table)
     reverting = () if clustering is None else (clustering,)
     clusterings = (i for i in timeline.instants if i.family == "replacecommit" and _may_be_at_work(table, i))
     return {i.requested_time for i in (*timeline.pending_merges, *clusterings, *reverting)}
@@ -155,8 +155,7 @@ def _lost_removed(table: Table, done: Instant, made: Sequence[CommitDecision], l
     if not any(final not in named and table.storage.find(final) is not None for final in placed):
         return True
     # Without the lock, another process might be publishing them.
-    with exclusive(table, lock, "remove files of a decision", _BY_COMMIT) as held:
-        table = held.table
+    with exclusive(table, lock, "remove files of a decision", _BY_COMMIT) as table:
         still = completed_compaction(table, done.requested_time, done.family)
         if still is None or named_files(table, still) != named:
             return False  # rolled back, and perhaps published by another decision: the next run checks it again
@@ -170,8 +169,7 @@ def _reverted(table: Table, instant: str, lock: TableLock) -> bool:
 
     False: a decision is valid or blocked after all; nothing else of the instant may be removed.
     """
-    with exclusive(table, lock, "revert a decision", {**READ_INSIDE, **ASKED}) as held:
-        table = held.table
+    with exclusive(table, lock, "revert a decision", {**READ_INSIDE, **ASKED}) as table:
         for decision in decisions(table.storage, instant):
             assessment = validity_of(table, decision)
             if assessment.validity in (Validity.VALID, Validity.BLOCKED):
@@ -231,7 +229,7 @@ def _forget_archived(table: Table, seen: Table) -> None:
     start = seen.load_timeline().start
     if all(instant >= start for instant in recorded_instants(seen.storage)):
         return
-    table = table.reload()
+    table = table.snapshot(cached=False)
     timeline = table.load_timeline()
     refuse_half_upgraded(table)  # in a half upgraded table an instant of the other half would seem to be archived
     active = {i.requested_time for i in timeline.instants}

@@ -127,7 +127,9 @@ class ForeignWatch:
         if self._clock() >= self._next:
             self._next = self._clock() + self._every_s
             # On an object store a look-up takes two requests for each name; one listing answers for all.
-            self._compare(self._table if self._table.storage.is_file_system else self._table.snapshot(reload=False))
+            self._compare(
+                self._table if self._table.storage.is_file_system else self._table.snapshot(same_settings=True)
+            )
 
     def check_now(self) -> None:
         """AttemptDeadError: a Hudi executor touched the instant. The attempt is declared dead first."""

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.table.table import Table, TableSchema
+from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 
 from .outcome import CommitDecision, Placement, ReplacedGroup
 
@@ -64,10 +63,10 @@ class Job(Protocol):
     def is_planned(self, table: Table) -> bool:
         """Whether the plan is still the one that the job was made from. MissingFileError: it was removed."""
 
-    def barrier(self, table: Table, timeline: Timeline) -> frozenset[str]:
+    def barrier(self, table: Snapshot) -> frozenset[str]:
         """Writes that are pending when the attempt is opened and must end before the decision."""
 
-    def waiting(self, table: Table, timeline: Timeline, barrier: frozenset[str]) -> list[Instant]:
+    def waiting(self, table: Snapshot, barrier: frozenset[str]) -> list[Instant]:
         """Writes that must end before the decision, as far as they are pending. `barrier`: see above."""
 
     def tasks(self, table: Table, attempt: int, output: OutputOptions) -> tuple[Sequence[StageTask], TableSchema]:
@@ -91,10 +90,10 @@ class Job(Protocol):
 
     # --- from the decision on
 
-    def clauses(self, table: Table, timeline: Timeline, decision: CommitDecision) -> Clauses:
-        """Asked while the plan exists. `timeline`: of the same snapshot."""
+    def clauses(self, table: Snapshot, decision: CommitDecision) -> Clauses:
+        """Asked while the plan exists."""
 
-    def current(self, table: Table, timeline: Timeline, decision: CommitDecision) -> CommitDecision:
+    def current(self, table: Snapshot, decision: CommitDecision) -> CommitDecision:
         """The decision as it is published now: its files and content."""
 
     def begin_placing(self, table: Table, decision: CommitDecision) -> None:

@@ -69,7 +69,8 @@ def refuse_moved(table: Table, view: TableView, instant: str, keys: MovableKeys)
     """
     if not (keys.pending or keys.targets):
         return
-    rules = slice_rules(table, view.timeline, table.newest_schema(view.timeline))
+    seen = table.with_timeline(view.timeline)
+    rules = slice_rules(seen, seen.newest_schema())
     for source in keys.sources:
         targets = keys.targets.get(source.partition, ())
         if not (keys.pending or targets):

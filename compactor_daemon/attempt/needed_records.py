@@ -8,9 +8,8 @@ from phantombase.timeline.audit.ledgers import entries
 from phantombase.timeline.errors import LockError, MalformedError, PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.reserved_times import recorded_instants
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 
 from .outcome import decisions
 from .pending_clusterings import remove_dead_runs
@@ -36,9 +35,9 @@ def tidy(table: Table, lock: TableLock, *, runs: bool = True) -> None:
         _log.warning("not_cleaned_up", table=table.storage.base_path, error=str(error))
 
 
-def unfinished_compactions(table: Table, timeline: Timeline) -> Iterator[str]:
+def unfinished_compactions(table: Snapshot) -> Iterator[str]:
     """The instants whose records are needed; a record that cannot be read is needed."""
-    completed = {i.requested_time for i in timeline.completed}
+    completed = {i.requested_time for i in table.timeline.completed}
     recorded = [i for i in recorded_instants(table.storage) if i in completed]
     if not recorded:
         return

@@ -22,14 +22,13 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import ClusterPlan, decode_cluster_plan
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import CLUSTERINGS
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.snapshot import without_snapshot
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 
 _log = get_logger()
 _PROCESS = "phantombase.cluster"
@@ -49,31 +48,29 @@ class PendingClustering:
         return self.requested.requested_time
 
 
-def pending_clusterings(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
+def pending_clusterings(table: Snapshot) -> tuple[PendingClustering, ...]:
     """The pending clusterings of phantombase, earliest first. MalformedError: a plan of a clustering cannot be read."""
-    return tuple(pending for pending in every_pending(table, timeline) if pending.plan.is_own)
+    return tuple(pending for pending in every_pending(table) if pending.plan.is_own)
 
 
-def planned_by_hudi(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
+def planned_by_hudi(table: Snapshot) -> tuple[PendingClustering, ...]:
     """The pending plans of Hudi that Hudi has not begun to execute, earliest first. MalformedError: as above."""
-    return tuple(one for one in every_pending(table, timeline) if not one.plan.is_own and not is_of_hudi(table, one))
+    return tuple(one for one in every_pending(table) if not one.plan.is_own and not is_of_hudi(table, one))
 
 
-def every_pending(table: Table, timeline: Timeline) -> Iterator[PendingClustering]:
+def every_pending(table: Snapshot) -> Iterator[PendingClustering]:
     """The pending clusterings, also those that Hudi has begun to execute, earliest first. MalformedError: as above."""
-    for instant in timeline.instants:
+    for instant in table.timeline.instants:
         if instant.family != "replacecommit" or instant.completed:
             continue
         if (pending := planned_clustering(table, instant)) is not None:
             yield pending
 
 
-def work_left(
-    table: Table, timeline: Timeline, now_ms: Callable[[], int] | None = None
-) -> tuple[PendingClustering, ...]:
+def work_left(table: Snapshot, now_ms: Callable[[], int] | None = None) -> tuple[PendingClustering, ...]:
     """The pending clusterings on which no process of phantombase works, and that Hudi has not begun to execute. Any
     process may execute, or publish, them. `now_ms`: see `is_at_work`. MalformedError: as above."""
-    found = (one for one in every_pending(table, timeline) if not is_of_hudi(table, one))
+    found = (one for one in every_pending(table) if not is_of_hudi(table, one))
     return tuple(one for one in found if not is_at_work(table, one, now_ms))
 
 
@@ -131,9 +128,9 @@ def is_at_work(table: Table, pending: PendingClustering, now_ms: Callable[[], in
     return beat is not None and is_live(beat, storage_ms(table.storage) if now_ms is None else now_ms())
 
 
-def why_passed(table: Table, timeline: Timeline, time: str) -> str:
+def why_passed(table: Snapshot, time: str) -> str:
     """The clean that has passed a plan; "": none. MalformedError: the record of one cannot be read."""
-    retained = retained_since(table, timeline)
+    retained = retained_since(table)
     return f"a clean has passed the plan: it retained commits from {retained} on" if retained > time else ""
 
 
@@ -160,16 +157,16 @@ def dead_runs(table: Table) -> tuple[str, ...]:
     now_ms = storage_ms(storage)
     dead = {one for one in runs if not is_live(read_heartbeat(storage, f"{CLUSTERINGS}/{one}/{ALIVE}"), now_ms)}
     try:
-        named = named_runs(table, table.load_timeline()) if dead else frozenset[str]()
+        named = named_runs(table.with_timeline(table.load_timeline())) if dead else frozenset[str]()
     except MalformedError as error:  # the plan may name any
         _log.warning("staged_files_left", path=CLUSTERINGS, error=str(error))
         return ()
     return tuple(sorted(dead - named))
 
 
-def named_runs(table: Table, timeline: Timeline) -> frozenset[str]:
+def named_runs(table: Snapshot) -> frozenset[str]:
     """The runs that pending plans name. MalformedError: a plan cannot be read."""
-    return frozenset(one.plan.staged for one in pending_clusterings(table, timeline))
+    return frozenset(one.plan.staged for one in pending_clusterings(table))
 
 
 def staging_folder(staged: str) -> str:

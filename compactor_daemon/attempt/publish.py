@@ -82,18 +82,17 @@ def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
         and completed_compaction(table, decision.instant, family) is None
         and _is_publishable(table, decision)
     ):
-        placed = job.current(table, table.load_timeline(), decision)
+        placed = job.current(table, decision)
         _place_all(table, placed)
         update = prepare(table, _change(table, placed))
     keys = _keys_before(table, decision)
-    with exclusive(table, lock, f"complete a {job.name}", OF_ATTEMPT, snapshot=True) as held:
-        table = held.table
+    with exclusive(table, lock, f"complete a {job.name}", OF_ATTEMPT, cached=True) as table:
         done = completed_compaction(table, decision.instant, family)
         if done is not None:
             _check_ours(table, done, decision)
             return
         _check_publishable(table, decision)
-        kept = job.current(table, held.timeline, decision)
+        kept = job.current(table, decision)
         job.begin_placing(table, kept)
         remove_placed(table, decision, keep={p.final for p in kept.placements})
         # The decision was not valid at the first check, or a file group was replaced since then.
@@ -178,7 +177,7 @@ def _completed_path(table: Table, decision: CommitDecision) -> str:
     if decision.completion_time is None or not compacted_after(table, decision.completion_time):
         return decision.completed_path
     folder, decided = decision.completed_path.rpartition("/")[0], decided_instant(table, decision)
-    now = table.next_time(table.load_timeline())
+    now = table.with_timeline(table.load_timeline()).next_time()
     return f"{folder}/{table.layout.file_name(replace(decided, completion_time=now))}"
 
 
@@ -240,7 +239,7 @@ def _check_publishable(table: Table, decision: CommitDecision) -> None:
     try:
         check_version(table, decision.table_version, decision.instant, not_published(job))
     except TableChangedError:
-        if completed_compaction(table.reload(), decision.instant, family) is None:
+        if completed_compaction(table.snapshot(cached=False), decision.instant, family) is None:
             remove_placed(table, decision, keep=set())
         raise
     assessment = validity_of(table, decision)
@@ -266,7 +265,7 @@ def place(
     """
 
     def lost() -> str:
-        now = table.reload()  # the files before this one may have taken long to place
+        now = table.snapshot(cached=False)  # the files before this one may have taken long to place
         refuse_revoked(now, decision)
         with merging:
             return job_of(now, decision).make_again(now, decision, placement)

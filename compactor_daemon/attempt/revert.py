@@ -46,7 +46,7 @@ def revert_files(table: Table, decision: CommitDecision, why: str) -> None:
     ConflictError: it is completed; no file was removed then. LockError: the lock was lost; the next run finishes.
     MalformedError: the metadata table cannot be updated; all other steps are done.
     """
-    table = table.reload()
+    table = table.snapshot(cached=False)
     storage = table.storage
     _refuse_completed(table, decision)
     revoke_decision(storage, decision.instant, decision.attempt, why, process_name())
@@ -121,14 +121,13 @@ def stale_commit(table: Table, done: Instant, made: Collection[CommitDecision]) 
 
 def retract_commit(table: Table, decision: CommitDecision, lock: TableLock) -> bool:
     """Deletes the completed file of a `stale_commit`, if that decision is invalid; returns whether it did."""
-    with exclusive(table, lock, "retract a stale commit", {**READ_INSIDE, **ASKED}, snapshot=True) as held:
-        table = held.table
+    with exclusive(table, lock, "retract a stale commit", {**READ_INSIDE, **ASKED}, cached=True) as table:
         family = decided_instant(table, decision).family
         done, assessment = completed_compaction(table, decision.instant, family), validity_of(table, decision)
         if done is None or not is_ours(table, done, decision) or assessment.validity is not Validity.INVALID:
             return False
         # A pending write of version 6 may be about to write a log that is named after the commit.
-        is_awaited = table.layout.slicing is Slicing.BY_BASE_INSTANT and held.timeline.pending_delta_commits
+        is_awaited = table.layout.slicing is Slicing.BY_BASE_INSTANT and table.timeline.pending_delta_commits
         if is_awaited or _remains(table, decision, assessment):
             return False
         table.storage.delete(table.instant_path(done))

@@ -139,18 +139,19 @@ def gather_evidence(table: Table, job: Job, decision: CommitDecision | None = No
     merged, oldest = ((), "") if decision is None else (decision.merged, decision.oldest)
     if not has_plan or not all(_counts(t, oldest, timeline) for t in merged):
         timeline = table.with_archive(timeline)
-    clauses = job.clauses(table, timeline, decision) if decision is not None and has_plan else Clauses()
+    clauses = job.clauses(table.with_timeline(timeline), decision) if decision is not None and has_plan else Clauses()
     return replace(seen, timeline=timeline, has_plan=has_plan, clauses=clauses)
 
 
 def evidence_of_planned(table: Table) -> Evidence:
     """The evidence for any instant that has a plan and has merged nothing yet. Errors as `gather_evidence`."""
     refuse_half_upgraded(table)
-    timeline, rollbacks = table.load_timeline(), pending_rollbacks(table)
-    clustering = clustering_in_rollback(table, timeline)
+    seen = table.with_timeline(table.load_timeline())
+    rollbacks = pending_rollbacks(table)
+    clustering = clustering_in_rollback(seen)
     reverting = frozenset[str]() if clustering is None else {clustering.requested_time}
     return Evidence(
-        timeline=timeline,
+        timeline=seen.timeline,
         has_plan=True,
         undone=frozenset(r.target for r in rollbacks if r.target is not None) | reverting,
         unreadable=tuple(r for r in rollbacks if isinstance(r, Torn)),

@@ -211,10 +211,10 @@ class _Publisher:
                 found=", ".join(options.partition_fields),
                 todo="Leave partition-fields out: they follow from the table.",
             )
-        timeline = seen.load_timeline()
+        timeline = seen.timeline
         if not timeline.completed:
             return _Now(seen, timeline, TableSchema("", ""), pa.schema([]), None)
-        schema = seen.newest_schema(timeline)
+        schema = seen.newest_schema()
         columns = iceberg_columns(schema, seen.storage.base_path, meta_columns=options.meta_columns)
         writes = writes_since(timeline, mark)
         return _Now(seen, timeline, schema, columns, None if writes is None else changed_groups(seen, writes))

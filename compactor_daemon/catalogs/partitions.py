@@ -18,7 +18,7 @@ from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteSta
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 
 from .tables import COMPLETED_MARK, MARK
 
@@ -63,9 +63,10 @@ class PartitionChanges:
     all: bool
 
 
-def changes_since(table: Table, timeline: Timeline, mark: Mark | None) -> PartitionChanges:
+def changes_since(table: Snapshot, mark: Mark | None) -> PartitionChanges:
     """The changes since a mark; None: there is none. Errors: see `Table.partitions`, `Table.commit_metadata`,
     `load_history`."""
+    timeline = table.timeline
     since = _writes_since(timeline, mark)
     if since is not None:
         return _changes(_last_of_each(timeline, {i: table.commit_metadata(i) for i in _writing(timeline, since)}))

@@ -20,7 +20,7 @@ from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageEr
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.terminal.text_table import plural
 
 from ..service_run import ServiceAnswer, ServiceMeans
@@ -49,7 +49,7 @@ def sync_table(table: Table, options: SyncOptions, *, dry_run: bool = False) -> 
     store = _catalog_of(table, options)
     database = (options.database or table.config.database or "default").lower()
     nothing = SyncResult(catalog=store.shown, database=database)
-    seen = table.reload()
+    seen = table.snapshot(cached=False)
     if options.partition_fields and options.partition_fields != seen.config.partition_fields:
         raise UsageError(
             "these are not the partition columns of the table",
@@ -58,12 +58,11 @@ def sync_table(table: Table, options: SyncOptions, *, dry_run: bool = False) -> 
             found=", ".join(options.partition_fields),
             todo="Leave partition-fields out: they follow from the table.",
         )
-    timeline = seen.load_timeline()
-    if not timeline.completed:
+    if not seen.timeline.completed:
         return replace(nothing, why="the table has no completed write")
     with store.calls() as calls:
         run = _Run(calls, table, options, database, dry_run=dry_run)
-        return replace(nothing, **run.synced(seen, timeline))
+        return replace(nothing, **run.synced(seen))
 
 
 def _catalog_of(table: Table, options: SyncOptions) -> TableCatalog:
@@ -79,23 +78,26 @@ class _Run:
         path = table.storage.base_path.rstrip("/")
         self._location = f"file:{path}" if path.startswith("/") else path
 
-    def synced(self, seen: Table, timeline: Timeline) -> Mapping[str, Any]:
+    def synced(self, seen: Snapshot) -> Mapping[str, Any]:
         """The fields of the result."""
-        wanted = self._wanted(seen, timeline)
+        wanted = self._wanted(seen)
         known = self._known(wanted)
         since = {one.name: _mark(known.get(one.name)) for one in wanted}
         done = {one.name: SyncedTable(name=one.name) for one in wanted}
         for _ in range(_TRIES):
             self._check(wanted, known)
-            changes = {mark: changes_since(seen, timeline, mark) for mark in set(since.values())}
+            changes = {mark: changes_since(seen, mark) for mark in set(since.values())}
             before, known = known.keys(), self._made(wanted, known, done)
             for one in wanted:
                 if one.partition_columns and one.name in known:
                     made = _EMPTY if one.name not in before and done[one.name].created else None
                     found, mark = known[one.name], since[one.name]
                     done[one.name] = self._partitions(found, one, mark, changes[mark], made, seen, done[one.name])
+            timeline = seen.timeline
             mark = Mark.at(timeline)
-            stale = [one for one in wanted if self._is_stale(one, known.get(one.name), done[one.name], timeline, mark)]
+            stale = [
+                one for one in wanted if self._is_stale(one, known.get(one.name), done[one.name], seen.timeline, mark)
+            ]
             if self._dry_run or not stale:
                 break
             fresh = self._known(wanted)
@@ -106,13 +108,12 @@ class _Run:
                     break
                 fresh = self._known(wanted)
             _log.info("synced_concurrently", table=self._table.storage.base_path, database=self._database)
-            known, seen = fresh, self._table.reload()
-            timeline = seen.load_timeline()
-            wanted = self._wanted(seen, timeline)
-        return {"tables": tuple(done.values()), "up_to": timeline.latest_completed}
+            known, seen = fresh, self._table.snapshot(cached=False)
+            wanted = self._wanted(seen)
+        return {"tables": tuple(done.values()), "up_to": seen.timeline.latest_completed}
 
-    def _wanted(self, seen: Table, timeline: Timeline) -> tuple[CatalogTable, ...]:
-        schema = seen.newest_schema(timeline).file_text
+    def _wanted(self, seen: Snapshot) -> tuple[CatalogTable, ...]:
+        schema = seen.newest_schema().file_text
         return tables_of(seen.config, schema, self._location, self._database, self._options)
 
     def _known(self, wanted: Collection[CatalogTable]) -> dict[str, CatalogTable]:
@@ -188,8 +189,8 @@ class _Run:
         nothing would bring it back again if this process dropped it and died."""
         if not gone:
             return gone
-        now = self._table.reload()
-        changes = changes_since(now, now.load_timeline(), mark)
+        now = self._table.snapshot(cached=False)
+        changes = changes_since(now, mark)
         have, lack = ({values for values, _ in self._valued(some, now)} for some in (changes.written, changes.gone))
         return gone - have if changes.all else gone & lack
 

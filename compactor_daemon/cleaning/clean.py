@@ -23,7 +23,6 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata, encode_clean_plan
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.instant_files import Torn
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import Change, apply_update, check_keepable, prepare
 from phantombase.timeline.read.pins import all_pins, forget_expired, live_pins
@@ -32,7 +31,7 @@ from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, regardless, rollback_in_progress
-from phantombase.timeline.table.table import Table, put_requested
+from phantombase.timeline.table.table import Snapshot, Table, put_requested
 from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import GroupKey, TableView
@@ -59,10 +58,10 @@ def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
             now = held.timeline.find(instant.requested_time, "clean")
             if now is None:
                 continue
-            if now.state is State.REQUESTED and rollback_in_progress(held.table, held.timeline) is not None:
-                _remove_plan(held.table, now)  # what it names may be what the rollback brings back
+            if now.state is State.REQUESTED and rollback_in_progress(held) is not None:
+                _remove_plan(held, now)  # what it names may be what the rollback brings back
                 continue
-            if now.state is State.REQUESTED and not begin(held.table, now, plan):
+            if now.state is State.REQUESTED and not begin(held, now, plan):
                 continue
         execute(table, instant.requested_time, plan, lock)
         found.append(Finished(instant=instant.requested_time, files=plan.count))
@@ -105,22 +104,21 @@ def execute(table: Table, instant: str, plan: CleanPlan, lock: TableLock) -> Non
 def _complete(table: Table, instant: str, plan: CleanPlan, took_ms: int, lock: TableLock) -> None:
     change = Change(instant=instant, files={}, moves_rows=False, schema_text=None, removed=plan.files)
     update = prepare(table, change)
-    with exclusive(table, lock, "complete a clean", _REMOVED) as held:
-        table, timeline = held.table, held.timeline
-        found = timeline.find(instant, "clean")
+    with exclusive(table, lock, "complete a clean", _REMOVED) as table:
+        found = table.timeline.find(instant, "clean")
         if found is None:
             raise MissingFileError("a pending clean is gone", path=table.storage.base_path, instant=instant)
         if found.completed:
             return
-        if gone := _remove_partitions(table, timeline, plan):
+        if gone := _remove_partitions(table, plan):
             change, update = replace(change, removed_partitions=gone), None
         apply_update(table, change, update)
-        done = replace(found.at(State.COMPLETED), completion_time=table.completion_time(timeline))
+        done = replace(found.at(State.COMPLETED), completion_time=table.completion_time())
         table.storage.put_if_absent(table.instant_path(done), encode_clean_metadata(plan, instant, took_ms, gone))
     _log.info("cleaned", table=table.storage.base_path, instant=instant, files=plan.count)
 
 
-def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan) -> frozenset[str]:
+def _remove_partitions(table: Snapshot, plan: CleanPlan) -> frozenset[str]:
     """Removes empty partitions; returns which were removed. `table`: of a section. While a write is pending they are
     kept: it may be about to place files there. A removed partition has no partition metadata file; its empty folder is
     kept. A process may stall right here and lose the lock while others write: so only the files of the listing are
@@ -128,7 +126,7 @@ def _remove_partitions(table: Table, timeline: Timeline, plan: CleanPlan) -> fro
     gone, storage = set(), table.storage
     for partition in plan.partitions:
         entries = listed_if_there(storage, partition)
-        if entries and not timeline.pending_writes and all(e.name in _PARTITION_FILES for e in entries):
+        if entries and not table.timeline.pending_writes and all(e.name in _PARTITION_FILES for e in entries):
             paths = [join(partition, e.name) for e in entries]
             were = {path: storage.read(path) for path in paths}
             storage.delete_all(paths)
@@ -152,14 +150,13 @@ def clean_table(
     and takes no lock. Errors: LockError, ConflictError (a pending clean names files that are in use), StorageError,
     MalformedError, UnsupportedError (the metadata table cannot be kept). Whatever happens, the next run continues."""
     if dry_run:
-        seen = table.reload()
+        seen = table.snapshot(cached=False)
         return would_clean(seen, load_whole(seen), options, only)
-    check_keepable(table.reload(), moves_rows=False)
+    check_keepable(table.snapshot(cached=False), moves_rows=False)
     tidy(table, lock)
     finished = finish_pending(table, lock)
-    with exclusive(table, lock, "plan a clean", READ_INSIDE, snapshot=True) as held:
-        seen = held.table
-        if held.timeline.pending("clean"):
+    with exclusive(table, lock, "plan a clean", READ_INSIDE, cached=True) as seen:
+        if seen.timeline.pending("clean"):
             raise ConflictError(
                 "another process began a clean meanwhile", path=seen.storage.base_path, todo="Run again."
             )
@@ -169,8 +166,9 @@ def clean_table(
         choice = choice_of(seen, view, options, dry_run=False, only=only)
         if not choice.gone:
             return result_of(None, choice, finished)
-        plan = _plan(view, choice, options, retained_since(seen, view.timeline))
-        clean = Instant(requested_time=seen.next_time(view.timeline), action="clean", state=State.REQUESTED)
+        seen = seen.with_timeline(view.timeline)
+        plan = _plan(view, choice, options, retained_since(seen))
+        clean = Instant(requested_time=seen.next_time(), action="clean", state=State.REQUESTED)
         put_requested(fresh, clean, encode_clean_plan(plan, fresh.storage.base_path))
         if not begin(fresh, clean, plan, known):
             raise ConflictError(

@@ -30,7 +30,7 @@ from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there
 from phantombase.timeline.storage.folders import HEARTBEATS, HOODIE, RECORDS, TEMPORARY, WRITES, join
 from phantombase.timeline.table.in_progress import pending_rollbacks, refuse_in_progress
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.table.traces import list_markers
 from phantombase.timeline.view.facts import is_consistently_hashed
 from phantombase.timeline.view.listing import folders
@@ -47,7 +47,7 @@ _TIMED = re.compile(r"\d+")
 _TEMPORARY_NAME = re.compile(r"(clock-|probe-)?[0-9a-f]{32}(\.[a-z]+)?")
 
 
-def list_items(table: Table, timeline: Timeline) -> tuple[list[Item], list[str]]:
+def list_items(table: Snapshot) -> tuple[list[Item], list[str]]:
     """What may be an orphan, and the paths of foreign files among data files, staged files and markers. `timeline`:
     loaded before. Data files of its completed writes are left out."""
     items, foreign = list[Item](), list[str]()
@@ -61,7 +61,7 @@ def list_items(table: Table, timeline: Timeline) -> tuple[list[Item], list[str]]
             path, name = join(folder, entry.name), data_file(entry.name)
             if name is None:
                 foreign.append(path)
-            elif not timeline.is_committed(name.instant):
+            elif not table.timeline.is_committed(name.instant):
                 kind = OrphanKind.LOG if isinstance(name, LogFileName) else OrphanKind.BASE
                 items.append(_item(path, kind, name.instant, [entry], group=(folder, name.file_id)))
     for kind, parent in ((OrphanKind.STAGED, WRITES), (OrphanKind.MARKERS, _MARKERS)):
@@ -145,21 +145,21 @@ def gather(table: Table, items: Sequence[Item], newest: str, older_s: float, now
     `newest`: see `OrphanFacts`. `now_ms`: by the clock of the storage. ConflictError: see `refuse_in_progress`; or a
     plan of a rollback cannot be read. MalformedError, MissingFileError, UnknownStateError: a record, or the archive,
     cannot be read: it may name any file."""
-    timeline = table.load_timeline()
-    refuse_in_progress(table, timeline)
-    facts = OrphanFacts(timeline=timeline, newest=newest)
+    seen = table.with_timeline(table.load_timeline())
+    refuse_in_progress(seen)
+    facts = OrphanFacts(timeline=seen.timeline, newest=newest)
     if not _left(items, facts, older_s, now_ms):
         return facts
-    timeline = table.with_archive(timeline)
+    seen = seen.with_timeline(timeline := table.with_archive(seen.timeline))
     facts = replace(facts, timeline=timeline, archived=frozenset(i.requested_time for i in timeline.archived))
     if not (left := _left(items, facts, older_s, now_ms)):
         return facts
     times = {item.instant for item in left if item.instant}
-    facts = replace(facts, processes=dict(_processes(table, timeline, times, older_s, now_ms)))
+    facts = replace(facts, processes=dict(_processes(seen, times, older_s, now_ms)))
     if not (left := [i for i in _left(items, facts, older_s, now_ms) if i.kind.is_data]):
         return facts
     wanted = {item.name for item in left} | {item.instant for item in left}
-    named = dict(_named(table, timeline, wanted, older_s, now_ms))
+    named = dict(_named(seen, wanted, older_s, now_ms))
     blocks = dict(_blocks(table, facts, [i for i in left if i.name not in named and i.instant not in named]))
     return replace(facts, named=named, blocks=blocks)
 
@@ -168,9 +168,7 @@ def _left(items: Sequence[Item], facts: OrphanFacts, older_s: float, now_ms: int
     return [i for i in items if why_young(i, older_s, now_ms) is None and why_by_time(i, facts) is None]
 
 
-def _processes(
-    table: Table, timeline: Timeline, times: Collection[str], older_s: float, now_ms: int
-) -> Iterator[tuple[str, str]]:
+def _processes(table: Snapshot, times: Collection[str], older_s: float, now_ms: int) -> Iterator[tuple[str, str]]:
     """(instant, why a process may need its files), of these instants."""
     storage = table.storage
     for rollback in pending_rollbacks(table):
@@ -182,13 +180,13 @@ def _processes(
                 todo=rollback.todo,
             )
         yield rollback.target, f"rollback {rollback.instant} of it is pending: let it be finished first"
-    moments = frozenset(timeline.moment_of(write) for write in timeline.completed_writes.values())
+    moments = frozenset(table.timeline.moment_of(write) for write in table.timeline.completed_writes.values())
     pins = [pin for pin in all_pins(storage) if pin.is_live(now_ms)]
     recorded = set(recorded_instants(storage))
     folders_there = {e.name for e in listed_if_there(storage, _MARKERS) or () if e.is_folder}
     shown = set(_shown(table))
     for time in sorted(times):
-        if time in shown and not timeline.at(time):
+        if time in shown and not table.timeline.at(time):
             yield time, "a file of the timeline has its time, of an action that this release does not know"
         if (why := why_pinned(time, pins, moments)) is not None:
             yield time, why
@@ -228,14 +226,14 @@ def _is_young(storage: Storage, time: str, older_s: float, now_ms: int) -> bool:
     return any(now_ms - entry.modified_ms <= older_s * 1000 for entry in entries)
 
 
-def _named(table: Table, timeline: Timeline, names: Set[str], older_s: float, now_ms: int) -> Iterator[tuple[str, str]]:
+def _named(table: Snapshot, names: Set[str], older_s: float, now_ms: int) -> Iterator[tuple[str, str]]:
     """(file name or instant, what names it), of these."""
-    for file, found in prefetched(_naming(table, timeline), lambda file: (file, _names_in(table.storage, file))):
+    for file, found in prefetched(_naming(table), lambda file: (file, _names_in(table.storage, file))):
         yield from ((name, f"{file.path} names it") for name in found & names)
     for entry in listed_if_there(table.storage, _MARKERS) or ():
         time = entry.name
         if entry.is_folder and time.isdigit():
-            at = timeline.at(time)
+            at = table.timeline.at(time)
             may_write = any(not i.completed for i in at) or _is_young(table.storage, time, older_s, now_ms)
             for marker in list_markers(table.storage, time) if may_write else ():
                 if marker.file in names:
@@ -249,10 +247,10 @@ def _named(table: Table, timeline: Timeline, names: Set[str], older_s: float, no
                 yield from ((name, "the metadata table lists it") for name in files.keys() & names)
 
 
-def _naming(table: Table, timeline: Timeline) -> Iterator[StateFile]:
+def _naming(table: Snapshot) -> Iterator[StateFile]:
     """The files of the timeline that may name files in use: of pending instants, completed writes and savepoints.
     Completed cleans, rollbacks and restores name what they removed."""
-    pending = {i.identity: i for i in timeline.instants if not i.completed}
+    pending = {i.identity: i for i in table.timeline.instants if not i.completed}
     for identity, files in load_state_files(table.storage, table.config).of.items():
         one = pending.get(identity)
         if one is not None and one.action in _PLANNED and files[0].instant.state is not State.REQUESTED:

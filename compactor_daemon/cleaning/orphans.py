@@ -70,10 +70,9 @@ def remove_orphans(table: Table, options: OrphanOptions, lock: TableLock, *, dry
     """Removes the orphans of a table. `dry_run`: changes nothing, takes no lock, and goes by this process's clock.
     LockError, StorageError, and the errors of `gather`: what was not removed yet stays. Run again."""
     now_ms = clock_ms() if dry_run else storage_ms(table.storage)
-    seen = table.reload()
-    timeline = seen.load_timeline()
-    newest = newest_time(timeline)
-    items, foreign = list_items(seen, timeline)
+    seen = table.snapshot(cached=False)
+    newest = newest_time(seen.timeline)
+    items, foreign = list_items(seen)
     choice = from_one_snapshot(partial(_chosen, seen, items, newest, options, now_ms))
     found, kept = choice.orphans, choice.kept
     if not dry_run:
@@ -98,9 +97,9 @@ def _removed(
     """What was removed of these items, and what stays after all, by batches."""
     for some in _batches(items):
         with exclusive(table, lock, "remove orphan files") as held:
-            storage = held.table.storage
+            storage = held.storage
             there = [i for i in prefetched(some, partial(found_again, storage)) if i is not None]
-            choice = from_one_snapshot(partial(_chosen, held.table, there, newest, options, now_ms))
+            choice = from_one_snapshot(partial(_chosen, held, there, newest, options, now_ms))
             going = choice.orphans
             storage.delete_all([item.path for item in going if not item.is_folder])
             for item in going:
@@ -118,7 +117,7 @@ def _is_over(table: Table, newest: str, options: OrphanOptions, now_ms: int, pat
         return False
     if item.kind is OrphanKind.LOG:
         item = replace(item, kind=OrphanKind.BASE)  # it has no blocks yet
-    return bool(_chosen(table.reload(), [item], newest, options, now_ms).orphans)
+    return bool(_chosen(table.snapshot(cached=False), [item], newest, options, now_ms).orphans)
 
 
 def _batches(items: Sequence[Item]) -> Iterator[list[Item]]:

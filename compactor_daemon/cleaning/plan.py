@@ -14,12 +14,11 @@ from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.instants.instant_files import Torn, load_state_files, retained_by
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.read.pins import Pin, all_pins, earliest_to_retain, live_pins
 from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.in_progress import clustered_file_groups, refuse_in_progress
-from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.table.torn import removable
 from phantombase.timeline.view.view import GroupKey, TableView
 
@@ -49,28 +48,28 @@ def without(view: TableView, gone: Collection[str]) -> TableView:
 def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> CleanFacts:
     """The facts for the choice on `view`. `dry_run`: puts nothing on storage, so expired pins count. MalformedError: a
     pin, savepoint or plan cannot be read; it may forbid anything."""
-    timeline, now_ms = view.timeline, clock_ms()
+    seen, now_ms = table.with_timeline(view.timeline), clock_ms()
     hours = options.retained if options.policy is Policy.HOURS else 0
     return CleanFacts(
         # Points in time are subtracted: times of day jump by an hour when the clocks change.
         hours_ago=table.times.moment(now_ms - hours * 3_600_000),
         floor=table.times.moment(now_ms - int(options.floor_s * 1000)),
-        written=_written(table, timeline),
+        written=_written(seen),
         holds=tuple(pin.holds for pin in (all_pins if dry_run else live_pins)(table.storage)),
-        savepoints=frozenset(savepointed(table, view)),
-        unfinished=frozenset(unfinished_compactions(table, timeline)),
-        clustering=frozenset(clustered_file_groups(table, timeline)),
+        savepoints=frozenset(savepointed(seen, view)),
+        unfinished=frozenset(unfinished_compactions(seen)),
+        clustering=frozenset(clustered_file_groups(seen)),
     )
 
 
-def _written(table: Table, timeline: Timeline) -> dict[str, str]:
+def _written(table: Snapshot) -> dict[str, str]:
     """When the completed files were written. The completion time in a name is decided earlier, perhaps much earlier."""
-    return load_state_files(table.storage, table.config).written(timeline.completed, table.times.moment)
+    return load_state_files(table.storage, table.config).written(table.timeline.completed, table.times.moment)
 
 
-def savepointed(table: Table, view: TableView) -> Iterator[str]:
+def savepointed(table: Snapshot, view: TableView) -> Iterator[str]:
     """Paths that savepoints name, and those of their states: during a pending compaction Hudi's names only some."""
-    for kept in savepoints(table, view.timeline):
+    for kept in savepoints(table):
         for files in (kept.savepoint.files, state_files(view, kept.instant)):
             for partition, names in files.items():
                 yield from (join(partition, name) for name in names)
@@ -100,7 +99,7 @@ def would_clean(
     from phantombase.timeline.metadata_table.update import check_keepable  # late: it takes pyarrow
 
     check_keepable(table, moves_rows=False)
-    refuse_in_progress(table, view.timeline)
+    refuse_in_progress(table.with_timeline(view.timeline))
     finishing = to_finish(table)
     gone = {join(part, name) for plan in finishing.values() for part, names in plan.files.items() for name in names}
     choice = choice_of(table, without(view, gone) if gone else view, options, dry_run=True, only=only)
@@ -155,7 +154,7 @@ def to_finish(table: Table) -> dict[str, CleanPlan]:
             continue
         refuse_needed(table, instant.requested_time, plan)
         found[instant.requested_time] = plan
-    removable(table, timeline, clock_ms, "clean", strict=True)
+    removable(table.with_timeline(timeline), clock_ms, "clean", strict=True)
     if found and table.layout.has_completion_times:
         table.times.check_zone(timeline)
     return found
@@ -163,15 +162,15 @@ def to_finish(table: Table) -> dict[str, CleanPlan]:
 
 def is_needed(table: Table, plan: CleanPlan, pins: Sequence[Pin]) -> bool:
     """Whether the newest state, a savepoint, or one of the pins needs a file of the plan."""
-    view = load_whole(table.reload())
+    view = load_whole(table.snapshot(cached=False))
     needed = held_files(view, earliest_to_retain(view.timeline, [pin.holds for pin in pins]))
-    needed |= frozenset(savepointed(table, view))
+    needed |= frozenset(savepointed(table.with_timeline(view.timeline), view))
     return any(join(partition, name) in needed for partition, names in plan.files.items() for name in names)
 
 
 def refuse_needed(table: Table, instant: str, plan: CleanPlan) -> None:
     """ConflictError: the plan names files of the newest state, as after a restore to an older one."""
-    view = from_one_snapshot(lambda: table.reload().load_view())
+    view = from_one_snapshot(lambda: table.snapshot(cached=False).load_view())
     needed = held_files(view, None)
     if wrong := [p for part, names in plan.files.items() for name in names if (p := join(part, name)) in needed]:
         raise ConflictError(

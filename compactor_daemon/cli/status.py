@@ -293,8 +293,8 @@ def _status(table: Table, claimed: Claimed = None, options: StatusOptions = _OPT
 
 
 def _findings(table: Table, attempt: AttemptOptions) -> tuple[Finding, ...]:
-    signs = from_one_snapshot(lambda: find_hudi_signs(seen := table.snapshot(), seen.load_timeline()))
-    return (*in_the_future(table, signs.timeline), *coexistence(signs, clock_ms(), attempt))
+    signs = from_one_snapshot(lambda: find_hudi_signs(table.snapshot()))
+    return (*in_the_future(table.with_timeline(signs.timeline)), *coexistence(signs, clock_ms(), attempt))
 
 
 def _claimed(zookeeper: ZooKeeperFlags, table: Table) -> Claimed:

@@ -79,7 +79,7 @@ def list_(table: TablePath, storage_option: StorageOption = None) -> CommandResu
 
     Example: `compactor-daemon savepoint list /data/orders`
     """
-    kept = savepoints(Table.open(table, parse_pairs(storage_option)))
+    kept = savepoints(Table.open(table, parse_pairs(storage_option)).snapshot(cached=False))
     return CommandResult({"table": table, "savepoints": [_savepoint_row(one) for one in kept]}, _render_savepoints)
 
 

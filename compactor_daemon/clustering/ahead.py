@@ -65,8 +65,8 @@ def staging_run(table: Table) -> Iterator[str]:
         raise
     finally:
         try:
-            now = table.reload()
-            if not is_stopped and name not in named_runs(now, now.load_timeline()):
+            now = table.snapshot(cached=False)
+            if not is_stopped and name not in named_runs(now):
                 now.storage.delete_folder(folder)
         except PhantombaseError as error:  # the next run removes it
             _log.warning("staged_files_left", path=folder, error=str(error))

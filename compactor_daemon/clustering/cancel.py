@@ -19,13 +19,12 @@ from phantombase.timeline.errors import AttemptDeadError, ConflictError, LockErr
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.reserved_times import attempts, has_tombstone, put_tombstone, recorded_instants
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.storage.contract import Storage, list_of_table
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.table.traces import delete_markers, traces_of, undo, unpublish
 from phantombase.timeline.view.witness import lost_completion
@@ -73,12 +72,11 @@ def cancel_clustering(
     is decided, and may be published. `decided_too`: a decision that is not published yet is reverted. ConflictError:
     Hudi executes the plan. MissingFileError: its completed file is lost, see `FactLoader.uncompleted`. MalformedError:
     a record of an attempt cannot be read."""
-    with exclusive(table, lock, "cancel a clustering", _PENDING) as held:
-        table = held.table
-        found = held.timeline.find(pending.time, "replacecommit")
+    with exclusive(table, lock, "cancel a clustering", _PENDING) as table:
+        found = table.timeline.find(pending.time, "replacecommit")
         if found is None or found.completed:
             return False
-        if (later := table.facts.uncompleted(held.timeline).get(pending.time)) is not None:
+        if (later := table.facts.uncompleted(table.timeline).get(pending.time)) is not None:
             raise lost_completion(pending.time, later, table.storage.base_path)
         decision = None if decided_too else find_decision(table.storage, pending.time)
         if decision is not None and may_be_published(table, decision):
@@ -115,9 +113,8 @@ def remove(table: Table, pending: PendingClustering) -> None:
 def give_up(table: Table, pending: PendingClustering, lock: TableLock, why: str) -> None:
     """Ends the execution of a plan of Hudi, which stays requested: Hudi, or the next run, executes it. Does nothing if
     it is completed, or decided and valid: the next run publishes that. ConflictError: Hudi executes it."""
-    with exclusive(table, lock, "give up a clustering of Hudi", _PENDING) as held:
-        table = held.table
-        found = held.timeline.find(pending.time, "replacecommit")
+    with exclusive(table, lock, "give up a clustering of Hudi", _PENDING) as table:
+        found = table.timeline.find(pending.time, "replacecommit")
         if found is None or found.completed:
             return
         decision = find_decision(table.storage, pending.time)
@@ -155,10 +152,10 @@ def end_clustering(table: Table, pending: PendingClustering, lock: TableLock, wh
     (cancel_clustering if pending.plan.is_own else give_up)(table, pending, lock, why)
 
 
-def left_by_dead(table: Table, timeline: Timeline) -> tuple[PendingClustering, ...]:
+def left_by_dead(table: Snapshot) -> tuple[PendingClustering, ...]:
     """The clusterings that dead processes of phantombase left, which hold file groups until they are ended. Of Hudi's
     plans, those with a decision, or with an inflight file of phantombase. MalformedError: see `work_left`."""
-    return tuple(one for one in work_left(table, timeline) if one.plan.is_own or _is_decided(table, one))
+    return tuple(one for one in work_left(table) if one.plan.is_own or _is_decided(table, one))
 
 
 def _is_decided(table: Table, pending: PendingClustering) -> bool:
@@ -169,20 +166,20 @@ def _is_decided(table: Table, pending: PendingClustering) -> bool:
         return True
 
 
-def settle_dead_clusterings(table: Table, timeline: Timeline, lock: TableLock) -> None:
+def settle_dead_clusterings(table: Snapshot, lock: TableLock) -> None:
     """Ends the clusterings of dead processes before a write, which would fail on the file groups in their plans: those
     that are decided are published, the others cancelled, or given up. Also retracts stale commits, see `retract_stale`.
-    One whose completed file is lost, or whose records cannot be read, is left alone. `timeline`: loaded shortly before.
+    One whose completed file is lost, or whose records cannot be read, is left alone. `table`: made shortly before.
     Errors: see `cancel_clustering`, `work_left`."""
-    retract_stale(table, timeline, lock)
-    left = left_by_dead(table, timeline)
-    lost = table.facts.uncompleted(timeline) if left else {}
+    retract_stale(table, lock)
+    left = left_by_dead(table)
+    lost = table.facts.uncompleted(table.timeline) if left else {}
     for pending in (one for one in left if one.time not in lost):
         _settle(table, pending, lock)
-    for orphan in _orphans(table, timeline):
+    for orphan in _orphans(table):
         with exclusive(table, lock, "remove what is left of a clustering", _CANCELLED) as held:
-            if orphan in _orphans(held.table, held.timeline):
-                held.table.storage.delete(held.table.instant_path(orphan))
+            if orphan in _orphans(held):
+                held.storage.delete(held.instant_path(orphan))
 
 
 def _settle(table: Table, pending: PendingClustering, lock: TableLock) -> None:
@@ -203,9 +200,9 @@ def _settle(table: Table, pending: PendingClustering, lock: TableLock) -> None:
     end_clustering(table, pending, lock, "its process is dead")
 
 
-def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
+def _orphans(table: Snapshot) -> tuple[Instant, ...]:
     """Inflight instants whose plan was cancelled: a process that had stalled put the inflight file, and died."""
-    pending = [i for i in timeline.instants if i.family == "replacecommit" and i.state is State.INFLIGHT]
+    pending = [i for i in table.timeline.instants if i.family == "replacecommit" and i.state is State.INFLIGHT]
     if not pending:
         return ()
     names = {e.name for e in list_of_table(table.storage, table.config.timeline_folder)}
@@ -213,25 +210,25 @@ def _orphans(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
     return tuple(i for i in without if has_tombstone(table.storage, i.requested_time))
 
 
-def retract_stale(table: Table, timeline: Timeline, lock: TableLock) -> None:
+def retract_stale(table: Snapshot, lock: TableLock) -> None:
     """Retracts the completed files of clusterings that were put after their plans had been cancelled, or undone by a
     restore. Errors: of the storage. A commit is kept, with an error in the log, if another write has completed in its
-    partitions since. `timeline`: loaded shortly before."""
-    done = [i for i in timeline.completed if i.family == "replacecommit"]
+    partitions since. `table`: made shortly before."""
+    done = [i for i in table.timeline.completed if i.family == "replacecommit"]
     if not done:
         return
     recorded = set(recorded_instants(table.storage))
     where = table.storage.base_path
     for one in (i for i in done if i.requested_time in recorded and _stale(table, i) is not None):
         with exclusive(table, lock, "retract a stale clustering", _BLOCKS) as held:
-            stale = _stale(held.table, one) if one in held.timeline.completed else None
+            stale = _stale(held, one) if one in held.timeline.completed else None
             if stale is None:
                 continue
-            if upon := job_of(held.table, stale).built_upon(held.table, stale, is_valid=False):
+            if upon := job_of(held, stale).built_upon(held, stale, is_valid=False):
                 _log.error("stale_clustering_remains", table=where, instant=one.requested_time, upon=upon)
                 continue
-            held.table.storage.delete(held.table.instant_path(one))
-            revert_files(held.table, stale, "it was cancelled before its completed file was put")
+            held.storage.delete(held.instant_path(one))
+            revert_files(held, stale, "it was cancelled before its completed file was put")
         _log.warning("stale_clustering_retracted", table=where, instant=one.requested_time)
 
 
@@ -263,8 +260,9 @@ def _requested(table: Table, done: Instant) -> Instant:
 def cancel_pending_clusterings(table: Table, lock: TableLock) -> tuple[str, ...]:
     """Cancels pending clusterings, decided ones too, and removes torn plans of clusterings; returns their instants.
     ConflictError: a process works on one, or Hudi executes it."""
-    gone, now = [*remove_torn(table.reload(), lock, "clustering", "replacecommit", strict=True)], table.reload()
-    for pending in pending_clusterings(now, now.load_timeline()):
+    gone = [*remove_torn(table.snapshot(cached=False), lock, "clustering", "replacecommit", strict=True)]
+    now = table.snapshot(cached=False)
+    for pending in pending_clusterings(now):
         if is_at_work(now, pending):
             raise ConflictError(
                 "a process is at work on this clustering",

@@ -38,7 +38,6 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CLUSTER
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import ClusterPlan, encode_cluster_plan
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.record_index import missing_entries
@@ -53,7 +52,7 @@ from phantombase.timeline.table.in_progress import (
     refuse_left_to_hudi,
     regardless,
 )
-from phantombase.timeline.table.table import BUILD_AGAIN, Table, from_one_snapshot, put_requested
+from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, from_one_snapshot, put_requested
 from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.view import TableView
 
@@ -124,20 +123,19 @@ def cluster_table(
     UnsupportedError: a bucket-indexed table, a table with an index of rows, or files that must be copied and cannot be;
     nothing is changed. BarrierError: a write that began before the plan did not end in time. ConflictError: the planned
     files changed. After an error the plan is cancelled; where that fails too, the next write or run cancels it."""
-    seen = table.reload()
-    timeline = seen.load_timeline()
+    seen = table.snapshot(cached=False)
     if not dry_run:
-        retract_stale(seen, timeline, lock)
-    refuse_in_progress(seen, timeline)
+        retract_stale(seen, lock)
+    refuse_in_progress(seen)
     copying, footers = Copying(storage=table.storage, copy=options.copy), Footers(storage=table.storage, output=output)
-    timeline, choice = _choose(seen, options, copying, footers)
+    known, choice = _choose(seen, options, copying, footers)
     if dry_run:
-        return result_of(choice, would(seen, timeline, choice, options, copying), would_finish(seen, timeline))
+        return result_of(choice, would(known, choice, options, copying), would_finish(known))
     # Heartbeats of processes that were killed right after the completion.
     forget_heartbeats(seen, now_ms=partial(storage_ms, seen.storage), expiry_s=EXPIRY_S)
     remove_left_behind(seen)
     tidy(seen, lock, runs=False)  # this run may take one over
-    if not choice.windows and not pending_clusterings(seen, timeline) and not planned_by_hudi(seen, timeline):
+    if not choice.windows and not pending_clusterings(known) and not planned_by_hudi(known):
         remove_dead_runs(seen)
         return result_of(choice, None, Earlier())
     table.storage.verify()
@@ -146,7 +144,7 @@ def cluster_table(
     )
     earlier = work.finish_pending() if resumes else Earlier()
     if earlier != Earlier():
-        _, choice = _choose(table.reload(), options, copying, footers)
+        _, choice = _choose(table.snapshot(cached=False), options, copying, footers)
     if not choice.windows:
         remove_dead_runs(seen)
         return result_of(choice, None, earlier)
@@ -161,32 +159,32 @@ def commit_stays(table: Table, error: ConflictError) -> bool:
 
 
 def _is_completed(table: Table, instant: str) -> bool:
-    found = table.reload().load_timeline().find(instant, "replacecommit")
+    found = table.snapshot(cached=False).timeline.find(instant, "replacecommit")
     return found is not None and found.completed
 
 
 def _choose(
-    table: Table, options: ClusterOptions, copying: Copying, footers: Footers
-) -> tuple[Timeline, ClusterChoice]:
-    """The timeline, and the choice made with it. `table`: reloaded."""
+    table: Snapshot, options: ClusterOptions, copying: Copying, footers: Footers
+) -> tuple[Snapshot, ClusterChoice]:
+    """The table with the timeline of the choice, and the choice."""
     refuse_left_to_hudi(table, "clustering")
     _refuse_indexes(table)
     if options.after_commits:
-        timeline = table.load_timeline()
-        if (since := _commits_since(table, timeline)) < options.after_commits:
+        table = table.with_timeline(table.load_timeline())
+        if (since := _commits_since(table)) < options.after_commits:
             waits = f"{since} of {options.after_commits} commits have completed since the last clustering"
-            return timeline, ClusterChoice(windows=(), left=0, small=0, waits=waits)
+            return table, ClusterChoice(windows=(), left=0, small=0, waits=waits)
     view, standing = from_one_snapshot(lambda: _facts(table, options, footers))
-    timeline = view.timeline
+    table = table.with_timeline(view.timeline)
     if options.sort_by:
-        check_sortable(table.schema_to_cluster(timeline).arrow, options.sort_by, table.storage.base_path)
-    _refuse_replacing(table, timeline)
+        check_sortable(table.schema_to_cluster().arrow, options.sort_by, table.storage.base_path)
+    _refuse_replacing(table)
     choice = choose_windows(view, standing, options, table.storage.base_path)
     if choice.windows:
-        schema = table.schema_to_cluster(timeline)  # refused before anything is requested
+        schema = table.schema_to_cluster()  # refused before anything is requested
         if options.copy is Copy.FORCE:
             copying.obstacles(choice.windows, schema.arrow)
-    return timeline, choice
+    return table, choice
 
 
 def _facts(table: Table, options: ClusterOptions, footers: Footers) -> tuple[TableView, Standing]:
@@ -194,8 +192,8 @@ def _facts(table: Table, options: ClusterOptions, footers: Footers) -> tuple[Tab
     return view, standing_of(table, view, options, footers)
 
 
-def _refuse_replacing(table: Table, timeline: Timeline) -> None:
-    if replacing := pending_replacing_writes(table, timeline):
+def _refuse_replacing(table: Snapshot) -> None:
+    if replacing := pending_replacing_writes(table):
         raise BarrierError(
             "a write that replaces file groups is pending; it does not say which",
             path=table.instant_path(replacing[0]),
@@ -204,15 +202,15 @@ def _refuse_replacing(table: Table, timeline: Timeline) -> None:
         )
 
 
-def _commits_since(table: Table, timeline: Timeline) -> int:
+def _commits_since(table: Snapshot) -> int:
     """The active completed writes and compactions since the last clustering was requested, as Hudi counts them."""
     clustered = (
         i.requested_time
-        for i in reversed(timeline.completed)
+        for i in reversed(table.timeline.completed)
         if i.family == "replacecommit" and (m := table.files.recorded(i)) is not None and m.operation_type == CLUSTER
     )
     last = next(clustered, "")
-    return sum(i.requested_time > last for i in timeline.completed)
+    return sum(i.requested_time > last for i in table.timeline.completed)
 
 
 def _refuse_indexes(table: Table) -> None:
@@ -282,15 +280,14 @@ class _Work:
         waited = Stopwatch()
         while True:
             try:
-                with exclusive(self.table, self.lock, "plan a clustering", READ_INSIDE) as held:
-                    seen, timeline = held.table, held.timeline
+                with exclusive(self.table, self.lock, "plan a clustering", READ_INSIDE) as seen:
                     refuse_left_to_hudi(seen, "clustering")
                     _refuse_indexes(seen)
-                    _refuse_replacing(seen, timeline)
+                    _refuse_replacing(seen)
                     plan = still_whole(seen, plan, self.options.copy, self.output, made)
                     if not plan.groups:
                         return None, Heartbeats()
-                    action, time_ = seen.layout.pending_clustering, seen.next_time(timeline)
+                    action, time_ = seen.layout.pending_clustering, seen.next_time()
                     requested = Instant(requested_time=time_, action=action, state=State.REQUESTED)
                     # Before the plan is visible: without a heartbeat the plan is dead.
                     beats = stack.enter_context(heartbeat(regardless(seen).storage, time_, BEAT_S))
@@ -303,10 +300,10 @@ class _Work:
 
     def _may_request_again(self, error: ConflictError, pending: PendingClustering) -> bool:
         """Whether a clustering was cancelled before it was decided, by this process: no other one uses the files."""
-        now = self.table.reload()
+        now = self.table.snapshot(cached=False)
         if (
             isinstance(error, AttemptDeadError | BarrierError)
-            or now.load_timeline().find(pending.time, "replacecommit") is not None
+            or now.timeline.find(pending.time, "replacecommit") is not None
         ):
             return False
         return not decisions(now.storage, pending.time)
@@ -315,8 +312,8 @@ class _Work:
         """Finishes clusterings of dead processes, and executes plans of Hudi. One on which another process works, or
         Hudi, is left alone. The windows were not chosen to be copied: those that cannot be copied are encoded."""
         finished, gone = list[Clustered](), list[str]()
-        now = self.table.reload()
-        for pending in pending_clusterings(now, now.load_timeline()):
+        now = self.table.snapshot(cached=False)
+        for pending in pending_clusterings(now):
             if is_at_work(now, pending) or is_of_hudi(now, pending):
                 continue
             try:
@@ -326,13 +323,13 @@ class _Work:
                 if commit_stays(self.table, error):
                     raise
                 _log.warning("clustering_not_finished", table=self.table.storage.base_path, error=str(error))
-                if self.table.reload().load_timeline().find(pending.time, "replacecommit") is None:
+                if self.table.snapshot(cached=False).timeline.find(pending.time, "replacecommit") is None:
                     gone.append(pending.time)  # its files are free for a new plan
                 continue
             if done is not None:
                 finished.append(done)
         left = dict[str, str]()
-        for pending in planned_by_hudi(now, now.load_timeline()):
+        for pending in planned_by_hudi(now.with_timeline(now.load_timeline())):
             try:
                 if (done := self._execute_for_hudi(now, pending)) is not None:
                     finished.append(done)
@@ -354,7 +351,7 @@ class _Work:
     def execute(self, pending: PendingClustering, copy: Copy, beats: Heartbeats) -> Clustered | None:
         """Makes the files and completes the clustering. None: another process has done so concurrently. `beats`: of its
         heartbeat."""
-        table, decision = self.table.reload(), None
+        table, decision = self.table.snapshot(cached=False), None
         try:
             decision = find_decision(table.storage, pending.time) or self._decide(table, pending, copy)
             # A request to an object store that failed may still be answered: until then no process cancels it.
@@ -384,7 +381,7 @@ class _Work:
 
     def _is_others(self, pending: PendingClustering, decision: CommitDecision | None) -> bool:
         """Whether another process has completed the clustering, without the decision."""
-        table = self.table.reload()
+        table = self.table.snapshot(cached=False)
         done = table.load_timeline().find(pending.time, "replacecommit")
         return done is not None and done.completed and (decision is None or not is_ours(table, done, decision))
 
@@ -417,8 +414,8 @@ def resume_clustering(
     more, or a process works on it. `how`: see `compact_instant`. A plan of phantombase waits for writes no longer than
     `given`: until it ends, updates of its file groups are refused. After an error it is cancelled, or given up, unless
     it was only stopped: then the next process adopts what is finished. Errors: see `cluster_table`; StoppedError."""
-    now = table.reload()
-    pending = next((one for one in work_left(now, now.load_timeline()) if one.time == instant), None)
+    now = table.snapshot(cached=False)
+    pending = next((one for one in work_left(now) if one.time == instant), None)
     if pending is None:
         return None
     refuse_left_to_hudi(now, "clustering")

@@ -12,8 +12,7 @@ from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.ledger import CLUSTERED, decode_ledgers
 from phantombase.timeline.instants.reserved_times import has_tombstone
-from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 
 from ..attempt.outcome import CommitDecision, find_decision
 from ..attempt.pending_clusterings import (
@@ -106,14 +105,12 @@ def clustered_by(decision: CommitDecision, made: list[SliceDone]) -> Clustered:
     )
 
 
-def would(
-    table: Table, timeline: Timeline, choice: ClusterChoice, options: ClusterOptions, copying: Copying
-) -> Clustered | None:
+def would(table: Snapshot, choice: ClusterChoice, options: ClusterOptions, copying: Copying) -> Clustered | None:
     if not choice.windows:
         return None
     obstacles: list[Obstacle | None] = []
     if options.copy is not Copy.REENCODE and not options.sort_by:
-        obstacles = copying.obstacles(choice.windows, table.schema_to_cluster(timeline).arrow)
+        obstacles = copying.obstacles(choice.windows, table.schema_to_cluster().arrow)
     return Clustered(
         instant="",
         files=sum(len(window.slices) for window in choice.windows),
@@ -129,13 +126,13 @@ def check_executable(table: Table, pending: PendingClustering) -> None:
     path = table.instant_path(pending.requested)
     pending.plan.check_known(path)
     if pending.plan.sort_by:
-        check_sortable(table.schema_to_cluster(table.load_timeline()).arrow, pending.plan.sort_by, path)
+        check_sortable(table.with_timeline(table.load_timeline()).schema_to_cluster().arrow, pending.plan.sort_by, path)
 
 
-def would_finish(table: Table, timeline: Timeline) -> Earlier:
+def would_finish(table: Snapshot) -> Earlier:
     """What a run would finish and cancel, and the plans that it would leave to Hudi."""
     finished, gone, left = list[Clustered](), list[str](), dict[str, str]()
-    for pending in (*pending_clusterings(table, timeline), *planned_by_hudi(table, timeline)):
+    for pending in (*pending_clusterings(table), *planned_by_hudi(table)):
         if not pending.plan.is_own:
             try:
                 check_executable(table, pending)
@@ -150,8 +147,8 @@ def would_finish(table: Table, timeline: Timeline) -> Earlier:
             elif validity_of(table, decision).validity is Validity.VALID:
                 finished.append(clustered_by(decision, []))
             continue
-        inputs = inputs_now(table, pending, timeline)
-        passed = why_passed(table, timeline, pending.time)
+        inputs = inputs_now(table, pending)
+        passed = why_passed(table, pending.time)
         if has_tombstone(table.storage, pending.time) or passed or not all(inputs):
             if pending.plan.is_own:
                 gone.append(pending.time)

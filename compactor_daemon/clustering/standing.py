@@ -42,13 +42,12 @@ from phantombase.timeline.filter.tree import Filter, columns_of, parse_filter
 from phantombase.timeline.format.ledger import CLUSTERED
 from phantombase.timeline.format.replace_request import ClusterPlan, decode_cluster_plan
 from phantombase.timeline.format.table_config import TableConfig
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.planning.strategies import compiled
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.pruning import partition_bounds
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.view.view import BaseFile, FileGroup, GroupKey, TableView
 
 from .options import ClusterOptions, Grouping, PartitionSelection, Rewrite
@@ -77,17 +76,17 @@ class Standing:
 def standing_of(table: Table, view: TableView, options: ClusterOptions, footers: Footers) -> Standing:
     """What the timeline, the folders and the footers in scope say. UsageError: see `chosen_partitions`. MalformedError,
     StorageError: a footer cannot be read."""
-    living = living_groups(view)
+    living, seen = living_groups(view), table.with_timeline(view.timeline)
     standing = Standing(
-        busy=busy_file_groups(table, view.timeline).groups,
+        busy=busy_file_groups(seen).groups,
         sorted=sorted_already(table, view, options),
-        partitions=chosen_partitions(table, [group.partition for group in living], options, view.timeline),
+        partitions=chosen_partitions(seen, [group.partition for group in living], options),
     )
     if not options.reasons:
         return standing
     last = {group.key: group.slices[-1].base for group in living if standing.takes(group.partition)}
     bases = {key: base for key, base in last.items() if base is not None and key not in standing.busy}
-    schema = table.schema_to_cluster(view.timeline).arrow
+    schema = seen.schema_to_cluster().arrow
     found = dict(zip(bases, footers.reasons(list(bases.values()), schema, options.reasons), strict=True))
     if Rewrite.SORT_ORDER in options.reasons:
         found |= {key: found[key] | {Rewrite.SORT_ORDER} for key in bases.keys() - standing.sorted}
@@ -236,9 +235,7 @@ def _is_in_order(plan: ClusterPlan, is_ours: bool, options: ClusterOptions) -> b
     return is_ours and plan.sort_order == options.sort_order.value
 
 
-def chosen_partitions(
-    table: Table, partitions: Iterable[str], options: ClusterOptions, timeline: Timeline
-) -> frozenset[str] | None:
+def chosen_partitions(table: Snapshot, partitions: Iterable[str], options: ClusterOptions) -> frozenset[str] | None:
     """The partitions of these that are chosen; None: all are. UsageError: the filter asks for columns whose values the
     folders do not show, or cannot be read."""
     if not options.chooses_partitions:
@@ -246,7 +243,7 @@ def chosen_partitions(
     now = table.now() if options.partition_filter is PartitionSelection.DAY_ROLLING else None
     found = selected(sorted(set(partitions)), options, now)
     if options.where is not None:
-        schema = table.newest_schema(timeline).arrow
+        schema = table.newest_schema().arrow
         node = bound(parse_filter(options.where), schema)
         found = [one for one in found if _matches(node, one, table.config, schema)]
     return frozenset(found)

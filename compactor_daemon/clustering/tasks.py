@@ -11,13 +11,12 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import StalePlanError
 from phantombase.timeline.format.replace_request import ClusterGroup
 from phantombase.timeline.instants.reserved_times import attempt_folder
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.planning.schedule import busy_file_groups
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.table.table import Table, TableSchema, from_one_snapshot
+from phantombase.timeline.table.table import Snapshot, Table, TableSchema, from_one_snapshot
 from phantombase.timeline.view.view import FileSlice, TableView, input_names
 
 from ..attempt.compaction import merge_rules
@@ -184,12 +183,12 @@ def whole_tasks(
     """The tasks of the groups whose inputs are as they were planned. `folder`: where they stage; `is_named`: see
     `OutputFileSpec`."""
     view = _view(table, pending)
-    timeline = view.timeline  # with its archive, if only that shows the writes of these files
-    inputs = _inputs(table, view, pending, timeline)
-    schema = table.schema_to_cluster(timeline)
+    seen = table.with_timeline(view.timeline)  # with its archive, if only that shows the writes of these files
+    inputs = _inputs(seen, view, pending)
+    schema = seen.schema_to_cluster()
     spec = OutputFileSpec(
         folder=folder,
-        rules=merge_rules(table, timeline, schema, output),
+        rules=merge_rules(seen, schema, output),
         schema_text=schema.file_text,
         output=output,
         measure=Measure.of(table, schema),
@@ -208,9 +207,9 @@ def whole_tasks(
     ], schema
 
 
-def inputs_now(table: Table, pending: PendingClustering, timeline: Timeline) -> tuple[tuple[FileSlice, ...], ...]:
+def inputs_now(table: Snapshot, pending: PendingClustering) -> tuple[tuple[FileSlice, ...], ...]:
     """The planned slices as they are now, see `slices_of`."""
-    return _inputs(table, _view(table, pending), pending, timeline)
+    return _inputs(table, _view(table, pending), pending)
 
 
 def _view(table: Table, pending: PendingClustering) -> TableView:
@@ -218,9 +217,7 @@ def _view(table: Table, pending: PendingClustering) -> TableView:
     return from_one_snapshot(lambda: table.load_view(exactly=there))
 
 
-def _inputs(
-    table: Table, view: TableView, pending: PendingClustering, timeline: Timeline
-) -> tuple[tuple[FileSlice, ...], ...]:
-    others = tuple(i for i in timeline.instants if i.identity != pending.requested.identity)
-    busy = busy_file_groups(table, replace(timeline, instants=others)).groups.keys()
+def _inputs(table: Snapshot, view: TableView, pending: PendingClustering) -> tuple[tuple[FileSlice, ...], ...]:
+    others = tuple(i for i in table.timeline.instants if i.identity != pending.requested.identity)
+    busy = busy_file_groups(table.with_timeline(replace(table.timeline, instants=others))).groups.keys()
     return slices_of(view, pending.plan.groups, busy)

@@ -31,7 +31,6 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.clock_check import ClockOptions
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -40,7 +39,7 @@ from phantombase.timeline.planning.survey import is_due
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 
 from ..attempt.attempt import WaitScope, keep_slot
 from ..attempt.compact_or_resume import Compacted, Limit, compact_instant, pending_instants, preflight
@@ -168,18 +167,18 @@ class TableOnStorage:
 
     def snapshot(self) -> SeenTable:
         """Lists the timeline once, and the records too if an instant is pending. Errors of the tree."""
-        self._opened = table = self._opened.reload() if self._opened is not None else self._open()
+        self._opened = table = self._opened.snapshot(cached=False) if self._opened is not None else self._open()
         check_keepable(table, moves_rows=False)
-        timeline = table.load_timeline()
+        seen = table.with_timeline(timeline := table.load_timeline())
         instants = [i.requested_time for i in timeline.pending_merges]
-        clusterings = self._clusterings(table, timeline)
+        clusterings = self._clusterings(seen)
         if (instants or clusterings) and table.layout.has_completion_times:
             table.times.check_zone(timeline)
         now, settings = clock_ms(), self._settings
         ready = readiness_of(table.storage, instants + clusterings, now, settings.retry)
         due = False
         if settings.schedule is not None and (timeline.instants != self._refused or time.monotonic() >= self._ask_at):
-            asked = is_due(table, timeline, settings.schedule)
+            asked = is_due(seen, settings.schedule)
             due = bool(asked)
             self._note_why_not("" if asked else f"not due: {asked.why}")
         self._plans = {i: p for i, p in self._plans.items() if i in instants}
@@ -201,12 +200,12 @@ class TableOnStorage:
             parked=self._parked,
         )
 
-    def _clusterings(self, table: Table, timeline: Timeline) -> list[str]:
+    def _clusterings(self, table: Snapshot) -> list[str]:
         """The pending clusterings that may be executed here, by this machine's clock: a snapshot puts nothing on
         storage. One whose plan cannot be read stops no compaction."""
         error, found = "", list[str]()
         try:
-            found = [one.time for one in work_left(table, timeline, clock_ms)] if self._settings.clusters else []
+            found = [one.time for one in work_left(table, clock_ms)] if self._settings.clusters else []
         except MalformedError as unreadable:
             error = str(unreadable)
         if self._is_news("clusterings_unknown", error):

@@ -87,7 +87,7 @@ def run_compactions(
     if runner is None:
         check_memory(output.memory_limit, execute, this_machine())
     if isinstance(path, Table):
-        table = path.reload()
+        table: Table = path.snapshot(cached=False)
     else:
         table = Table.open(path, all_storage_options([path], storage_options, execute, runner))
     table = table.with_clock(clock or ClockOptions())

@@ -74,7 +74,7 @@ class CompactionTask:
         AttemptDeadError: another compactor took the instant. ConflictError: it is no task of the plan. LedgerError: the
         ledger does not balance, nothing is left. Other errors of the tree: unreadable inputs."""
         table = Table.open(self.table, storage_options or dict(self.storage_options))
-        return from_one_snapshot(lambda: self._execute(table.reload()))
+        return from_one_snapshot(lambda: self._execute(table.snapshot(cached=False)))
 
     def _execute(self, table: Table) -> SliceResult:
         seen = table.snapshot()
@@ -137,7 +137,7 @@ class CompactionTask:
     def _slice_task(self, seen: Table, plan: CompactionPlan) -> SliceTask:
         """The task by the present view: a write that began before the compaction may have completed since."""
         view = seen.load_plan_view([plan.only(self.position)])
-        schema = seen.newest_schema(view.timeline, before=self.instant)
+        schema = seen.with_timeline(view.timeline).newest_schema(before=self.instant)
         return single_task(
             seen,
             view,

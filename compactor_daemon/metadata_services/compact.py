@@ -22,13 +22,13 @@ from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.log_visibility import Visibility
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
-from phantombase.timeline.metadata_table.commit import newest_schema
+from phantombase.timeline.metadata_table.commit import completion_above, newest_schema
 from phantombase.timeline.metadata_table.read import Completeness, slice_entries
 from phantombase.timeline.metadata_table.records.entries import encoder
 from phantombase.timeline.metadata_table.records.hfile import encode_hfile
 from phantombase.timeline.metadata_table.valid_instants import refuse_uncompleted, valid_instants
 from phantombase.timeline.table.in_progress import regardless
-from phantombase.timeline.table.table import BUILD_AGAIN, Table, advising_rebuild, open_metadata_table
+from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, advising_rebuild, open_metadata_table
 from phantombase.timeline.view.log_blocks import visibility_of
 from phantombase.timeline.view.view import DataFile, FileSlice
 
@@ -45,15 +45,15 @@ def execute(table: Table, instant: str) -> CommitMetadata:
     """Executes the pending plan at `instant` of the metadata table of `table`: one of phantombase or of Hudi.
     MissingFileError: a file of the plan was removed. MalformedError, UnsupportedError: one cannot be read.
     ConflictError: another process works on it, without the lock."""
-    data = table.load_timeline()
+    data = table.with_timeline(table.load_timeline())
     metadata = open_metadata_table(table)
-    timeline = metadata.load_timeline()
+    timeline = metadata.timeline
     with advising_rebuild(metadata):
         plan = metadata.compaction_plan(instant)
     schema_text = newest_schema(metadata)
-    refuse_uncompleted(table, data, metadata, timeline)
-    valid, visibility = valid_instants(table, data, timeline), visibility_of(timeline)
-    complete = Completeness(metadata, timeline, below=instant)
+    refuse_uncompleted(data, metadata)
+    valid, visibility = valid_instants(data, timeline), visibility_of(timeline)
+    complete = Completeness(metadata, below=instant)
     # Without a heartbeat Hudi 1.2 treats a compaction here as dead.
     with heartbeat(regardless(metadata).storage, instant, BEAT_S):
         inflight = Instant(requested_time=instant, action=_ACTION, state=State.INFLIGHT)
@@ -63,7 +63,7 @@ def execute(table: Table, instant: str) -> CommitMetadata:
         for operation in plan.operations:
             slice_ = _planned_slice(metadata, operation)
             if len(slice_.logs) > len(operation.delta_file_paths):
-                _refuse_undecided(metadata, data, timeline, instant)
+                _refuse_undecided(metadata, data.timeline, instant)
             written = _write(metadata, slice_, instant, schema_text, (visibility, valid), complete)
             stats[operation.partition_path].append(written)
         commit = CommitMetadata(
@@ -72,9 +72,7 @@ def execute(table: Table, instant: str) -> CommitMetadata:
             extra_metadata={"schema": without_meta_columns(schema_text)},
             operation_type="COMPACT",
         )
-        data = table.load_timeline()
-        used = metadata.load_timeline().used_times(table.times.going(data))
-        completion = table.completion_time(data, also_above=used)
+        completion = completion_above(table, metadata)
         done = Instant(requested_time=instant, action="commit", state=State.COMPLETED, completion_time=completion)
         _put(metadata, done, encode(commit, metadata.layout.encoding))
     return commit
@@ -124,10 +122,10 @@ def _planned_slice(metadata: Table, operation: CompactionOperation) -> FileSlice
     )
 
 
-def _refuse_undecided(metadata: Table, data: Timeline, timeline: Timeline, instant: str) -> None:
+def _refuse_undecided(metadata: Snapshot, data: Timeline, instant: str) -> None:
     """ConflictError: a log file that the plan does not name may be of a pending instant of the data table. If merged,
     its entries could not be removed any more; if left out, they would be lost."""
-    done = {i.requested_time for i in timeline.completed}
+    done = {i.requested_time for i in metadata.timeline.completed}
     if undecided := sorted(i.requested_time for i in data.instants if not i.completed and i.requested_time in done):
         raise ConflictError(
             "a compaction of the metadata table waits for an instant of the table",

@@ -35,6 +35,7 @@ from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, enco
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.instant_files import StateFiles, load_state_files, of_instants
 from phantombase.timeline.instants.timeline import UNKNOWN_COMPLETION, Timeline
+from phantombase.timeline.metadata_table.commit import completion_above
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL, blocked_by
 from phantombase.timeline.storage.folders import join
@@ -240,9 +241,7 @@ def execute_clean(table: Table, clean: Instant, plan: CleanPlan) -> None:
     storage.put_if_absent(metadata.instant_path(clean.at(State.INFLIGHT)), content)
     for partition, names in plan.files.items():
         storage.delete_all([join(partition, name) for name in names])
-    data = table.load_timeline()
-    used = metadata.load_timeline().used_times(table.times.going(data))
-    completion = table.completion_time(data, also_above=used)
+    completion = completion_above(table, metadata)
     done = replace(clean.at(State.COMPLETED), completion_time=completion)
     storage.put_if_absent(metadata.instant_path(done), encode_clean_metadata(plan, instant, 0, frozenset()))
 

@@ -33,7 +33,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, operation_metrics
 from phantombase.timeline.format.instant import Instant, format_time
-from phantombase.timeline.instants.timeline import Timeline, commits_since_compaction
+from phantombase.timeline.instants.timeline import commits_since_compaction
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.commit import forget
@@ -47,7 +47,7 @@ from phantombase.timeline.table.in_progress import (
     refuse_half_upgraded,
     refuse_in_progress,
 )
-from phantombase.timeline.table.table import Table, advising_rebuild, open_metadata_table
+from phantombase.timeline.table.table import Snapshot, Table, advising_rebuild, open_metadata_table
 from phantombase.timeline.table.torn import discard_torn, removable
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
@@ -78,10 +78,10 @@ _PLANS = ("rollback", "clean")
 _DIGITS = 17
 
 
-def unknown(table: Table, metadata: Timeline, now_ms: Callable[[], int]) -> tuple[Instant, ...]:
+def unknown(table: Table, metadata: Snapshot, now_ms: Callable[[], int]) -> tuple[Instant, ...]:
     """The pending delta commits that the data table does not know, earliest first. `now_ms`: see `is_live`.
     ConflictError: the table is being upgraded. MalformedError, UnknownStateError: its archive cannot be read."""
-    pending = [i for i in metadata.pending("deltacommit") if _is_of_data(i.requested_time)]
+    pending = [i for i in metadata.timeline.pending("deltacommit") if _is_of_data(i.requested_time)]
     if not pending:
         return ()
     # The data table's timeline is read after `metadata`: an instant of `metadata` was there before.
@@ -99,7 +99,7 @@ def unknown(table: Table, metadata: Timeline, now_ms: Callable[[], int]) -> tupl
 
 def forget_unknown(table: Table) -> tuple[str, ...]:
     """Removes the `unknown` delta commits; may be repeated. Returns their times. LockError: the lock was lost."""
-    found = unknown(table, open_metadata_table(table).load_timeline(), cache(lambda: storage_ms(table.storage)))
+    found = unknown(table, open_metadata_table(table), cache(lambda: storage_ms(table.storage)))
     for instant in found:
         forget(table, instant.requested_time)
         _log.warning(
@@ -189,15 +189,14 @@ def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, d
     repeated: what a dead process left is finished. `dry_run`: nothing is changed. LockError: the lock was not free, or
     was lost. MalformedError, UnsupportedError, MissingFileError: the metadata table cannot be compacted; it is
     unchanged."""
-    if (nothing := _nothing(table.reload(), options)) is not None:  # so that most writes take no lock
+    if (nothing := _nothing(table.snapshot(cached=False), options)) is not None:  # so that most writes take no lock
         return nothing
-    with exclusive(table, lock, "serve the metadata table", _WAITS) as held:
-        table = held.table
+    with exclusive(table, lock, "serve the metadata table", _WAITS) as table:
         if (nothing := _nothing(table, options)) is not None:
             return nothing
         try:
             # A compaction would merge a write that is undone: its records could not be removed any more.
-            refuse_in_progress(table, held.timeline, {Guard.UPGRADE: "asked before"})
+            refuse_in_progress(table, {Guard.UPGRADE: "asked before"})
         except ConflictError as error:
             return _idle(f"{error.what}: {error.instant}")
         forgotten = _forget(table, dry_run=dry_run)
@@ -218,7 +217,7 @@ def _nothing(table: Table, options: MetadataOptions) -> MetadataServed | None:
     """Why nothing is due, by the timelines alone; None: something may be due."""
     if not table.config.metadata_partitions:
         return _idle("the table has no metadata table")
-    timeline = open_metadata_table(table).load_timeline()
+    timeline = open_metadata_table(table).timeline
     if timeline.pending_compactions or timeline.pending("clean"):
         return None
     count = commits_since_compaction(timeline)
@@ -236,15 +235,14 @@ def _idle(why: str) -> MetadataServed:
 def _forget(table: Table, *, dry_run: bool) -> tuple[str, ...]:
     metadata = open_metadata_table(table)
     if not dry_run:
-        return (*discard_torn(metadata, metadata.load_timeline(), *_PLANS), *forget_unknown(table))
-    timeline = metadata.load_timeline()
-    torn = removable(metadata, timeline, clock_ms, *_PLANS)
-    return (*(one.time for one in torn), *(i.requested_time for i in unknown(table, timeline, clock_ms)))
+        return (*discard_torn(metadata, *_PLANS), *forget_unknown(table))
+    torn = removable(metadata, clock_ms, *_PLANS)
+    return (*(one.time for one in torn), *(i.requested_time for i in unknown(table, metadata, clock_ms)))
 
 
 def _finish_compactions(table: Table, *, dry_run: bool) -> list[MetadataCompaction]:
     done = []
-    for pending in open_metadata_table(table).load_timeline().pending_compactions:
+    for pending in open_metadata_table(table).timeline.pending_compactions:
         instant = pending.requested_time
         if dry_run:
             with advising_rebuild(metadata := open_metadata_table(table)):
@@ -258,7 +256,7 @@ def _clean(table: Table, forgotten: Collection[str], *, dry_run: bool) -> tuple[
     """Finishes pending cleans, then plans and executes a new one if it is due."""
     done = []
     metadata = open_metadata_table(table)
-    for pending in metadata.load_timeline().pending("clean"):
+    for pending in metadata.timeline.pending("clean"):
         if pending.requested_time in forgotten:  # a dry run
             continue
         plan = pending_clean(metadata, pending)
@@ -270,7 +268,7 @@ def _clean(table: Table, forgotten: Collection[str], *, dry_run: bool) -> tuple[
         return done, waits
     if (found := clean_due(table)) is None:
         return done, "each file group has two slices at most"
-    instant = clean_instant(timeline, lambda: _new_time(table, timeline, dry_run=dry_run))
+    instant = clean_instant(timeline, lambda: _new_time(table, metadata.with_timeline(timeline), dry_run=dry_run))
     if instant is None:
         return done, "no instant of a clean follows the last delta commit"
     if not dry_run:
@@ -291,11 +289,11 @@ def _compact(
     return [_done(decided.instant, execute(table, decided.instant), finished=False)], decided.why
 
 
-def _new_time(table: Table, metadata: Timeline, *, dry_run: bool) -> str:
+def _new_time(table: Table, metadata: Snapshot, *, dry_run: bool) -> str:
     if dry_run:  # choosing one may put an object on storage, to learn its clock
         return format_time(table.now())
     data = table.load_timeline()
-    return table.next_time(data, also_above=metadata.used_times(table.times.going(data)))
+    return table.with_timeline(data).next_time(also_above=metadata.timeline.used_times(table.times.going(data)))
 
 
 def _decide(
@@ -310,7 +308,7 @@ def _decide(
         replace(view.timeline, instants=left),
         building=table.config.building_metadata_partitions,
         max_delta_commits=options.max_delta_commits,
-        new_time=lambda: _new_time(table, view.timeline, dry_run=dry_run),
+        new_time=lambda: _new_time(table, metadata.with_timeline(view.timeline), dry_run=dry_run),
     )
     return decided, None if decided.instant is None else plan_all(view, decided.instant)
 

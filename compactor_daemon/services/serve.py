@@ -132,7 +132,7 @@ def _run(
 ) -> ServiceDone:
     started = time.monotonic()
     try:
-        ran = service.run(table.reload(), options.options_of(service), lock, means)
+        ran = service.run(table.snapshot(cached=False), options.options_of(service), lock, means)
         done = ServiceDone(service=service, **asdict(ran))
     except StoppedError as error:
         _log.info("service_stopped", table=table.storage.base_path, service=service.value, why=error.what)

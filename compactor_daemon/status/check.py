@@ -22,7 +22,7 @@ from phantombase.timeline.option import option
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.storage_options import Given
-from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_duration, plural
 from phantombase.timeline.view.view import GroupDebt, debt_of
 
@@ -137,15 +137,15 @@ def _findings(path: str, options: CheckOptions, means: CheckMeans) -> Iterator[F
     known = {join(*group.key) for group in flawed}
     left = {name: why for name, why in seen.unmergeable.items() if name not in known}
     yield from care_of(replace(seen, unmergeable=left), path, options)
-    signs = from_one_snapshot(lambda: find_hudi_signs(seen := table.snapshot(), seen.load_timeline()))
-    yield from in_the_future(table, signs.timeline)
+    signs = from_one_snapshot(lambda: find_hudi_signs(table.snapshot()))
+    yield from in_the_future(table.with_timeline(signs.timeline))
     yield from coexistence(signs, clock_ms(), means.attempt)
 
 
-def _seen(table: Table, options: CheckOptions, means: CheckMeans) -> CareFacts:
+def _seen(table: Snapshot, options: CheckOptions, means: CheckMeans) -> CareFacts:
     from phantombase.timeline.planning.schedule import schedule_compaction  # late: `status` starts without pyarrow
 
-    timeline, now = table.load_timeline(), table.now()
+    timeline, now = table.timeline, table.now()
     asked = triggered(timeline, now, means.trigger)
     plan = schedule_compaction(table, ProcessLock(table.storage.location), PLAN_NOW, dry_run=True)
     left = plan.notes.unmergeable if plan.notes is not None else ()

@@ -24,7 +24,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import read_heartbeat
 from phantombase.timeline.metadata_table.record_index import is_global, missing_entries
 from phantombase.timeline.metadata_table.records.partitions import upkeep
-from phantombase.timeline.table.table import BUILD_AGAIN, Table
+from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table
 from phantombase.timeline.terminal.text_table import human_duration
 
 from ..attempt.hudi_executors import ForeignTrace, foreign_trace
@@ -84,12 +84,12 @@ class HudiSigns:
     missing_entries: str = ""
 
 
-def find_hudi_signs(table: Table, timeline: Timeline) -> HudiSigns:
+def find_hudi_signs(table: Snapshot) -> HudiSigns:
     """The signs on a table whose timeline was just loaded. Errors of the tree: something cannot be read."""
     storage, config = table.storage, table.config
-    pending = [i.requested_time for i in timeline.pending_delta_commits]
+    pending = [i.requested_time for i in table.timeline.pending_delta_commits]
     silent = [i for i in pending if read_heartbeat(storage, i) is None]
-    traces = {i.requested_time: _trace(table, i.requested_time) for i in timeline.pending_merges}
+    traces = {i.requested_time: _trace(table, i.requested_time) for i in table.timeline.pending_merges}
     compactions: dict[str, bool | None] = {}
     for instant in sorted(table.files.completed_commits()):
         try:
@@ -98,14 +98,14 @@ def find_hudi_signs(table: Table, timeline: Timeline) -> HudiSigns:
             metadata = None
         if metadata is None or metadata.compacted:
             compactions[instant.file_name] = None if metadata is None else LEDGER in metadata.extra_metadata
-    zone, missing = table.times.writers_zone(timeline), missing_entries(table)
-    still = {i.requested_time for i in table.reload().load_timeline().pending_delta_commits}
+    zone, missing = table.times.writers_zone(table.timeline), missing_entries(table)
+    still = {i.requested_time for i in table.snapshot(cached=False).timeline.pending_delta_commits}
     return HudiSigns(
         version=config.version,
         metadata_partitions=config.metadata_partitions,
         metadata_building=config.building_metadata_partitions,
         metadata_waiting=commits_to_compact(table) if config.metadata_partitions else 0,
-        timeline=timeline,
+        timeline=table.timeline,
         compactions=compactions,
         silent=tuple(i for i in silent if i in still),  # a write that completes removes its heartbeat
         traces=traces,
@@ -126,9 +126,9 @@ def _trace(table: Table, instant: str) -> ForeignTrace:
     return foreign_trace(table, instant, partitions)
 
 
-def in_the_future(table: Table, timeline: Timeline) -> tuple[Finding, ...]:
+def in_the_future(table: Snapshot) -> tuple[Finding, ...]:
     """The finding that a completed write lies in the future, if so: then no instant is chosen."""
-    error = table.times.future(timeline)
+    error = table.times.future(table.timeline)
     if error is None:
         return ()
     found, todo = error.found or "", error.todo or ""

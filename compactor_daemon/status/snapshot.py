@@ -11,11 +11,10 @@ from typing import TypeAlias, TypeVar
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.compaction_plan import planned_paths
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 
 from ..attempt.failures import Failure, read_failures
 from ..attempt.hudi_executors import ForeignTrace, foreign_trace
@@ -53,20 +52,21 @@ class InstantSnapshot:
     clustering: PlanOwner | None = None
 
 
-def pending_snapshots(table: Table, timeline: Timeline) -> dict[str, InstantSnapshot | PhantombaseError]:
+def pending_snapshots(table: Snapshot) -> dict[str, InstantSnapshot | PhantombaseError]:
     """The pending compactions by instant, earliest first. If one cannot be read, its error takes its place."""
     listings: dict[str, Mapping[str, Entry]] = {}
     seen = _or_error(partial(evidence_of_planned, table))
     return {
-        i.requested_time: _or_error(partial(_compaction, table, i, listings, seen)) for i in timeline.pending_merges
+        i.requested_time: _or_error(partial(_compaction, table, i, listings, seen))
+        for i in table.timeline.pending_merges
     }
 
 
-def clustering_snapshots(table: Table, timeline: Timeline) -> dict[Instant, InstantSnapshot | PhantombaseError]:
+def clustering_snapshots(table: Snapshot) -> dict[Instant, InstantSnapshot | PhantombaseError]:
     """The pending clusterings, earliest first. If one cannot be read, its error takes its place."""
     listings: dict[str, Mapping[str, Entry]] = {}
     found: dict[Instant, InstantSnapshot | PhantombaseError] = {}
-    for instant in (i for i in timeline.instants if i.family == "replacecommit" and not i.completed):
+    for instant in (i for i in table.timeline.instants if i.family == "replacecommit" and not i.completed):
         seen = _or_error(partial(_clustering, table, instant, listings))
         if seen is not None:  # else it is a write that replaces file groups
             found[instant] = seen

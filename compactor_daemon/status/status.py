@@ -22,12 +22,11 @@ from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.rollback_plan import decode_restore_plan
 from phantombase.timeline.instants.clock_check import ClockOptions
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
-from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.failures import CLUSTERING, Parked, RetryOptions, Waits, read_failures, readiness, readiness_of
@@ -181,16 +180,17 @@ class TableStatus:
 
 
 def table_status(
-    table: Table, claims: Claimed = None, options: StatusOptions = _OPTIONS, clock: Clock | None = None
+    table: Snapshot, claims: Claimed = None, options: StatusOptions = _OPTIONS, clock: Clock | None = None
 ) -> TableStatus:
     """The status of a table; run it under `from_one_snapshot`. `clock`: now by default. `claims` were read before. So a
     claim that was released since then may still be shown, and a claim that was taken since is missing; the heartbeat
     shows its holder. An instant that completes during the snapshot is left out."""
-    timeline = table.load_timeline()
-    found, clusterings = pending_snapshots(table, timeline), clustering_snapshots(table, timeline)
+    timeline = table.timeline
+    found, clusterings = pending_snapshots(table), clustering_snapshots(table)
     own = read_failures(table.storage, CLUSTERING)
     beats = {i: read_heartbeat(table.storage, i.requested_time) for i in timeline.pending_delta_commits}
-    after, clock = table.reload().load_timeline(), clock or Clock.of(table)
+    now = table.with_timeline(after := table.snapshot(cached=False).timeline)
+    clock = clock or Clock.of(table)
     still = {i.requested_time for i in after.instants if not i.completed}
     writing = {i.requested_time for i in after.pending_delta_commits}
     pending = tuple(
@@ -216,7 +216,7 @@ def table_status(
             bytes_written=one.bytes_out,
             problem=one.problem,
         )
-        for one in completed_compactions(table, after, options.recent)
+        for one in completed_compactions(now, options.recent)
     )
     last = next(iter(recent), None)
     unknown = claims if isinstance(claims, PhantombaseError) else None
@@ -229,7 +229,7 @@ def table_status(
         pending=pending,
         clusterings=tuple(row for row in rows if row is not None),
         writes=tuple(_write(i, beat, pending, clock) for i, beat in beats.items() if i.requested_time in writing),
-        in_progress=tuple(_in_progress(table, after, clock)),
+        in_progress=tuple(_in_progress(now, clock)),
         services=tuple(
             ServiceRun(
                 service=service,
@@ -248,17 +248,16 @@ def table_status(
     )
 
 
-def _in_progress(table: Table, timeline: Timeline, clock: Clock) -> Iterator[InProgress]:
+def _in_progress(table: Snapshot, clock: Clock) -> Iterator[InProgress]:
     commands = {
-        r.instant: f"compactor-daemon rollback TABLE {r.target}, or Hudi"
-        for r in rollbacks_of_completed(table, timeline)
+        r.instant: f"compactor-daemon rollback TABLE {r.target}, or Hudi" for r in rollbacks_of_completed(table)
     }
     found = [
         (instant, commands.get(instant.requested_time) or _unreadable(table, instant) or finishes)
         for action, finishes in _IN_PROGRESS.items()
-        for instant in timeline.pending(action)
+        for instant in table.timeline.pending(action)
     ]
-    if (clustering := clustering_in_rollback(table, timeline)) is not None:
+    if (clustering := clustering_in_rollback(table)) is not None:
         found.append((clustering, f"compactor-daemon rollback TABLE {clustering.requested_time}"))
     for instant, todo in found:
         age_s = clock.age(instant.requested_time)
@@ -371,9 +370,9 @@ def catalog_rows(
 
 
 def _pending_counts(table: Table, retry: RetryOptions) -> PendingCounts:
-    timeline = table.load_timeline()
-    clusterings = (one.time for one in every_pending(table, timeline))
-    instants = [*(i.requested_time for i in timeline.pending_merges), *clusterings]
+    seen = table.with_timeline(table.load_timeline())
+    clusterings = (one.time for one in every_pending(seen))
+    instants = [*(i.requested_time for i in seen.timeline.pending_merges), *clusterings]
     now, own = clock_ms(), read_failures(table.storage, CLUSTERING)
     ready = [*readiness_of(table.storage, instants, now, retry).values(), readiness(own, now, retry)]
     return PendingCounts(

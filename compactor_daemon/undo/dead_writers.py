@@ -18,7 +18,6 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.reserved_times import remove_tombstone
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, heartbeat_path, is_live, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
@@ -36,7 +35,7 @@ from phantombase.timeline.table.in_progress import (
     rollbacks_of_completed,
     undoes_completed,
 )
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 
 from ..leftovers import forget_heartbeats
 from .undo import roll_back
@@ -51,17 +50,16 @@ _NOT_BEGUN = {
 def remove_unbegun_rollbacks(table: Table, lock: TableLock) -> None:
     """Removes the unbegun rollbacks whose heartbeat shows that their process, of this machine, has ended: a stalled
     process could still hide the write. LockError: see `Section`."""
-    timeline = table.load_timeline()
-    if not _unbegun(table, timeline) and _with_tombstone(table, timeline) is None:
+    seen = table.snapshot(same_settings=True, cached=False)
+    if not _unbegun(seen) and _with_tombstone(seen) is None:
         return
-    with exclusive(table, lock, "remove a rollback that has undone nothing", _NOT_BEGUN) as held:
-        table, timeline = held.table, held.timeline
-        if (clustering := _with_tombstone(table, timeline)) is not None:
+    with exclusive(table, lock, "remove a rollback that has undone nothing", _NOT_BEGUN) as table:
+        if (clustering := _with_tombstone(table)) is not None:
             remove_tombstone(table.storage, clustering.requested_time)
             table.storage.delete(heartbeat_path(clustering.requested_time))
             where = table.storage.base_path
             _log.warning("unbegun_rollback_removed", table=where, instant=None, target=clustering.requested_time)
-        for one in _unbegun(table, timeline):
+        for one in _unbegun(table):
             table.storage.delete(table.instant_path(one.at(State.REQUESTED)))
             table.storage.delete(heartbeat_path(one.instant))
             _log.warning(
@@ -69,16 +67,16 @@ def remove_unbegun_rollbacks(table: Table, lock: TableLock) -> None:
             )
 
 
-def _unbegun(table: Table, timeline: Timeline) -> list[PendingRollback]:
-    requested = {i.requested_time for i in timeline.pending("rollback") if i.state is State.REQUESTED}
-    left = [r for r in rollbacks_of_completed(table, timeline) if r.instant in requested]
+def _unbegun(table: Snapshot) -> list[PendingRollback]:
+    requested = {i.requested_time for i in table.timeline.pending("rollback") if i.state is State.REQUESTED}
+    left = [r for r in rollbacks_of_completed(table) if r.instant in requested]
     return [r for r in left if _is_gone(table, r.instant)]
 
 
-def _with_tombstone(table: Table, timeline: Timeline) -> Instant | None:
+def _with_tombstone(table: Snapshot) -> Instant | None:
     """A clustering with a tombstone whose files all exist: another process may have begun to cancel it before it
     completed."""
-    clustering = clustering_in_rollback(table, timeline)
+    clustering = clustering_in_rollback(table)
     if clustering is None or not _is_gone(table, clustering.requested_time):
         return None
     made = table.commit_metadata(clustering).named_files

@@ -50,7 +50,7 @@ from phantombase.timeline.table.in_progress import (
     may_be_service,
     pending_rollbacks,
 )
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.table.traces import data_files, instants_in
 from phantombase.timeline.view.view import GroupKey
 
@@ -187,7 +187,7 @@ def stale_plan_removed(table: Table, lock: TableLock, remove: Callable[[Table, s
         yield
     except LockLostPlanError as late:
         with suppress(LockError), exclusive(table, lock, "remove a stale plan", _OWN) as held:
-            remove(held.table, late.instant or "")
+            remove(held, late.instant or "")
         raise
 
 
@@ -207,14 +207,14 @@ def is_own(table: Table, instant: str) -> bool:
     return beat is not None and beat.owner == Process.current()
 
 
-def refuse_overtaken(table: Table, timeline: Timeline, restore: PendingRestore) -> None:
+def refuse_overtaken(table: Snapshot, restore: PendingRestore) -> None:
     """ConflictError: others have written since the plan of a restore was made, and it has undone nothing. The restore
     might undo the only copy of their rows. Its process stalled right before the put of the plan, lost the lock, and
     died; or a writer of Hudi did not check for restores."""
     requested, times = restore.at(State.REQUESTED), restore.plan.times
-    if not times or not is_requested(timeline, requested):
+    if not times or not is_requested(table.timeline, requested):
         return
-    later = (i for i in timeline.instants if i.is_write and i.requested_time > min(times))
+    later = (i for i in table.timeline.instants if i.is_write and i.requested_time > min(times))
     for write in later:
         if write.requested_time not in times:
             raise ConflictError(
@@ -232,9 +232,7 @@ def is_requested(timeline: Timeline, instant: Instant) -> bool:
     return found is not None and found.state is State.REQUESTED
 
 
-def refuse_upgraded_logs(
-    table: Table, timeline: Timeline, undone: Collection[str], instant: str | None, *, begun: bool = False
-) -> None:
+def refuse_upgraded_logs(table: Snapshot, undone: Collection[str], instant: str | None, *, begun: bool = False) -> None:
     """UsageError: a log file with blocks of a write of `undone`, or one to be removed, is shared with another write.
     Reads the block headers of all log files, unless the table was made in its present version. `instant`: what the
     command named. `begun`: a restore to it is in progress, and no other one can begin. Version 6 revokes single blocks,
@@ -248,7 +246,7 @@ def refuse_upgraded_logs(
                 continue
             path = join(partition, entry.name)
             for time in set(instants_in(table, path)) - {name.instant}:
-                if time in undone or (name.instant in undone and timeline.is_committed(time)):
+                if time in undone or (name.instant in undone and table.timeline.is_committed(time)):
                     shared[path] = max(shared.get(path, ""), time, name.instant)
     if shared:
         newest = max(shared.values())
@@ -268,17 +266,18 @@ def refuse_upgraded_logs(
 _RECORDING = ("commit", "replacecommit")
 
 
-def without_torn(table: Table, timeline: Timeline, undone: Collection[str]) -> Timeline:
+def without_torn(table: Snapshot, undone: Collection[str]) -> Timeline:
     """The timeline without the compactions and replace commits of `undone` whose completed files cannot be read."""
+    timeline = table.timeline
     recording = (i for i in timeline.completed if i.requested_time in undone and i.family in _RECORDING)
     torn = {i for i in recording if _why_torn(table, i) is not None}
     return replace(timeline, instants=tuple(i for i in timeline.instants if i not in torn)) if torn else timeline
 
 
-def refuse_torn_target(table: Table, timeline: Timeline, target: str) -> None:
+def refuse_torn_target(table: Snapshot, target: str) -> None:
     """UsageError: the completed file of the write whose state is to be restored cannot be read."""
-    if (error := _why_torn(table, timeline.completed_writes[target])) is not None:
-        before = max((time for time in timeline.completed_writes if time < target), default=None)
+    if (error := _why_torn(table, table.timeline.completed_writes[target])) is not None:
+        before = max((time for time in table.timeline.completed_writes if time < target), default=None)
         raise UsageError(
             "the completed file of this write cannot be read: behind a restore to it no reader could read the table",
             path=error.path,
@@ -288,12 +287,10 @@ def refuse_torn_target(table: Table, timeline: Timeline, target: str) -> None:
         ) from error
 
 
-def refuse_unknown_left_out(
-    table: Table, timeline: Timeline, left: Timeline, undone: Collection[str], instant: str
-) -> None:
+def refuse_unknown_left_out(table: Snapshot, left: Timeline, undone: Collection[str], instant: str) -> None:
     """UsageError: a kept compaction lacks a planned file group, and what was replaced before it is not known. `left`:
     of `without_torn`; `instant`: what the command named."""
-    if not any(i.family == "replacecommit" and i not in left.instants for i in timeline.completed):
+    if not any(i.family == "replacecommit" and i not in left.instants for i in table.timeline.completed):
         return
     replaced = table.facts.replaced_groups(left)
     for done in left.completed:
@@ -305,7 +302,7 @@ def refuse_unknown_left_out(
             raise _unknown(join(*lacking[0]), instant, f"compaction {done.requested_time} made no base file of it")
     if table.layout.slicing is not Slicing.BY_BASE_INSTANT:
         return
-    facts = table.load_facts(left)
+    facts = table.with_timeline(left).load_facts()
     for partition in table.partitions():
         for group in table.views.partition_groups(partition, left, facts):
             if group.key in replaced:
@@ -337,13 +334,13 @@ def _unknown(path: str, instant: str, found: str) -> UsageError:
     )
 
 
-def refuse_left_out(table: Table, timeline: Timeline, undone: Collection[str], instant: str) -> None:
+def refuse_left_out(table: Snapshot, undone: Collection[str], instant: str) -> None:
     """UsageError: a kept compaction left out a file group that a write of `undone` had replaced. Without that write,
     the group is visible again without the compaction's base file: Hudi's readers of version 6 would miss the rows below
     its logs, and on all versions keys that the plan deleted, and that were written elsewhere since, are found twice.
     `instant`: of the state, or the write, that the command named."""
-    left = without_torn(table, timeline, undone)
-    refuse_unknown_left_out(table, timeline, left, undone, instant)
+    left = without_torn(table, undone)
+    refuse_unknown_left_out(table, left, undone, instant)
     for compaction, groups in table.facts.left_out(left).items():
         if compaction in undone:
             continue
@@ -372,10 +369,10 @@ def _left_out(group: GroupKey, instant: str, compaction: str, replaced: str) -> 
     )
 
 
-def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozenset()) -> None:
+def refuse_work(table: Snapshot, dead: Collection[str] = frozenset()) -> None:
     """ConflictError: a process is at work on a pending instant, or a clean or rollback is pending. `dead`: times of
     writes whose rollbacks do not count: they are finished before, or removed with what is undone."""
-    for clean in timeline.pending("clean"):
+    for clean in table.timeline.pending("clean"):
         raise ConflictError(
             "a clean is pending",
             path=table.storage.base_path,
@@ -398,7 +395,7 @@ def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozen
             instant=rollback.instant,
             todo="The next write finishes it; that of a completed write: `compactor-daemon rollback`, or Hudi.",
         )
-    pending = [i for i in timeline.instants if i.is_write and not i.completed]
+    pending = [i for i in table.timeline.instants if i.is_write and not i.completed]
     beats = {i.requested_time: read_heartbeat(table.storage, i.requested_time) for i in pending}
     now_ms = storage_ms(table.storage) if any(beats.values()) else 0
     for instant in pending:
@@ -413,9 +410,9 @@ def refuse_work(table: Table, timeline: Timeline, dead: Collection[str] = frozen
             )
 
 
-def refuse_writers(table: Table, timeline: Timeline) -> None:
+def refuse_writers(table: Snapshot) -> None:
     """ConflictError: a write that does not count as dead is pending. A clustering is no write, also on version 6."""
-    for instant in timeline.inflight_writers:
+    for instant in table.timeline.inflight_writers:
         if may_be_service(table, instant):
             continue
         raise ConflictError(
@@ -426,9 +423,9 @@ def refuse_writers(table: Table, timeline: Timeline) -> None:
         )
 
 
-def refuse_held(table: Table, timeline: Timeline, after: str) -> None:
+def refuse_held(table: Snapshot, after: str) -> None:
     """UsageError, ConflictError: a savepoint or pin holds a state later than that of the instant `after`."""
-    for kept in savepoints(table, timeline):
+    for kept in savepoints(table):
         if kept.instant > after:
             raise UsageError(
                 "a later savepoint would be lost",
@@ -436,6 +433,7 @@ def refuse_held(table: Table, timeline: Timeline, after: str) -> None:
                 instant=kept.instant,
                 todo="Delete it first, if it is not needed: `compactor-daemon savepoint delete`.",
             )
+    timeline = table.timeline
     moment = max((timeline.moment_of(w) for t, w in timeline.completed_writes.items() if t <= after), default="")
     for pin in live_pins(table.storage):
         if pin.holds > moment:

@@ -91,8 +91,7 @@ def cancel_unreadable_attempt(
     `dry_run`: nothing is changed. UsageError: no compaction or clustering with records. ConflictError: see `refuse` in
     the module; nothing was changed."""
     options = options or AttemptOptions()
-    with exclusive(table, lock, "cancel an unreadable decision", {**READ_INSIDE, **_BY_NAME}) as held:
-        table = held.table
+    with exclusive(table, lock, "cancel an unreadable decision", {**READ_INSIDE, **_BY_NAME}) as table:
         storage = table.storage
         if instant not in recorded_instants(storage):
             raise UsageError(
@@ -102,8 +101,8 @@ def cancel_unreadable_attempt(
         if not numbers or _is_readable(storage, instant, numbers[-1]):
             return TakenBack(attempt=None)
         clustering = None
-        if all(one.requested_time != instant for one in held.timeline.pending_merges):  # else no plan need be readable
-            clustering = next((one for one in every_pending(table, held.timeline) if one.time == instant), None)
+        if all(one.requested_time != instant for one in table.timeline.pending_merges):  # else no plan need be readable
+            clustering = next((one for one in every_pending(table) if one.time == instant), None)
         _refuse_at_work(table, instant, options, clustering)
         number = numbers[-1]
         finals = _finals(table, instant)
@@ -201,13 +200,12 @@ def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = F
     """Writes the completed file of a compaction again. `dry_run`: everything is verified, nothing is changed.
     UsageError: there is no such compaction, or its completed file can be read. ConflictError: a process may still be
     writing it, or a restore or a rollback is pending. MissingFileError, LedgerError: its content cannot be verified."""
-    table = table.reload()
-    refuse_in_progress(table, table.load_timeline(), _BY_NAME)
+    table = table.snapshot(cached=False)
+    refuse_in_progress(table, _BY_NAME)
     torn, plan = _torn(table, instant)
-    schema = table.newest_schema(
-        table.load_timeline().with_pending(table.files.requested_merge(instant)), before=instant
-    )
-    rules = merge_rules(table, table.load_timeline(), schema, OutputOptions())
+    pending = table.timeline.with_pending(table.files.requested_merge(instant))
+    schema = table.with_timeline(pending).newest_schema(before=instant)
+    rules = merge_rules(table, schema, OutputOptions())
     stats: defaultdict[str, list[WriteStat]] = defaultdict(list)
     cleaned = _cleaned(table, instant)
     for operation in plan.operations:
@@ -225,8 +223,7 @@ def write_anew(table: Table, instant: str, lock: TableLock, *, dry_run: bool = F
     )
     if dry_run:
         return done
-    with exclusive(table, lock, "write a completed file again", _BY_NAME) as held:
-        table = held.table
+    with exclusive(table, lock, "write a completed file again", _BY_NAME) as table:
         if _torn(table, instant) != (torn, plan):
             raise ConflictError(
                 "the completed file of a compaction changed while it was looked at",

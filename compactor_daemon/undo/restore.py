@@ -53,7 +53,7 @@ from phantombase.timeline.table.in_progress import (
     refuse_in_progress,
     refuse_left_to_hudi,
 )
-from phantombase.timeline.table.table import Table, put_requested
+from phantombase.timeline.table.table import Snapshot, Table, put_requested
 from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.table.traces import Undone, undo
 
@@ -106,15 +106,14 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
     the next run continues.
     """
     refuse_left_to_hudi(table, "restoring")
-    if target is not None and _unreadable(table, table.load_timeline()) is not None:
+    if target is not None and _unreadable(table.snapshot(same_settings=True, cached=False)) is not None:
         return _restore_anew(table, lock, target, dry_run=dry_run)
     if dry_run:
-        seen = table.reload()
-        timeline = seen.load_timeline()
-        refuse_in_progress(seen, timeline, _OWN)
-        is_new = target is not None and pending_restore(seen, timeline) is None
+        seen = table.snapshot(cached=False)
+        refuse_in_progress(seen, _OWN)
+        is_new = target is not None and pending_restore(seen) is None
         dead = dead_writes(seen, lazy=False) if is_new else frozenset()
-        found, plan, traces = _decide(seen, timeline, target, dead)
+        found, plan, traces = _decide(seen, target, dead)
         return Restored(
             instant=None,
             target=plan.target,
@@ -126,42 +125,41 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         )
     dead = frozenset()
     remove_torn(table, lock, "restore")
-    if target is not None and pending_restore(table, table.load_timeline()) is None:
+    if target is not None and pending_restore(table.snapshot(same_settings=True, cached=False)) is None:
         remove_torn(table, lock, "rollback")
         dead = dead_writes(table, lazy=False)
         # Rollbacks of completed writes are undone with the others, see `forget_rollbacks`.
         roll_back_dead_writers(table, lock, lazy=False, completed_too=False)
-    with stale_plan_removed(table, lock, _remove_stale), exclusive(table, lock, "restore the table", _OWN) as held:
-        seen, timeline = held.table, held.timeline
-        found, plan, traces = _decide(seen, timeline, target)  # refuses what cannot be undone: nothing is changed yet
+    with stale_plan_removed(table, lock, _remove_stale), exclusive(table, lock, "restore the table", _OWN) as seen:
+        found, plan, traces = _decide(seen, target)  # refuses what cannot be undone: nothing is changed yet
         if found is not None:
             return _execute(seen, found, traces, finished=True)
         if not plan.undone:
             return Restored(instant=None, target=target, undone=(), files=0, dead=tuple(sorted(dead)))
-        refuse_writers(seen, timeline)
-        restore = PendingRestore(instant=seen.next_time(timeline, (), plan.times), plan=plan)
+        refuse_writers(seen)
+        restore = PendingRestore(instant=seen.next_time((), plan.times), plan=plan)
         put_requested(seen, restore.at(State.REQUESTED), encode_restore_plan(plan))
         refuse_stale(seen, restore.instant)
         return replace(_execute(seen, restore, traces, finished=False), dead=tuple(sorted(dead)))
 
 
 def _decide(
-    table: Table, timeline: Timeline, target: str | None, dead: frozenset[str] = frozenset()
+    table: Snapshot, target: str | None, dead: frozenset[str] = frozenset()
 ) -> tuple[PendingRestore | None, RestorePlan, Mapping[tuple[str, str], RollbackPlan]]:
     """The pending restore, if there is one; its plan or that of a new one; and the files of what is undone. `dead`: as
     in `_plan`."""
-    found = pending_restore(table, timeline)
+    found = pending_restore(table)
     if found is not None:
         _refuse_other(table, found, target)
-        refuse_overtaken(table, timeline, found)
-    plan = found.plan if found is not None else _plan(table, timeline, target, dead)
-    refuse_upgraded_logs(table, timeline, plan.times, plan.target, begun=found is not None)
-    return found, plan, traces_of_all(table, timeline, plan.undone) if plan.undone else {}
+        refuse_overtaken(table, found)
+    plan = found.plan if found is not None else _plan(table, target, dead)
+    refuse_upgraded_logs(table, plan.times, plan.target, begun=found is not None)
+    return found, plan, traces_of_all(table, plan.undone) if plan.undone else {}
 
 
-def _unreadable(table: Table, timeline: Timeline) -> Torn | None:
+def _unreadable(table: Snapshot) -> Torn | None:
     """The restore that has begun and whose plan cannot be read, if there is one: what it was to undo is unknown."""
-    plans = (table.files.plan(instant, decode_restore_plan) for instant in timeline.pending("restore"))
+    plans = (table.files.plan(instant, decode_restore_plan) for instant in table.timeline.pending("restore"))
     return next((plan for plan in plans if isinstance(plan, Torn) and plan.has_begun), None)
 
 
@@ -170,15 +168,14 @@ def _restore_anew(table: Table, lock: TableLock, target: str, *, dry_run: bool) 
     write that is left is whole, since an undo hides a write before it touches its files. Errors: as `restore_table`;
     ConflictError: a process may still work on it; see `_refuse_gap`."""
     if dry_run:
-        seen = table.reload()
-        plan = _plan(seen, seen.load_timeline(), target, begun=True)
-        traces = traces_of_all(seen, seen.load_timeline(), plan.undone)
+        seen = table.snapshot(cached=False)
+        plan = _plan(seen, target, begun=True)
+        traces = traces_of_all(seen, plan.undone)
         doomed = sum(len(one.doomed) for one in traces.values())
         return Restored(instant=None, target=target, undone=plan.undone, files=doomed, finished=True)
     remove_torn(table, lock, "rollback")
-    with exclusive(table, lock, "restore the table", _OWN) as held:
-        seen, timeline = held.table, held.timeline
-        torn = _unreadable(seen, timeline)
+    with exclusive(table, lock, "restore the table", _OWN) as seen:
+        torn = _unreadable(seen)
         if torn is None:
             raise ConflictError(
                 "the plan of a restore was written again", path=seen.storage.base_path, todo="Run again."
@@ -193,27 +190,27 @@ def _restore_anew(table: Table, lock: TableLock, target: str, *, dry_run: bool) 
                     expected=f"a file that has not changed for {EXPIRY_S:g} s, and no fresh heartbeat",
                     todo="Stop it, wait, then run again.",
                 )
-        plan = _plan(seen, timeline, target, begun=True)
-        refuse_upgraded_logs(seen, timeline, plan.times, target, begun=True)
-        traces = traces_of_all(seen, timeline, plan.undone)
+        plan = _plan(seen, target, begun=True)
+        refuse_upgraded_logs(seen, plan.times, target, begun=True)
+        traces = traces_of_all(seen, plan.undone)
         seen.storage.overwrite(torn.path, encode_restore_plan(plan))  # from here on it is any pending restore
         _log.warning("restore_planned_anew", table=seen.storage.base_path, instant=restore, target=target)
         return _execute(seen, PendingRestore(instant=restore, plan=plan), traces, finished=True)
 
 
-def _refuse_gap(table: Table, timeline: Timeline, target: str) -> None:
+def _refuse_gap(table: Snapshot, target: str) -> None:
     """UsageError: a write up to `target` was built upon files of a write that is undone, so that the restore was to an
     earlier instant. Hudi's restore undoes clusterings before all other writes."""
-    known = {i.requested_time for i in table.with_archive(timeline).archived}
-    known |= {i.requested_time for i in timeline.instants}
-    for time_, done in sorted(timeline.completed_writes.items()):
+    known = {i.requested_time for i in table.with_archive(table.timeline).archived}
+    known |= {i.requested_time for i in table.timeline.instants}
+    for time_, done in sorted(table.timeline.completed_writes.items()):
         if time_ > target:
             return
         for stats in table.commit_metadata(done).partition_to_write_stats.values():
             bases = {_instant_of(name) for stat in stats for name in (stat.base_file, stat.prev_base_file)}
             bases |= {stat.prev_commit for stat in stats}
             for base in sorted(one for one in bases if one not in (None, "", "null")):
-                if timeline.start < base and base not in known:
+                if table.timeline.start < base and base not in known:
                     raise UsageError(
                         "the restore in progress was to an earlier instant: it has undone what a later write needs",
                         path=table.instant_path(done),
@@ -248,7 +245,7 @@ def to_undo(timeline: Timeline, target: str) -> tuple[tuple[str, str], ...]:
 
 
 def _plan(
-    table: Table, timeline: Timeline, target: str | None, dead: frozenset[str] = frozenset(), *, begun: bool = False
+    table: Snapshot, target: str | None, dead: frozenset[str] = frozenset(), *, begun: bool = False
 ) -> RestorePlan:
     """The plan of a new restore. `dead`: times of pending writes that are rolled back before it starts. `begun`: a
     restore is in progress whose plan cannot be read, and which may have left an instant half undone."""
@@ -258,30 +255,30 @@ def _plan(
             path=table.storage.base_path,
             todo="Give the instant whose state you want back: --to INSTANT. `timeline show TABLE` lists them.",
         )
-    if target not in timeline.completed_writes:
+    if target not in table.timeline.completed_writes:
         raise UsageError(
             "only the state at a completed write of the active timeline can be restored",
             path=table.storage.base_path,
             instant=target,
             todo="`timeline show TABLE` lists the instants, `compactor-daemon savepoint list TABLE` the savepoints.",
         )
-    _refuse_archived(table, timeline, target)
-    refuse_torn_target(table, timeline, target)
+    _refuse_archived(table, target)
+    refuse_torn_target(table, target)
     half = _half_undone(table, target) if begun else {}
-    refuse_work(table, timeline, dead | half.keys() | {time for time in timeline.completed_writes if time > target})
-    refuse_held(table, timeline, target)
-    left = [i for i in timeline.instants if i.completed or i.requested_time not in dead]
-    living = replace(timeline, instants=tuple(left))
-    _refuse_cleaned(table, living, target)
-    seen = table.snapshot(reload=False)  # both read all partitions
+    refuse_work(table, dead | half.keys() | {time for time in table.timeline.completed_writes if time > target})
+    refuse_held(table, target)
+    left = [i for i in table.timeline.instants if i.completed or i.requested_time not in dead]
+    living = replace(table.timeline, instants=tuple(left))
+    _refuse_cleaned(table.with_timeline(living), target)
+    seen = table.snapshot(same_settings=True)  # both read all partitions
     undone = to_undo(living, target)
     undone = (*(one for one in half.items() if one[0] not in dict(undone)), *undone)
     if begun:
-        _refuse_gap(seen, timeline, target)
-    known = without_torn(seen, timeline, {time for time, _ in undone})
-    _check_whole(seen, known, target)
-    _refuse_lost(seen, known, undone, target)
-    refuse_left_out(seen, timeline, {time for time, _ in undone}, target)
+        _refuse_gap(seen.with_timeline(table.timeline), target)
+    known = without_torn(seen.with_timeline(table.timeline), {time for time, _ in undone})
+    _check_whole(seen.with_timeline(known), target)
+    _refuse_lost(seen.with_timeline(known), undone, target)
+    refuse_left_out(seen.with_timeline(table.timeline), {time for time, _ in undone}, target)
     return RestorePlan(target=target, undone=undone)
 
 
@@ -291,32 +288,34 @@ def _half_undone(table: Table, target: str) -> dict[str, str]:
     return {one.target: one.plan.action for one in pending if one.target > target}
 
 
-def _check_whole(table: Table, timeline: Timeline, target: str) -> None:
+def _check_whole(table: Snapshot, target: str) -> None:
     """MissingFileError: a file of a completed compaction is lost. Plans that are to be undone are not read: an
     unreadable plan is a reason to restore the table."""
-    known = tuple(i for i in timeline.instants if i.completed or i.requested_time <= target)
-    _load_groups(table, replace(timeline, instants=known))
+    known = tuple(i for i in table.timeline.instants if i.completed or i.requested_time <= target)
+    _load_groups(table.with_timeline(replace(table.timeline, instants=known)))
 
 
-def _load_groups(table: Table, timeline: Timeline) -> None:
+def _load_groups(table: Snapshot) -> None:
     """MissingFileError: a base file that a completed compaction made by this timeline does not exist."""
-    facts = table.load_facts(timeline)
-    made = {i.requested_time for i in timeline.completed if i.family != "deltacommit"}
+    facts = table.load_facts()
+    made = {i.requested_time for i in table.timeline.completed if i.family != "deltacommit"}
     for partition in table.partitions():
-        for group in table.views.partition_groups(partition, timeline, facts):
+        for group in table.views.partition_groups(partition, table.timeline, facts):
             for flaw in group.flaws:
                 if flaw.found is None and flaw.instant in made:
                     raise flaw.error()
 
 
-def _refuse_lost(table: Table, timeline: Timeline, undone: Sequence[tuple[str, str]], target: str) -> None:
+def _refuse_lost(table: Snapshot, undone: Sequence[tuple[str, str]], target: str) -> None:
     """UsageError: the restored state would lack a base file. A compaction or clustering that was pending at the target,
     and completed later, is kept (see `to_undo`); a savepoint keeps its inputs, not its base files, which a clean of
     Hudi may have removed since."""
     later = set(undone)
-    left = replace(timeline, instants=tuple(i for i in timeline.instants if (i.requested_time, i.action) not in later))
+    left = replace(
+        table.timeline, instants=tuple(i for i in table.timeline.instants if (i.requested_time, i.action) not in later)
+    )
     try:
-        _load_groups(table, left)
+        _load_groups(table.with_timeline(left))
     except MissingFileError as error:
         raise UsageError(
             "the state at this instant cannot be restored whole: a base file that was made later is gone",
@@ -327,9 +326,9 @@ def _refuse_lost(table: Table, timeline: Timeline, undone: Sequence[tuple[str, s
         ) from error
 
 
-def _refuse_archived(table: Table, timeline: Timeline, target: str) -> None:
+def _refuse_archived(table: Snapshot, target: str) -> None:
     """UsageError: a later write is archived, as where Hudi archives beyond savepoints."""
-    archived = (i.requested_time for i in table.with_archive(timeline).archived if i.is_write)
+    archived = (i.requested_time for i in table.with_archive(table.timeline).archived if i.is_write)
     if later := min((time for time in archived if time > target), default=None):
         raise UsageError(
             "a later write is archived, and cannot be undone",
@@ -339,12 +338,12 @@ def _refuse_archived(table: Table, timeline: Timeline, target: str) -> None:
         )
 
 
-def _refuse_cleaned(table: Table, timeline: Timeline, target: str) -> None:
+def _refuse_cleaned(table: Snapshot, target: str) -> None:
     """UsageError: files of the state may have been removed. A savepoint keeps its files; each of them must exist. Log
     files of later writes, which a savepoint names too (see `state_files`), need not exist: their undo removes them."""
-    kept = next((k for k in savepoints(table, timeline) if k.instant == target), None)
+    kept = next((k for k in savepoints(table) if k.instant == target), None)
     if kept is None:
-        check_as_of(table, timeline, target)
+        check_as_of(table, target)
         return
     for partition, names in kept.savepoint.files.items():
         there = {entry.name for entry in table.storage.list(partition)}
@@ -385,16 +384,16 @@ def _execute(
     for one in plan.undone:
         undone.append(undo(table, traces[one].instant, partial(traces.__getitem__, one)))
         _log.info("undone", table=storage.base_path, instant=one[0], action=one[1])
-    forget_rollbacks(table, table.load_timeline(), plan.times)  # Hudi's restore requests such rollbacks, too
+    # Hudi's restore requests such rollbacks, too.
+    forget_rollbacks(table.with_timeline(table.load_timeline()), plan.times)
     milliseconds = int((time.monotonic() - started) * 1000)
     records = {
         u.plan.target: rollback_record(u.plan, restore.instant, milliseconds, u.commands, storage.base_path)
         for u in undone
     }
     content = encode_restore_metadata(plan, restore.instant, milliseconds, records)
-    done = replace(
-        restore.at(State.COMPLETED), completion_time=table.completion_time(table.load_timeline(), (), plan.times)
-    )
+    completion = table.with_timeline(table.load_timeline()).completion_time((), plan.times)
+    done = replace(restore.at(State.COMPLETED), completion_time=completion)
     storage.put_if_absent(table.instant_path(done), content)
     return Restored(
         instant=restore.instant,

@@ -46,7 +46,7 @@ from phantombase.timeline.table.in_progress import (
     regardless,
     rollbacks_of_completed,
 )
-from phantombase.timeline.table.table import Table, open_metadata_table, put_requested
+from phantombase.timeline.table.table import Snapshot, Table, open_metadata_table, put_requested
 from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.table.traces import traces_of, unpublish
 
@@ -96,29 +96,28 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
     if not dry_run:
         remove_torn(table, lock, "rollback")
     plan = _plan(table, instant) if is_write and not dry_run else None
-    with stale_plan_removed(table, lock, _remove_stale), exclusive(table, lock, f"roll back {instant}", _OWN) as held:
-        table, timeline = held.table, held.timeline
+    with stale_plan_removed(table, lock, _remove_stale), exclusive(table, lock, f"roll back {instant}", _OWN) as table:
         if is_write and (done := completed_rollback_of(table, instant)) is not None:
             return RolledBack(instant=instant, rollback=done)
-        clustering = None if is_write else _clustering(table, timeline, instant)
-        found = _write(table, timeline, instant) if clustering is None else clustering[0]
+        clustering = None if is_write else _clustering(table, instant)
+        found = _write(table, instant) if clustering is None else clustering[0]
         begun = pending_rollback_of(table, instant) if is_write else None
         if found.completed or (is_write and begun is None):
-            refuse_work(table, timeline, {instant} if is_write else ())
-            _refuse_lost(table, timeline, found, begun)
+            refuse_work(table, {instant} if is_write else ())
+            _refuse_lost(table, found, begun)
         elif is_write:
-            refuse_built_upon(table, timeline, found)
+            refuse_built_upon(table, found)
         files = _refuse_lost_inputs(table, found) if clustering is not None else None
         drops = is_merged(table, found)
         if dry_run:
-            table.times.check_zone(timeline)
+            table.times.check_zone(table.timeline)
             return RolledBack(instant=instant, files=files, metadata_dropped=drops)
         if clustering is not None:
-            table.next_time(timeline, (), {instant})  # a clock that is wrong is refused before anything is hidden
+            table.next_time((), {instant})  # a clock that is wrong is refused before anything is hidden
             _put_tombstone(table, found)
         elif found.completed and begun is None:
             plan = plan or traces_of(table, instant, found.action, scan=True)
-            _make_visible(table, PendingRollback(instant=table.next_time(timeline, (), {instant}), plan=plan))
+            _make_visible(table, PendingRollback(instant=table.next_time((), {instant}), plan=plan))
         elif found.completed and begun is not None:  # two processes may work on it: none removes the plan now
             table.storage.delete(heartbeat_path(begun.instant))
         if drops:
@@ -133,8 +132,8 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
             unpublish(table, found)
     table = regardless(table)
     with first_beat(table.storage, instant):
-        table = table.reload()
-        pending = table.load_timeline().find(instant, found.family)
+        table = table.snapshot(cached=False)
+        pending = table.timeline.find(instant, found.family)
         if pending is None:  # another process has rolled it back since
             table.storage.delete(heartbeat_path(instant))
             return RolledBack(instant=instant, rollback=completed_rollback_of(table, instant) or "")
@@ -156,12 +155,12 @@ def _make_visible(table: Table, rollback: PendingRollback) -> None:
 
 def _remove_stale(table: Table, instant: str) -> None:
     """Removes the plan or the tombstone, unless another process executes the rollback."""
-    timeline = table.load_timeline()
+    seen = table.snapshot(same_settings=True, cached=False)
+    clustering = seen.timeline.find(instant, "replacecommit")
     if not is_own(table, instant):
         return
-    marked = next((r for r in rollbacks_of_completed(table, timeline) if r.instant == instant), None)
-    clustering = timeline.find(instant, "replacecommit")
-    if marked is not None and is_requested(timeline, marked.at(State.REQUESTED)):
+    marked = next((r for r in rollbacks_of_completed(seen) if r.instant == instant), None)
+    if marked is not None and is_requested(seen.timeline, marked.at(State.REQUESTED)):
         table.storage.delete(table.instant_path(marked.at(State.REQUESTED)))
     elif clustering is not None and clustering.completed:
         remove_tombstone(table.storage, instant)
@@ -170,16 +169,16 @@ def _remove_stale(table: Table, instant: str) -> None:
     table.storage.delete(heartbeat_path(instant))
 
 
-def _refuse_lost(table: Table, timeline: Timeline, write: Instant, begun: PendingRollback | None) -> None:
+def _refuse_lost(table: Snapshot, write: Instant, begun: PendingRollback | None) -> None:
     """UsageError: the state before the write cannot be restored, or the write was built upon. `begun`: a rollback
     that has undone nothing yet."""
     time = write.requested_time
     try:
-        refuse_last(table, timeline, write)
-        refuse_cleaned(table, timeline, write)
-        refuse_left_out(table, timeline, {time}, time)
-        refuse_upgraded_logs(table, timeline, {time}, time)
-        refuse_built_upon(table, timeline, write)
+        refuse_last(table, write)
+        refuse_cleaned(table, write)
+        refuse_left_out(table, {time}, time)
+        refuse_upgraded_logs(table, {time}, time)
+        refuse_built_upon(table, write)
     except UsageError as error:
         if begun is None:
             raise
@@ -195,15 +194,15 @@ def _refuse_lost(table: Table, timeline: Timeline, write: Instant, begun: Pendin
         ) from error
 
 
-def _write(table: Table, timeline: Timeline, instant: str) -> Instant:
-    found = [i for i in timeline.instants if i.is_write and i.requested_time == instant]
+def _write(table: Snapshot, instant: str) -> Instant:
+    found = [i for i in table.timeline.instants if i.is_write and i.requested_time == instant]
     if len(found) != 1 or is_service(table, found[0]):
         raise UsageError(
             "only a completed write of a writer can be rolled back",
             path=table.storage.base_path,
             instant=instant,
             found=", ".join(i.action for i in found) or "no such write",
-            todo=_instead(timeline, found[0] if len(found) == 1 else None, instant),
+            todo=_instead(table.timeline, found[0] if len(found) == 1 else None, instant),
         )
     return found[0]
 
@@ -227,13 +226,15 @@ def is_service(table: Table, write: Instant) -> bool:
     return bool(files) and is_pending_service(table, files[0].instant)
 
 
-def refuse_built_upon(table: Table, timeline: Timeline, write: Instant) -> None:
+def refuse_built_upon(table: Snapshot, write: Instant) -> None:
     """UsageError: a later instant was built upon the write, or a savepoint keeps it."""
-    moment = timeline.moment_of(write) if write.completed else write.requested_time
-    for other in timeline.instants:
+    moment = table.timeline.moment_of(write) if write.completed else write.requested_time
+    for other in table.timeline.instants:
         if not other.is_write or other == write:
             continue
-        if other.requested_time > write.requested_time or (other.completed and timeline.moment_of(other) > moment):
+        if other.requested_time > write.requested_time or (
+            other.completed and table.timeline.moment_of(other) > moment
+        ):
             raise UsageError(
                 "only the newest write can be rolled back",
                 path=table.storage.base_path,
@@ -242,13 +243,13 @@ def refuse_built_upon(table: Table, timeline: Timeline, write: Instant) -> None:
                 todo="`compactor-daemon restore TABLE --to INSTANT` takes all after an instant back; a plan that is "
                 "only requested: `compactor-daemon unschedule`.",
             )
-    before = max((t for t in timeline.completed_writes if t < write.requested_time), default="")
-    refuse_held(table, timeline, before)
+    before = max((t for t in table.timeline.completed_writes if t < write.requested_time), default="")
+    refuse_held(table, before)
 
 
-def refuse_last(table: Table, timeline: Timeline, write: Instant) -> None:
+def refuse_last(table: Snapshot, write: Instant) -> None:
     """UsageError: only archived writes would be left. Hudi would find none of their rows; its upserts double them."""
-    if all(i == write for i in timeline.completed) and table.with_archive(timeline).has_archived_writes:
+    if all(i == write for i in table.timeline.completed) and table.with_archive(table.timeline).has_archived_writes:
         raise UsageError(
             "no completed write would be left on the active timeline, and earlier ones are archived",
             path=table.storage.base_path,
@@ -259,9 +260,9 @@ def refuse_last(table: Table, timeline: Timeline, write: Instant) -> None:
         )
 
 
-def refuse_cleaned(table: Table, timeline: Timeline, write: Instant) -> None:
+def refuse_cleaned(table: Snapshot, write: Instant) -> None:
     """UsageError: a clean did not retain the state before the write, as one that retains one file version."""
-    retained = retained_since(table, timeline)
+    retained = retained_since(table)
     if write.completed and retained > write.requested_time:
         raise UsageError(
             "files of the state before this write may have been cleaned",
@@ -279,7 +280,7 @@ def is_merged(table: Table, write: Instant) -> bool:
     if not table.config.metadata_partitions:
         return False
     metadata = open_metadata_table(table)
-    later = [i for i in metadata.load_timeline().instants if i.requested_time > write.requested_time]
+    later = [i for i in metadata.timeline.instants if i.requested_time > write.requested_time]
     logs = (i for i in later if i.completed and i.family == "deltacommit")
     return any(i.family == "commit" or i.action in MERGES for i in later) or any(
         metadata.commit_metadata(i).operation_type == LOG_COMPACT for i in logs
@@ -306,8 +307,8 @@ def _put_tombstone(table: Table, found: Instant) -> None:
     refuse_stale(table, time)
 
 
-def _clustering(table: Table, timeline: Timeline, instant: str) -> tuple[Instant, PendingClustering]:
-    found = timeline.find(instant, "replacecommit")
+def _clustering(table: Snapshot, instant: str) -> tuple[Instant, PendingClustering]:
+    found = table.timeline.find(instant, "replacecommit")
     pending = None if found is None else planned_clustering(table, found)
     if found is None or pending is None:
         raise UsageError("no such clustering", path=table.storage.base_path, instant=instant)

@@ -21,7 +21,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.option import check_text
 from phantombase.timeline.read.windows import check_as_of
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.view.view import TableView, input_names, is_replaced, latest_slice
 
 ACTION = "savepoint"
@@ -46,12 +46,11 @@ def create_savepoint(
     more, or may still change. ConflictError: a clean is pending, and may be removing files of that state."""
     check_text("the user of a savepoint", user)
     check_text("the comment of a savepoint", comment)
-    with exclusive(table, lock, "make a savepoint", READ_INSIDE, snapshot=True) as held:
-        table, timeline = held.table, held.timeline
-        instant = instant or _newest(timeline)
-        if (there := _completed(timeline, instant)) is not None:
+    with exclusive(table, lock, "make a savepoint", READ_INSIDE, cached=True) as table:
+        instant = instant or _newest(table.timeline)
+        if (there := _completed(table.timeline, instant)) is not None:
             return _read(table, there)
-        _refuse(table, timeline, instant)
+        _refuse(table, instant)
         view = table.load_view(as_of=instant)
         for group in view.groups:
             if not is_replaced(group, view.facts, instant) and (kept := latest_slice(group, instant)) is not None:
@@ -60,9 +59,9 @@ def create_savepoint(
         made = Savepoint(user=user, comment=comment, made_ms=clock_ms(), files=files)
         if dry_run:
             if table.layout.has_completion_times:
-                table.times.check_zone(timeline)
+                table.times.check_zone(table.timeline)
             return KeptSavepoint(instant=instant, savepoint=made)
-        completion = table.completion_time(timeline)
+        completion = table.completion_time()
         table.storage.put_if_absent(table.instant_path(_of(instant, State.INFLIGHT)), b"")
         done = _of(instant, State.COMPLETED, completion)
         table.storage.put_if_absent(table.instant_path(done), encode_savepoint(made))
@@ -72,9 +71,8 @@ def create_savepoint(
 def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> None:
     """Deletes a savepoint: its files may be cleaned. `dry_run`: nothing is changed. UsageError: there is none at this
     instant."""
-    with exclusive(table, lock, "delete a savepoint", {**READ_INSIDE, **_NO_CLEAN}, snapshot=True) as held:
-        table = held.table
-        found = [i for i in held.timeline.instants if (i.action, i.requested_time) == (ACTION, instant)]
+    with exclusive(table, lock, "delete a savepoint", {**READ_INSIDE, **_NO_CLEAN}, cached=True) as table:
+        found = [i for i in table.timeline.instants if (i.action, i.requested_time) == (ACTION, instant)]
         if not found:
             raise UsageError(
                 "no such savepoint",
@@ -90,10 +88,9 @@ def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bo
                 table.storage.delete(table.instant_path(one))
 
 
-def savepoints(table: Table, timeline: Timeline | None = None) -> tuple[KeptSavepoint, ...]:
+def savepoints(table: Snapshot) -> tuple[KeptSavepoint, ...]:
     """The savepoints of a table, earliest first. MalformedError: one of them cannot be read."""
-    instants = (timeline or table.load_timeline()).instants
-    return tuple(_read(table, i) for i in instants if i.action == ACTION and i.completed)
+    return tuple(_read(table, i) for i in table.timeline.instants if i.action == ACTION and i.completed)
 
 
 def state_files(view: TableView, instant: str) -> dict[str, tuple[str, ...]]:
@@ -115,22 +112,22 @@ def _newest(timeline: Timeline) -> str:
     return max(found)
 
 
-def _refuse(table: Table, timeline: Timeline, instant: str) -> None:
-    if instant not in timeline.completed_writes:
+def _refuse(table: Snapshot, instant: str) -> None:
+    if instant not in table.timeline.completed_writes:
         raise UsageError(
             "only the state at a completed write of the active timeline can be kept",
             path=table.storage.base_path,
             instant=instant,
             todo="`timeline show TABLE` lists the instants.",
         )
-    if pending := timeline.pending("clean"):
+    if pending := table.timeline.pending("clean"):
         raise ConflictError(
             "a clean is pending, and may be removing files of this state",
             path=table.storage.base_path,
             instant=pending[0].requested_time,
             todo="Let it be finished: by the next Hudi writer, or by `compactor-daemon clean`.",
         )
-    check_as_of(table, timeline, instant)
+    check_as_of(table, instant)
 
 
 def _completed(timeline: Timeline, instant: str) -> Instant | None:

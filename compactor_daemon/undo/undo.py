@@ -34,7 +34,6 @@ from phantombase.timeline.format.file_name import LogFileName, parse_data_file
 from phantombase.timeline.format.instant import SERVICES, Instant, State
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_metadata, encode_rollback_plan
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, first_beat, heartbeat, heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.records.keys import files_of_rollback
@@ -50,7 +49,7 @@ from phantombase.timeline.table.in_progress import (
     regardless,
     undoes_completed,
 )
-from phantombase.timeline.table.table import Table, put_requested
+from phantombase.timeline.table.table import Snapshot, Table, put_requested
 from phantombase.timeline.table.traces import (
     Undone,
     data_files,
@@ -100,15 +99,14 @@ def _request(table: Table, instant: Instant, lock: TableLock) -> PendingRollback
     """Makes the rollback visible, or finds it; None if the instant is no longer pending."""
     target = instant.requested_time
     plan = traces_of(table, target, instant.action, scan=instant.state is State.INFLIGHT)
-    with exclusive(table, lock, f"request the rollback of {target}", _ENDS) as held:
-        table, timeline = held.table, held.timeline
+    with exclusive(table, lock, f"request the rollback of {target}", _ENDS) as table:
         found = pending_rollback_of(table, target)
         if found is not None:
             return found
-        current = timeline.find(target, instant.family)
+        current = table.timeline.find(target, instant.family)
         if current is None or current.completed:
             return None
-        rollback = PendingRollback(instant=table.next_time(timeline, (), {target}), plan=plan)
+        rollback = PendingRollback(instant=table.next_time((), {target}), plan=plan)
         with first_beat(regardless(table).storage, rollback.instant):
             put_requested(table, rollback.at(State.REQUESTED), encode_rollback_plan(plan, table.storage.base_path))
         return rollback
@@ -168,21 +166,20 @@ def _left_behind(instant: str, undone: Undone) -> Change:
 def _complete(table: Table, rollback: PendingRollback, content: bytes, left: Change, lock: TableLock) -> None:
     """Removes the instant from the timeline and completes the rollback, in one section."""
     plan, update = rollback.plan, prepare(table, left) if left.files else None
-    with exclusive(table, lock, f"complete the rollback of {plan.target}", _ENDS) as held:
-        table, timeline = held.table, held.timeline
-        found = timeline.find(rollback.instant, "rollback")
+    with exclusive(table, lock, f"complete the rollback of {plan.target}", _ENDS) as table:
+        found = table.timeline.find(rollback.instant, "rollback")
         if found is None:
             raise ConflictError("a pending rollback is gone", instant=rollback.instant, todo="Run again.")
         if found.completed:
             return
-        if undoes_completed(timeline, rollback):
+        if undoes_completed(table.timeline, rollback):
             raise half_rolled_back(table, rollback)
         if left.files:
             apply_update(table, left, update)
         forget(table, plan.target)
         for state in (State.INFLIGHT, State.REQUESTED):
             table.storage.delete(table.instant_path(plan.instant.at(state)))
-        completion = table.completion_time(timeline, (), {plan.target})
+        completion = table.completion_time((), {plan.target})
         done = replace(rollback.at(State.COMPLETED), completion_time=completion)
         table.storage.put_if_absent(table.instant_path(done), content)
 
@@ -202,9 +199,7 @@ def _not_pending(table: Table, instant: Instant) -> ConflictError:
     )
 
 
-def traces_of_all(
-    table: Table, timeline: Timeline, undone: Collection[tuple[str, str]]
-) -> dict[tuple[str, str], RollbackPlan]:
+def traces_of_all(table: Snapshot, undone: Collection[tuple[str, str]]) -> dict[tuple[str, str], RollbackPlan]:
     """The files of instants, (time, action), by one listing of the table. ConflictError: on version 6 a log file to be
     removed holds blocks of a write that is kept."""
     times = frozenset(time for time, _ in undone)
@@ -220,7 +215,7 @@ def traces_of_all(
                 continue
             path = join(partition, entry.name)
             for write in sorted(set(instants_in(table, path))):
-                if goes and write not in times and timeline.is_committed(write):
+                if goes and write not in times and table.timeline.is_committed(write):
                     raise ConflictError(
                         "a log file that would go holds rows of a write that stays",
                         path=path,

@@ -160,15 +160,14 @@ def unschedule(
     options = options or AttemptOptions()
     deletes = cache(partial(log_may_delete, table.storage, table.config.merge_settings.marker))
     for _ in range(_TRIES):
-        table, keys = table.reload(), None
+        table, keys = table.snapshot(cached=False), None
         if is_read := _torn(table, instant) is None:
             view = from_one_snapshot(partial(_view, table, instant))
             keys = movable_keys(view, instant, deletes)
             refuse_moved(table, view, instant, keys)
         if not dry_run:
             table.storage.verify()
-        with exclusive(table, lock, "unschedule a compaction", _BY_NAME) as held:
-            table = held.table
+        with exclusive(table, lock, "unschedule a compaction", _BY_NAME) as table:
             pending_instants(table, instant)
             if ((torn := _torn(table, instant)) is None) != is_read:
                 continue
@@ -201,7 +200,7 @@ def unschedule(
 
 def _view(table: Table, instant: str) -> TableView:
     """The view of the plan's file groups, also if another plan names them: unscheduling one resolves that."""
-    return table.reload().load_plan_view([table.compaction_plan(instant)], prevails=instant)
+    return table.snapshot(cached=False).load_plan_view([table.compaction_plan(instant)], prevails=instant)
 
 
 def _refuse(

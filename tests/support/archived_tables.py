@@ -247,7 +247,7 @@ def change_clean(path: Path, **values: Any) -> None:
 def unreadable_plan(path: Path, content: bytes, age_s: float) -> Path:
     """The plan of a process of Hudi that was killed while it wrote it."""
     table = open_table(path)
-    time = table.next_time(table.load_timeline())
+    time = table.snapshot().next_time()
     file = path / table.config.timeline_folder / f"{time}.clean.requested"
     file.write_bytes(content)
     os.utime(file, (file.stat().st_mtime - age_s,) * 2)
@@ -361,7 +361,7 @@ def request(path: Path, *, alive: bool = True, options: ClusterOptions = TWO) ->
         cluster(path, HookedStorage(open_table(path).storage, hook), options)
     if not alive:
         forget_heartbeats(path)
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    (pending,) = pending_clusterings(open_table(path).snapshot())
     return pending.time
 
 
@@ -374,7 +374,7 @@ def forget_heartbeats(path: Path) -> None:
 
 def hidden(path: Path, do: Callable[[], object]) -> None:
     """Does something that does not see the pending clustering, as a writer that loaded its plans before."""
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    (pending,) = pending_clusterings(open_table(path).snapshot())
     aside = {p: p.read_bytes() for p in (path / ".hoodie").rglob(f"{pending.time}.*") if p.is_file()}
     for p in aside:
         p.unlink()
@@ -386,7 +386,7 @@ def hidden(path: Path, do: Callable[[], object]) -> None:
 def begin(path: Path, action: str) -> None:
     """Begins a write, as one that does not ask for clusterings."""
     table = open_table(path)
-    began = table.next_time(table.load_timeline())
+    began = table.snapshot().next_time()
     for state in ("requested", "inflight"):
         (path / table.config.timeline_folder / f"{began}.{action}.{state}").write_bytes(b"")
 

@@ -79,7 +79,7 @@ def replay(changes: list[dict[str, Any]], at: State) -> State:
 def moments_of(table: Table) -> list[str]:
     """The moments of a table whose states are whole, earliest first."""
     timeline = table.load_timeline(archived=True)
-    earliest = earliest_whole(table, timeline)
+    earliest = earliest_whole(table.with_timeline(timeline))
     found = sorted({timeline.moment_of(w) for w in timeline.completed} | ({earliest} if earliest else set()))
     return ([] if earliest else [""]) + [m for m in found if m >= earliest]
 
@@ -157,7 +157,7 @@ def at(start: int, end: int | None = None) -> Choose:
 def slice_runs(table: Table) -> list[tuple[FileSlice, Sequence[LogRun]]]:
     """The runs of every newest slice that no compaction is planned for."""
     view = table.load_view()
-    rules = slice_rules(table, view.timeline, table.newest_schema(view.timeline))
+    rules = slice_rules(table.with_timeline(view.timeline), table.with_timeline(view.timeline).newest_schema())
     pending = view.timeline.pending_delta_commits
     slices = [g.slices[-1] for g in view.groups if g.slices and g.pending_compaction is None]
     return [(s, runs_of(table.storage, s, rules, pending)) for s in slices]
@@ -171,9 +171,9 @@ def operations(table: Table, choose: Choose = longest) -> list[CompactionOperati
 
 def request(table: Table, choose: Choose = longest) -> str:
     """A log compaction of what is chosen, whatever the planner would pick, also on version 6."""
-    table = table.reload()
+    table = table.snapshot(cached=False)
     timeline = table.load_timeline()
-    time = table.next_time(timeline)
+    time = table.with_timeline(timeline).next_time()
     plan = CompactionPlan(
         operations=operations(table, choose),
         extra_metadata={},

@@ -38,7 +38,7 @@ Column = dict[str, Any]
 
 def columns_of(table: Table) -> list[Column]:
     """The table's columns, numbered as Hudi does before the first change."""
-    schema = json.loads(table.newest_schema(table.load_timeline()).commit_text)
+    schema = json.loads(table.snapshot().newest_schema().commit_text)
     own = [(name, ["null", "string"]) for name in META_COLUMNS]
     named = [*own, *((field["name"], field["type"]) for field in schema["fields"])]
     return [{"id": number, "name": name, "avro": kind} for number, (name, kind) in enumerate(named)]
@@ -52,14 +52,14 @@ def renamed(columns: list[Column], **names: str) -> list[Column]:
 def alter(table: Table, columns: list[Column], *, history: Callable[[list[Any]], list[Any]] = lambda all_: all_) -> str:
     """Completes a change of the columns; its instant. `history`: what of the earlier times is kept."""
     timeline = table.load_timeline()
-    time = table.next_time(timeline)
+    time = table.with_timeline(timeline).next_time()
     fields = [{"name": c["name"], "type": c["avro"], "default": None} for c in columns if c["id"] >= len(META_COLUMNS)]
     schema = {"type": "record", "name": "evolved_record", "namespace": "hoodie.evolved", "fields": fields}
     parts = [{"id": c["id"], "name": c["name"], "optional": True, "type": _kind(c["avro"])} for c in columns]
     evolved = {"max_column_id": 99, "version_id": int(time), "type": "record", "fields": parts}
     extra = {"schema": json.dumps(schema, separators=(",", ":")), LATEST_SCHEMA: json.dumps(evolved)}
     metadata = CommitMetadata(operation_type="ALTER_SCHEMA", extra_metadata=extra)
-    completion = table.completion_time(timeline, [time])
+    completion = table.with_timeline(timeline).completion_time([time])
     instant = Instant(requested_time=time, action="deltacommit", state=State.COMPLETED, completion_time=completion)
     folder = ".hoodie/.schema"
     earlier = [e.name for e in table.storage.list(folder)] if table.storage.find(folder) else []
@@ -92,10 +92,10 @@ def _kind(avro: Any) -> Any:
 
 def compacted(path: Path, table: Table) -> None:
     """Compacts all file groups; each compaction is proved by its audit."""
-    schedule_compaction(table.reload(), ProcessLock(str(path)))
+    schedule_compaction(table.snapshot(cached=False), ProcessLock(str(path)))
     done = CliRunner().invoke(app, ["compact", str(path), "--executor", "local"])
     assert done.exit_code == 0, done.output
-    table = table.reload()
+    table = table.snapshot(cached=False)
     assert table.load_timeline().pending_merges == ()
     for instant in audited_instants(table):
         assert audit(table, instant).problems == ()

@@ -421,8 +421,8 @@ def request_rollback(path: Path) -> PendingRollback:
     table = open_table(path)
     timeline = table.load_timeline()
     write = (timeline.latest_completed, "deltacommit")
-    plan = traces_of_all(table, timeline, [write])[write]
-    rollback = PendingRollback(instant=table.next_time(timeline), plan=plan)
+    plan = traces_of_all(table.with_timeline(timeline), [write])[write]
+    rollback = PendingRollback(instant=table.with_timeline(timeline).next_time(), plan=plan)
     content = encode_rollback_plan(plan, table.storage.base_path)
     table.storage.put_if_absent(table.instant_path(rollback.at(State.REQUESTED)), content)
     return rollback

@@ -308,7 +308,7 @@ FEW = ArchiveOptions(min_instants=2, max_instants=3, commits_retained=1, compact
 def left_behind(path: Path, puts: int, instant: str = "") -> str:
     """A process that lost the lock has put the first files of an instant, one that the table does not know."""
     table = open_table(path)
-    instant = instant or table.next_time(table.load_timeline(), open_metadata_table(table).load_timeline().used_times())
+    instant = instant or table.snapshot().next_time(open_metadata_table(table).load_timeline().used_times())
     held = True
 
     def hook(call: Call) -> object:

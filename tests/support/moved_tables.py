@@ -143,14 +143,14 @@ def replace_first_group(path: Path, instant: str) -> tuple[str, Path]:
     """A completed replace commit of the plan's first file group; its file id, and the commit's file."""
     table = open_table(path)
     group = table.compaction_plan(instant).operations[0]
-    schema = table.newest_schema(table.load_timeline()).commit_text
+    schema = table.snapshot().newest_schema().commit_text
     commit = CommitMetadata(
         partition_to_write_stats={},
         operation_type="INSERT_OVERWRITE",
         partition_to_replace_file_ids={group.partition_path: (group.file_id,)},
         extra_metadata={"schema": schema},
     )
-    time = table.next_time(table.load_timeline())
+    time = table.snapshot().next_time()
     name = time if table.config.version == 6 else f"{time}_{int(time) + 1}"
     file = path / table.config.timeline_folder / f"{name}.replacecommit"
     file.write_bytes(encode(commit, table.layout.encoding))

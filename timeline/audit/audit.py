@@ -41,7 +41,7 @@ from .ledgers import KeptLedgers, commits_with_ledgers, kept_ledgers, ledger_of,
 def is_undone(table: Table, instant: str, written: Collection[str]) -> bool:
     """Whether the execution of a compaction that wrote these files (paths in the table) was undone. Raises an error of
     the tree if the table cannot be read, since the answer is then unknown."""
-    table = table.reload()
+    table = table.snapshot(cached=False)
     refuse_half_upgraded(table)
     timeline = table.load_timeline()  # before the archive is: Hudi archives an instant, then removes it here
     for done in table.files.completed_commits(instant):
@@ -191,7 +191,7 @@ class _Now:
 def _now(table: Table, ledgers: KeptLedgers, problems: list[str]) -> _Now:
     there = table.views.existing(b.partition for b in ledgers.groups)
     try:
-        view = from_one_snapshot(lambda: table.reload().load_view(exactly=there))
+        view = from_one_snapshot(lambda: table.snapshot(cached=False).load_view(exactly=there))
     except PhantombaseError as error:  # two base files of an instant, or a lost one: audits must report that
         problems.append(str(error))
         view = None
@@ -257,7 +257,7 @@ def _files(now: _Now, instant: str, recorded: GroupLedger) -> Verdict:
     ledger = recorded.ledger
     if any(now.size(recorded, name) is None for name in recorded.inputs):
         return Verdict.OUTPUT_PROVED
-    schema = now.table.schema_written(schema.commit_text, now.table.load_timeline(), instant)
+    schema = now.table.with_timeline(now.table.load_timeline()).schema_written(schema.commit_text, instant)
     # A log compaction merges logs without their base file, which blocks may name: it is of an earlier instant.
     below = instant if _merges_logs(recorded) else ""
     rules = rules_of_audit(now.table, schema, recorded)
@@ -312,7 +312,7 @@ def _read_log(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int,
 def rules_of_audit(table: Table, schema: TableSchema, recorded: GroupLedger) -> SliceRules:
     """How the inputs are merged again."""
     every = table.layout.every_duplicate_compacted
-    rules = slice_rules(table, table.load_timeline(), schema, every_duplicate=every)
+    rules = slice_rules(table.with_timeline(table.load_timeline()), schema, every_duplicate=every)
     return replace(rules, identity=recorded.ledger.identity is not None, memory_bytes=_MEMORY_BYTES)
 
 

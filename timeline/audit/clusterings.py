@@ -72,7 +72,7 @@ def _replacing(table: Table) -> dict[str, CommitMetadata]:
 
 def _groups_now(table: Table, recorded: Sequence[GroupLedger]) -> Mapping[GroupKey, FileGroup]:
     def load() -> TableView:
-        now = table.reload()
+        now = table.snapshot(cached=False)
         return now.load_view(exactly=now.views.existing(one.partition for one in recorded))
 
     return from_one_snapshot(load).by_key()
@@ -135,7 +135,7 @@ def _files(now: _Now, recorded: GroupLedger) -> Verdict:
     if any(now.size(recorded, name) is None for name in recorded.inputs):
         return Verdict.OUTPUT_PROVED
     if schema is None:
-        schema = now.table.newest_schema(now.table.load_timeline())
+        schema = now.table.with_timeline(now.table.load_timeline()).newest_schema()
     if ledger.log_entries or any(name.startswith(".") for name in recorded.inputs):
         same("ledger of the repeated merge", _merged_again(now, recorded, schema, out), ledger, where)
         return Verdict.PROVED

@@ -67,7 +67,7 @@ def find_mistimed(table: Table) -> tuple[Mistimed, ...]:
     done = (i for i in view.timeline.instants if i.is_write and i.completed and i.file_name in stamps)
     of_writes = {i.requested_time: stamps[i.file_name] for i in done}
     times = {instant: table.times.moment(stamp.written_ms) for instant, stamp in of_writes.items()}
-    wrong = mistimed(view.groups, times, table.times.latest())
+    wrong = mistimed(view.groups, times, table.times.newest_possible())
     return tuple(
         Mistimed(instant=instant, path=_path(table, of_writes[instant]), modified=times[instant], why=wrong[instant])
         for instant in sorted(wrong)

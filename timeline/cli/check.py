@@ -105,16 +105,18 @@ def validate(
       timeline validate /data/trips --json | jq '.differences[]'
     """
     table = Table.open(path, parse_pairs(storage_option)).with_clock(ClockOptions(timezone=timezone))
-    wrong = from_one_snapshot(lambda: find_mistimed(table.reload()))
+    wrong = from_one_snapshot(lambda: find_mistimed(table.snapshot(cached=False)))
     if table.config.metadata_partitions:
-        found = from_one_snapshot(lambda: validate_table(table.reload()))
+        found = from_one_snapshot(lambda: validate_table(table.snapshot(cached=False)))
         commits = commits_to_compact(table)
     else:
         found, commits = Validation(partitions=0, files=0, differences=()), None
-    view, witnessed = from_one_snapshot(lambda: (table.reload().load_view(), table.reload().load_view(archive=True)))
+    view, witnessed = from_one_snapshot(
+        lambda: (table.snapshot(cached=False).load_view(), table.snapshot(cached=False).load_view(archive=True))
+    )
     unnamed = counted_by_name(view, witnessed)
     flaws = [f for g in witnessed.living() for f in g.flaws]
-    missing = missing_entries(table.reload())
+    missing = missing_entries(table.snapshot(cached=False))
     good = not found.differences and not wrong and not flaws and not unnamed and not missing
     data = {
         "table": table.storage.base_path,
@@ -168,7 +170,7 @@ def repair_times(
     if every:
         chosen = all_files(table)
     else:
-        wrong = from_one_snapshot(lambda: find_mistimed(table.reload()))
+        wrong = from_one_snapshot(lambda: find_mistimed(table.snapshot(cached=False)))
         chosen = tuple(Retimed(path=m.path, time=m.instant) for m in wrong)
     if not dry_run:
         set_times(table, chosen)

@@ -91,7 +91,7 @@ def _shown(table: Table, options: ReadOptions) -> CommandResult:
     asked = replace(options, limit=limit if options.limit is not None else limit + 1)
 
     def load() -> tuple[Window | None, pa.Table]:
-        scan = plan(table.reload(), asked)
+        scan = plan(table.snapshot(cached=False), asked)
         return scan.window, scan.to_table()
 
     window, found = from_one_snapshot(load)

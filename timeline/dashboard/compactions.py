@@ -12,8 +12,7 @@ from ..errors import LedgerError, MissingFileError, PhantombaseError
 from ..format.commit_metadata import LEDGER, CommitMetadata, WriteStat
 from ..format.instant import Instant
 from ..format.ledger import Ledger, decode_ledgers, total
-from ..instants.timeline import Timeline
-from ..table.table import Table
+from ..table.table import Snapshot, Table
 from ..terminal.text_table import moment
 from ..view.view import GroupDebt, TableView, debt_of
 
@@ -113,13 +112,13 @@ class CompletedCompaction:
     problem: str | None = None
 
 
-def completed_compactions(table: Table, timeline: Timeline, count: int) -> tuple[CompletedCompaction, ...]:
+def completed_compactions(table: Snapshot, count: int) -> tuple[CompletedCompaction, ...]:
     """The newest completed compactions of the active timeline, of phantombase or of Hudi, newest first."""
-    return tuple(islice(_completed(table, timeline), count))
+    return tuple(islice(_completed(table), count))
 
 
-def _completed(table: Table, timeline: Timeline) -> Iterator[CompletedCompaction]:
-    for instant in filter(timeline.is_compaction, reversed(timeline.completed)):
+def _completed(table: Snapshot) -> Iterator[CompletedCompaction]:
+    for instant in filter(table.timeline.is_compaction, reversed(table.timeline.completed)):
         begun, ended = moment(instant.requested_time), moment(instant.completion_time or "")
         took_s = (ended - begun).total_seconds() if begun and ended else None
         found = CompletedCompaction(

@@ -162,7 +162,7 @@ def table_report(
         overview=shown,
         timezone="UTC" if table.config.utc_timezone else table.clock.timezone,
         now=clock.now.strftime("%Y-%m-%d %H:%M:%S"),
-        compactions=completed_compactions(table, state.timeline, _COMPACTIONS),
+        compactions=completed_compactions(table.with_timeline(state.timeline), _COMPACTIONS),
         next_plan=(fleet.fact or {}).get("next_plan") or next_plan(state.timeline, clock.now, _TRIGGER),
         fleet_info=fleet.fact,
         fleet_info_problem=fleet.problem,

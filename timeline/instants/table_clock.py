@@ -89,7 +89,7 @@ class TableClock:
         except UsageError:
             return 0
 
-    def latest(self) -> str:
+    def newest_possible(self) -> str:
         """The last instant time that is not in the future, even if this clock is slow by the allowed difference."""
         return format_time(self.now() + timedelta(seconds=self.options.clock_skew_s))
 

@@ -15,8 +15,7 @@ from ..format.layout import Slicing
 from ..format.merge_settings import USE_HUDI, DeleteMarker, NotGiven
 from ..format.record_key import KeySource
 from ..format.table_config import PROPERTIES, MergeMode, TableConfig
-from ..instants.timeline import Timeline
-from ..table.table import Table, TableSchema
+from ..table.table import Snapshot, Table, TableSchema
 from ..view.log_blocks import visibility_of
 from .gaps import Unset
 from .rule import IS_DELETED, MergeRule, SliceRules
@@ -26,8 +25,7 @@ _DELETES_FORGET_SINCE = 9
 
 
 def slice_rules(
-    table: Table,
-    timeline: Timeline,
+    table: Snapshot,
     schema: TableSchema,
     *,
     as_of: str | None = None,
@@ -37,6 +35,7 @@ def slice_rules(
 ) -> SliceRules:
     """The rules for merging this table's slices for one reader. `merging`: False if only base files are read, so that
     the merge rules of log files are irrelevant. UnsupportedError: log files would be merged wrongly."""
+    timeline = table.timeline
     config, version = table.config, table.config.version
     _check_names(table, schema.arrow)
     by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT

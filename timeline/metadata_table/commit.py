@@ -25,13 +25,12 @@ from ..format.instant import Instant, State
 from ..format.layout import Slicing
 from ..format.log_encode import hfile_block
 from ..gathered import gathered
-from ..instants.timeline import Timeline
 from ..locks.heartbeat import BEAT_S, heartbeat
 from ..storage.contract import Storage
 from ..storage.folders import METADATA_FOLDER
 from ..storage.staged_file import place_staged
 from ..table.in_progress import check_lock, forget_rollbacks, refuse_half_upgraded, regardless
-from ..table.table import BUILD_AGAIN, Table, advising_rebuild, open_metadata_table
+from ..table.table import BUILD_AGAIN, Snapshot, Table, advising_rebuild, open_metadata_table
 from ..table.traces import revokes, traces_of, undo
 from .index_logs import IndexLog
 from .read import OpenSlice, open_slices
@@ -53,14 +52,14 @@ EncodedRecords: TypeAlias = Mapping[str, Sequence[EncodedRecord]]
 _SCHEMA = "schema"
 
 
-def newest_schema(metadata: Table) -> str:
+def newest_schema(metadata: Snapshot) -> str:
     """The Avro schema of the metadata table's records: the schema of its newest delta commit, with the meta columns.
     Hudi's log blocks have these columns, always null; hudi-rs fails on blocks without them."""
     with advising_rebuild(metadata):
-        timeline = metadata.load_timeline()
-    for requested in sorted(timeline.completed_writes, reverse=True):
+        writes = metadata.timeline.completed_writes
+    for requested in sorted(writes, reverse=True):
         with advising_rebuild(metadata):
-            text = metadata.commit_metadata(timeline.completed_writes[requested]).extra_metadata.get("schema", "")
+            text = metadata.commit_metadata(writes[requested]).extra_metadata.get("schema", "")
         if text:
             return with_meta_columns(without_meta_columns(text))
     raise MalformedError(
@@ -75,13 +74,12 @@ def commit_records(
     `index_logs`: staged log files of the record index. MalformedError: a partition without file groups. ConflictError:
     another process makes the same commit, without the lock. LockError: the lock was lost."""
     metadata = open_metadata_table(table)
-    timeline = metadata.load_timeline()
     by_name = not metadata.layout.has_completion_times
-    if by_name and _is_recorded(table, metadata, timeline, instant, records, schema_text, index_logs):
+    if by_name and _is_recorded(table, metadata, instant, records, schema_text, index_logs):
         return  # a dead process has recorded the same
-    _forget(metadata, timeline, instant)
-    timeline = metadata.load_timeline()
-    parts, staged = _by_slice(metadata, timeline, records), _index_slices(metadata, timeline, index_logs)
+    _forget(metadata, instant)
+    metadata = metadata.snapshot(same_settings=True, cached=False)
+    parts, staged = _by_slice(metadata, records), _index_slices(metadata, index_logs)
     # Without a heartbeat Hudi 1.2 treats writes here as dead.
     with heartbeat(regardless(metadata).storage, instant, BEAT_S):
         _begin(
@@ -89,9 +87,7 @@ def commit_records(
         )
         written = [(s.partition, _append(metadata, s, instant, of, schema_text)) for s, of in parts.items()]
         written += [(s.partition, _place(table, metadata, s, instant, log)) for s, log in staged.items()]
-        data = table.load_timeline()
-        used = metadata.load_timeline().used_times(table.times.going(data))
-        completion = table.completion_time(data, also_above=used)
+        completion = completion_above(table, metadata)
         done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
         _put(metadata, done, _commit(metadata, gathered(written), {_SCHEMA: without_meta_columns(schema_text)}))
     try:
@@ -106,30 +102,36 @@ def _withdraw_stale(table: Table, metadata: Table, instant: str) -> None:
     Another process has rolled it back since, before it was recorded. ConflictError: the table is being upgraded."""
     refuse_half_upgraded(table)
     if all(i.requested_time != instant for i in table.load_timeline().instants):
-        _forget(metadata, metadata.load_timeline(), instant)
+        _forget(metadata.snapshot(same_settings=True, cached=False), instant)
 
 
-def _by_slice(metadata: Table, timeline: Timeline, records: EncodedRecords) -> dict[OpenSlice, list[EncodedRecord]]:
+def completion_above(table: Table, metadata: Table) -> str | None:
+    """`Table.completion_time` now, above the times that the metadata table uses: for a completed file of that table."""
+    data = table.load_timeline()
+    used = metadata.load_timeline().used_times(table.times.going(data))
+    return table.with_timeline(data).completion_time(also_above=used)
+
+
+def _by_slice(metadata: Snapshot, records: EncodedRecords) -> dict[OpenSlice, list[EncodedRecord]]:
     parts: dict[OpenSlice, list[EncodedRecord]] = {}
     for partition, keyed in records.items():
-        slices = open_slices(metadata, partition, timeline)
+        slices = open_slices(metadata, partition)
         for one in keyed:
             parts.setdefault(slices[file_group_index(one[0], len(slices))], []).append(one)
     return parts
 
 
-def _index_slices(metadata: Table, timeline: Timeline, logs: Sequence[IndexLog]) -> dict[OpenSlice, IndexLog]:
+def _index_slices(metadata: Snapshot, logs: Sequence[IndexLog]) -> dict[OpenSlice, IndexLog]:
     """The slices of the record index to which staged log files belong."""
     if not logs:
         return {}
-    slices = {slice_.file_id: slice_ for slice_ in open_slices(metadata, RECORD_INDEX, timeline)}
+    slices = {slice_.file_id: slice_ for slice_ in open_slices(metadata, RECORD_INDEX)}
     return {slices[log.file_id]: log for log in logs}
 
 
 def _is_recorded(
     table: Table,
-    metadata: Table,
-    timeline: Timeline,
+    metadata: Snapshot,
     instant: str,
     records: EncodedRecords,
     schema_text: str,
@@ -138,11 +140,12 @@ def _is_recorded(
     """Whether a dead process has recorded exactly these records and keys at the instant; used only on version 6.
     On version 6 the completed file of each attempt has the same name. A process that stalls before it removes such a
     file might, once it resumes, remove that of another process."""
+    timeline = metadata.timeline
     found = timeline.find(instant, _ACTION)
     if found is None or not found.completed or timeline.pending("rollback"):  # Hudi would finish it, see `forget`
         return False
     written = {s.path: s for of in metadata.commit_metadata(found).partition_to_write_stats.values() for s in of}
-    parts, staged = _by_slice(metadata, timeline, records), _index_slices(metadata, timeline, index_logs)
+    parts, staged = _by_slice(metadata, records), _index_slices(metadata, index_logs)
     if len(written) != len(parts) + len(staged):
         return False
     for slice_ in (*parts, *staged):
@@ -185,25 +188,24 @@ def forget(table: Table, instant: str) -> None:
     May be repeated; after a crash at any line the next process that forgets the instant completes the removal. Another
     process may have committed the instant here since the lock was lost. So all files are listed first, then the lock is
     asked, then they are removed: files of that process have other names. LockError: the lock was lost."""
-    metadata = open_metadata_table(table)
-    _forget(metadata, metadata.load_timeline(), instant)
+    _forget(open_metadata_table(table), instant)
 
 
-def _forget(metadata: Table, timeline: Timeline, instant: str) -> None:
-    forget_rollbacks(metadata, timeline, {instant})
-    found = timeline.find(instant, _ACTION)
+def _forget(metadata: Snapshot, instant: str) -> None:
+    forget_rollbacks(metadata, {instant})
+    found = metadata.timeline.find(instant, _ACTION)
     if found is None:
         return
-    _refuse_compacted(metadata, timeline, found)
+    _refuse_compacted(metadata, found)
     traces = traces_of(metadata, instant, _ACTION, scan=True)
     undo(metadata, found, lambda: traces)
 
 
-def _refuse_compacted(metadata: Table, timeline: Timeline, instant: Instant) -> None:
+def _refuse_compacted(metadata: Snapshot, instant: Instant) -> None:
     """Raises if a compaction merged the instant's records, since these can no longer be removed.
     Hudi never compacts an instant that is pending on the data table."""
     written = instant.completion_time or instant.requested_time
-    for later in timeline.completed:
+    for later in metadata.timeline.completed:
         if instant.completed and later.action == "commit" and later.requested_time > written:
             raise MalformedError(
                 "the metadata table was compacted with an instant that never completed",

@@ -42,10 +42,10 @@ _NO_MATTER = dict.fromkeys(
 def drop_metadata_table(table: Table, lock: TableLock) -> Table:
     """Turns the metadata table off, as a Hudi writer does with `hoodie.metadata.enable=false`; nothing if it is off.
     The property is changed first, since readers obey it. After a crash between the steps, readers ignore the folder."""
-    if not (now := table.reload()).config.metadata_partitions:
+    if not (now := table.snapshot(cached=False)).config.metadata_partitions:
         return now
     with exclusive(table, lock, "drop the metadata table", {**READ_INSIDE, **_NO_MATTER}) as held:
-        return regardless(drop_within(held.table, "by command"))
+        return regardless(drop_within(held, "by command"))
 
 
 def drop_within(table: Table, why: str) -> Table:
@@ -55,7 +55,7 @@ def drop_within(table: Table, why: str) -> Table:
         save_table_config(table.storage, table.config.without_metadata_table())
         table.storage.delete_folder(METADATA_FOLDER)
         _log.warning("metadata_table_dropped", table=table.storage.base_path, why=why)
-    return table.reload()
+    return table.snapshot(cached=False)
 
 
 _PARTITION, _FILE_ID = "files", "files-0000-0"

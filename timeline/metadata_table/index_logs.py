@@ -196,8 +196,7 @@ class IndexLogs:
 
 def index_file_groups(table: Table) -> tuple[str, ...]:
     """The file ids of a data table's record index, in the order of their numbers. MalformedError: there is none."""
-    metadata = open_metadata_table(table)
-    return tuple(s.file_id for s in open_slices(metadata, RECORD_INDEX, metadata.load_timeline()))
+    return tuple(s.file_id for s in open_slices(open_metadata_table(table), RECORD_INDEX))
 
 
 def stage_index_logs(table: Table, instant: str, keys: RecordedKeys, schema_text: str) -> IndexLogs:

@@ -17,10 +17,9 @@ from ..format.layout import Slicing
 from ..format.log_block import HeaderKey, LogBlock
 from ..format.log_visibility import Visibility, select_blocks
 from ..format.table_config import TableConfig
-from ..instants.timeline import Timeline
 from ..storage.contract import Entry, Storage, listed_if_there, open_listed
 from ..storage.folders import METADATA_FOLDER
-from ..table.table import BUILD_AGAIN, Table, advising_rebuild, from_one_snapshot, open_metadata_table
+from ..table.table import BUILD_AGAIN, Snapshot, Table, advising_rebuild, from_one_snapshot, open_metadata_table
 from ..view.listing import Listed
 from ..view.log_blocks import slice_blocks, visibility_of
 from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, latest_slice
@@ -43,14 +42,14 @@ class OpenSlice:
     logs: tuple[LogFileName, ...]
 
 
-def open_slices(metadata: Table, partition: str, timeline: Timeline) -> list[OpenSlice]:
+def open_slices(metadata: Snapshot, partition: str) -> list[OpenSlice]:
     """The latest slice of each file group, in the order of their indexes (file ids end in the index).
     If a pending compaction contains the file group, new log files belong to the slice that this compaction opens
     (version 6). It contains the groups that had logs when it was planned. Other groups get no base file from it, so a
     new slice there would hide the older one."""
     names = list(_names(listed_if_there(metadata.storage, partition) or ()))
     with advising_rebuild(metadata):
-        planned = metadata.facts.pending_plans(timeline)
+        planned = metadata.facts.pending_plans(metadata.timeline)
     found = []
     for file_id in sorted({n.file_id for n in names}):
         mine = [n for n in names if n.file_id == file_id]
@@ -87,12 +86,12 @@ def _names(entries: Sequence[Entry]) -> Iterator[BaseFileName | LogFileName]:
         yield LogFileName.parse(entry.name) if entry.name.startswith(".") else BaseFileName.parse(entry.name)
 
 
-def load_metadata_view(metadata: Table, partitions: Collection[str], *, witness: bool = False) -> TableView:
+def load_metadata_view(metadata: Snapshot, partitions: Collection[str], *, witness: bool = False) -> TableView:
     """Timeline, facts, then the listing of these partitions. MissingFileError: no such folder; see `file_groups`.
     `witness`: also compares files with the delta commits that name them; reads all of these."""
-    timeline = metadata.load_timeline()
+    timeline = metadata.timeline
     with advising_rebuild(metadata):
-        facts = without_rebuilt(metadata, timeline, metadata.facts.load(timeline, witness=witness))
+        facts = without_rebuilt(metadata, metadata.facts.load(timeline, witness=witness))
     groups = list[FileGroup]()
     for partition in sorted(partitions):
         found = metadata.views.partition_groups(partition, timeline, facts)
@@ -105,15 +104,15 @@ def load_metadata_view(metadata: Table, partitions: Collection[str], *, witness:
     return TableView(timeline=timeline, facts=facts, groups=tuple(groups))
 
 
-def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> ViewFacts:
+def without_rebuilt(metadata: Snapshot, facts: ViewFacts) -> ViewFacts:
     """The facts without files of a partition from before it was last filled: those of writes that completed before, and
     log files of slices that an earlier fill opened (version 6)."""
     if not (facts.compacted or facts.witness.writes):
         return facts
     filled, opened = dict[str, str](), dict[str, str]()
-    for instant, partitions in _fillings(metadata, timeline):
+    for instant, partitions in _fillings(metadata):
         for partition in partitions:
-            filled[partition] = max(filled.get(partition, ""), timeline.completed_at(instant))
+            filled[partition] = max(filled.get(partition, ""), metadata.timeline.completed_at(instant))
             opened[partition] = max(opened.get(partition, ""), instant.requested_time)
 
     def counts(partition: str, one: NamedFile) -> bool:
@@ -122,11 +121,11 @@ def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> Vi
 
     writes = list[tuple[str, Mapping[str, Sequence[NamedFile]]]]()
     for time, named in facts.witness.writes:
-        done = timeline.completed_at(timeline.completed_writes[time])
+        done = metadata.timeline.completed_at(metadata.timeline.completed_writes[time])
         current = (p for p in named if done >= filled.get(p, ""))
         writes.append((time, {p: [one for one in named[p] if counts(p, one)] for p in current}))
     facts = replace(facts, witness=replace(facts.witness, writes=tuple(writes)))
-    if not timeline.layout.has_completion_times:
+    if not metadata.timeline.layout.has_completion_times:
         return facts
     kept = {
         (partition, file_id): {time: name for time, name in names.items() if time > filled.get(partition, "")}
@@ -135,9 +134,9 @@ def without_rebuilt(metadata: Table, timeline: Timeline, facts: ViewFacts) -> Vi
     return replace(facts, compacted={key: names for key, names in kept.items() if names})
 
 
-def _fillings(metadata: Table, timeline: Timeline) -> Iterator[tuple[Instant, Collection[str]]]:
+def _fillings(metadata: Snapshot) -> Iterator[tuple[Instant, Collection[str]]]:
     """The active delta commits that filled partitions, and which."""
-    for instant in timeline.completed:
+    for instant in metadata.timeline.completed:
         if instant.action == "deltacommit" and instant.requested_time.startswith(ARTIFICIAL):
             yield instant, metadata.commit_metadata(instant).partition_to_write_stats.keys()
 
@@ -146,11 +145,10 @@ def _fillings(metadata: Table, timeline: Timeline) -> Iterator[tuple[Instant, Co
 class Completeness:
     """Whether the slices of a metadata table have the blocks of all its delta commits.
     Only delta commits without a block in a slice are read, each once. So a complete `files` partition, which every
-    delta commit writes to, is verified without a request. `timeline`: of the metadata table. `below`: the instant of a
+    delta commit writes to, is verified without a request. `below`: the instant of a
     compaction, whose slices lack the delta commits that completed later."""
 
-    metadata: Table
-    timeline: Timeline
+    metadata: Snapshot
     below: str | None = None
     _named: dict[str, Mapping[str, tuple[NamedFile, ...]]] = field(default_factory=dict)
 
@@ -158,12 +156,12 @@ class Completeness:
         """MissingFileError: a completed delta commit names a file of the slice, but the slice has no block of it, and
         its partition was not filled again since."""
         seen = {block.headers.get(HeaderKey.INSTANT_TIME) for block in blocks}
-        by_name = self.timeline.layout.slicing is Slicing.BY_BASE_INSTANT
+        by_name = self.metadata.timeline.layout.slicing is Slicing.BY_BASE_INSTANT
         instants = {slice_.base_instant, *(log.name.instant for log in slice_.logs)}
         floor = "" if slice_.base is None else slice_.base_instant
-        for write in self.timeline.completed:
+        for write in self.metadata.timeline.completed:
             time = write.requested_time
-            since = self.timeline.moment_of(write)
+            since = self.metadata.timeline.moment_of(write)
             if write.family != "deltacommit" or time in seen or max(time, since) <= floor or time == floor:
                 continue
             if not by_name and self.below is not None and since >= self.below:
@@ -184,8 +182,8 @@ class Completeness:
 
     def _is_rebuilt(self, partition: str, since: str) -> bool:
         """Whether the partition was filled after a delta commit that completed at `since`; unknown on version 6."""
-        fillings = _fillings(self.metadata, self.timeline)
-        return any(partition in names and self.timeline.completed_at(i) > since for i, names in fillings)
+        fillings = _fillings(self.metadata)
+        return any(partition in names and self.metadata.timeline.completed_at(i) > since for i, names in fillings)
 
     def _files(self, write: Instant) -> Mapping[str, tuple[NamedFile, ...]]:
         """The files of a delta commit; none if its file is torn, as a killed Hudi leaves it."""
@@ -247,16 +245,16 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
             todo="Let Hudi build it, or list the storage.",
         )
     # The data table's timeline first: entries of an instant that completes later may be included, but none is missed.
-    data = table.load_timeline()
+    data = table.with_timeline(table.load_timeline())
     metadata = open_metadata_table(table)
     view = load_metadata_view(metadata, {partition})
     if partition in _NEVER_LESS:
-        refuse_uncompleted(table, data, metadata, view.timeline)
+        refuse_uncompleted(data, metadata)
         if not any(map(latest_slice, view.groups)):
             raise _no_file_groups(metadata, partition)
-    valid = valid_instants(table, data, view.timeline)
+    valid = valid_instants(data, view.timeline)
     visibility = visibility_of(view.timeline)
-    complete = Completeness(metadata, view.timeline) if partition in _NEVER_LESS else None
+    complete = Completeness(metadata) if partition in _NEVER_LESS else None
     for slice_ in view.slices():
         yield from slice_entries(metadata.storage, slice_, visibility, valid, keys, complete)
 
@@ -337,7 +335,7 @@ def named_files_of(table: Table) -> Named | None:
 
     def named(folder: str) -> Sizes:
         try:
-            found = from_one_snapshot(lambda: read_files(table.reload(), folder)).partitions
+            found = from_one_snapshot(lambda: read_files(table.snapshot(cached=False), folder)).partitions
         except TableChangedError:
             raise
         except PhantombaseError:

@@ -24,7 +24,7 @@ from ..instants.timeline import Timeline
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import METADATA_FOLDER, RECORDS
 from ..storage.snapshot import SnapshotStorage
-from ..table.table import Table, open_metadata_table
+from ..table.table import Snapshot, Table, open_metadata_table
 from .records.partitions import RECORD_INDEX
 from .valid_instants import ARTIFICIAL, refuse_uncompleted
 
@@ -98,9 +98,9 @@ def missing_entries(table: Table) -> str:
     if RECORD_INDEX not in table.config.built_metadata_partitions:
         return ""
     for _ in range(_LOOKS):
-        data = table.load_timeline()
-        found, seen = _sign_of_loss(table, data)
-        if not found or (data, seen) == (table.load_timeline(), open_metadata_table(table).load_timeline()):
+        data = table.with_timeline(table.load_timeline())
+        found, seen = _sign_of_loss(data)
+        if not found or (data.timeline, seen) == (table.load_timeline(), open_metadata_table(table).timeline):
             break  # otherwise a write may have ended since the first listing
     return found
 
@@ -108,14 +108,14 @@ def missing_entries(table: Table) -> str:
 _LOOKS = 5
 
 
-def _sign_of_loss(table: Table, data: Timeline) -> tuple[str, Timeline | None]:
-    """See `missing_entries`, and the metadata table's timeline that was read. `data`: loaded before."""
+def _sign_of_loss(table: Snapshot) -> tuple[str, Timeline | None]:
+    """See `missing_entries`, and the metadata table's timeline that was read."""
     from .read import load_metadata_view  # late: it takes pyarrow
 
     metadata = open_metadata_table(table)
     storage = SnapshotStorage(metadata.storage, {metadata.config.timeline_folder}, metadata.kept)
-    metadata, numbers = replace(metadata, storage=storage), sorted(_file_ids(table.storage))
-    timeline = metadata.load_timeline()
+    data, metadata, numbers = table.timeline, replace(metadata, storage=storage), sorted(_file_ids(table.storage))
+    timeline = metadata.timeline
     if not numbers:
         return "it has no file groups", timeline
     of_all = all(_OF_ALL.fullmatch(file_id) for file_id in numbers)
@@ -123,7 +123,7 @@ def _sign_of_loss(table: Table, data: Timeline) -> tuple[str, Timeline | None]:
         return f"it has only the file groups {', '.join(numbers)}", timeline
     try:
         view = load_metadata_view(metadata, {RECORD_INDEX}, witness=True)
-        refuse_uncompleted(table, data, metadata, view.timeline)
+        refuse_uncompleted(table, metadata.with_timeline(view.timeline))
     except (MissingFileError, MalformedError) as error:
         return f"{error.what}: {error.path}", timeline
     empty = next((g.file_id for g in view.groups if not g.slices), None)
@@ -134,7 +134,7 @@ def _sign_of_loss(table: Table, data: Timeline) -> tuple[str, Timeline | None]:
         return f"the metadata table lacks the write {behind}", timeline
     named = [one for _, of in view.facts.witness.writes for one in of.get(RECORD_INDEX, ())]
     has_base = any(slice_.base is not None for group in view.groups for slice_ in group.slices)
-    if not has_base and not any(one.rows for one in named) and _has_rows(table, data):
+    if not has_base and not any(one.rows for one in named) and _has_rows(table):
         return "it has no entries, and the table has rows", timeline
     return "", timeline
 
@@ -150,9 +150,9 @@ def _unrecorded(data: Timeline, metadata: Timeline) -> str | None:
     return next((time for time in times if time > first and time not in recorded), None)
 
 
-def _has_rows(table: Table, data: Timeline) -> bool:
+def _has_rows(table: Snapshot) -> bool:
     """Whether an active write of the table has written rows."""
-    writes = table.load_facts(data).witness.writes
+    writes = table.load_facts().witness.writes
     return any(one.rows for _, named in writes for partition in named for one in named[partition])
 
 

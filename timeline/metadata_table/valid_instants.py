@@ -18,14 +18,14 @@ from ..errors import MissingFileError
 from ..format.instant import Instant, State
 from ..format.rollback_plan import decode_rollback_plan, restored_instants, rolled_back_instants
 from ..instants.timeline import Timeline
-from ..table.table import BUILD_AGAIN, Table, open_metadata_table
+from ..table.table import BUILD_AGAIN, Snapshot, Table, open_metadata_table
 
 
 def compacted_after(table: Table, time: str) -> bool:
     """Whether a data table's metadata table, if it has one, has a compaction with an instant after `time`."""
     if not table.config.metadata_partitions:
         return False
-    instants = open_metadata_table(table).load_timeline().instants
+    instants = open_metadata_table(table).timeline.instants
     return any(i.family == "commit" and i.requested_time > time for i in instants)
 
 
@@ -38,8 +38,9 @@ _SERVICE_SUFFIXES = frozenset({"001", "002", "003", "004", "005", "006"})
 _FIRST_FILLING_SUFFIX = "010"
 
 
-def valid_instants(table: Table, data: Timeline, metadata: Timeline) -> frozenset[str]:
-    """Requested times of the log blocks that count. `data`, `metadata`: timelines of `table` and its metadata table."""
+def valid_instants(table: Snapshot, metadata: Timeline) -> frozenset[str]:
+    """Requested times of the log blocks that count. `metadata`: of its metadata table."""
+    data = table.timeline
     pending = {i.requested_time for i in data.instants if not i.completed}
     valid = {i.requested_time for i in data.instants if i.completed}
     valid |= {
@@ -61,12 +62,12 @@ def valid_instants(table: Table, data: Timeline, metadata: Timeline) -> frozense
     return frozenset(valid)
 
 
-def refuse_uncompleted(table: Table, data: Timeline, metadata: Table, timeline: Timeline) -> None:
+def refuse_uncompleted(table: Snapshot, metadata: Snapshot) -> None:
     """MissingFileError if a delta commit of the metadata table lacks its completed file: its entries would not count.
-    `data`: of the data table, loaded before `timeline`, that of the metadata table. An instant of the data table
+    The timeline of `table` was loaded before that of `metadata`, its metadata table. An instant of the data table
     completes after its delta commit here, so one that is completed or archived there cannot be pending here.
     UnknownStateError: the archive cannot be read."""
-    pending = {i.requested_time: i for i in timeline.pending("deltacommit")}
+    data, pending = table.timeline, {i.requested_time: i for i in metadata.timeline.pending("deltacommit")}
     if not pending or data.pending("restore"):
         return
     done = {i.requested_time for i in data.instants if i.completed}

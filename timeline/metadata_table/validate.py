@@ -17,7 +17,7 @@ from ..format.log_block import BlockKind, scan_blocks
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
 from ..storage.folders import join
-from ..table.table import Table
+from ..table.table import Snapshot, Table
 from ..view.grouping import file_groups
 from ..view.listing import StorageListing
 from ..view.view import ViewFacts
@@ -58,36 +58,37 @@ def validate(table: Table) -> Validation:
     Errors as in `read_entries`. TableChangedError: the table changed at every try, or its settings did: the metadata
     table may have been dropped."""
     for _ in range(_LOOKS):
-        before = table.load_timeline()
+        before = table.with_timeline(table.load_timeline())
         try:
-            found = _compare(table, before)
+            found = _compare(before)
         except MissingFileError:
             table.views.check_unchanged()
-            if table.load_timeline() == before:
+            if table.load_timeline() == before.timeline:
                 raise
             continue
         if not found.differences:
             return found
         table.views.check_unchanged()
-        if table.load_timeline() == before:
+        if table.load_timeline() == before.timeline:
             return found
     raise TableChangedError(
         "the table changed at every try", path=table.storage.base_path, todo="Try again while less is written."
     )
 
 
-def _compare(table: Table, timeline: Timeline) -> Validation:
-    facts = table.load_facts(timeline)
+def _compare(table: Snapshot) -> Validation:
+    timeline = table.timeline
+    facts = table.load_facts()
     listed = read_files(table)
     stored = dict(StorageListing().below(table.storage, table.config, ""))
     if any(needs_archive(timeline, entries) for entries in stored.values()):
-        timeline = table.with_archive(timeline)
+        table = table.with_timeline(timeline := table.with_archive(timeline))
     partitions = sorted({*stored, *listed.partitions, *listed.unnamed})
     compared = [_Partition.of(p, stored.get(p), listed, timeline, facts) for p in partitions]
     return Validation(
         partitions=len(partitions),
         files=sum(len(one.counted.keys() | one.listed.keys()) for one in compared),
-        differences=tuple(d for one in compared for d in one.differences() if not _unfinished(table, timeline, d)),
+        differences=tuple(d for one in compared for d in one.differences() if not _unfinished(table, d)),
     )
 
 
@@ -127,20 +128,21 @@ class _Partition:
                 yield Difference(partition=self.path, name=name, storage_bytes=stored, metadata_bytes=listed)
 
 
-def _unfinished(table: Table, timeline: Timeline, difference: Difference) -> bool:
+def _unfinished(table: Snapshot, difference: Difference) -> bool:
     """Whether pending writes explain the difference: a version 6 log file that they wrote or appended to."""
     name, stored = difference.name, difference.storage_bytes
-    if name is None or stored is None or timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
+    if name is None or stored is None or table.timeline.layout.slicing is not Slicing.BY_BASE_INSTANT:
         return False
     if not isinstance(parse_data_file(name), LogFileName):
         return False
     path = join(difference.partition, name)
-    done = _finished_bytes(table, timeline, path)
+    done = _finished_bytes(table, path)
     return done == 0 if difference.metadata_bytes is None else done == difference.metadata_bytes < stored
 
 
-def _finished_bytes(table: Table, timeline: Timeline, path: str) -> int:
+def _finished_bytes(table: Snapshot, path: str) -> int:
     """The offset at which the last block of a completed action ends."""
+    timeline = table.timeline
     completed = {i.requested_time for i in timeline.instants if i.completed}
     with table.storage.open_input(path) as source:
         blocks = list(scan_blocks(source, path))

@@ -21,13 +21,12 @@ from ..event_log import get_logger
 from ..format.compaction_plan import CompactionOperation, CompactionPlan, decode_plan, encode_plan
 from ..format.instant import Instant, State, later
 from ..instants.instant_files import Torn
-from ..instants.timeline import Timeline
 from ..instants.triggers import TriggerStrategy
 from ..locks.heartbeat import put_wanted, remove_wanted
 from ..locks.table_lock import TableLock
 from ..metadata_table.update import check_keepable
 from ..table.in_progress import READ_INSIDE, clustered_file_groups, exclusive, merges_no_logs
-from ..table.table import Table, put_requested
+from ..table.table import Snapshot, Table, put_requested
 from ..view.view import GroupKey
 from .limits import Cost, shared
 from .log_compaction import LOG_STRATEGY, log_operation
@@ -142,16 +141,16 @@ def schedule_compaction(
     options that are not incremental. `dry_run`: nothing is changed. LockError,
     UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was changed, and no
     compaction of this table could be executed. File groups that cannot be compacted are left out."""
-    with exclusive(table, lock, "schedule a compaction", READ_INSIDE) as held:
-        table, timeline = held.table, held.timeline
+    with exclusive(table, lock, "schedule a compaction", READ_INSIDE) as table:
+        timeline = table.timeline
         table.config.check_changeable()
         check_keepable(table, moves_rows=False)
-        asked = is_due(table, timeline, options)
+        asked = is_due(table, options)
         if not asked:
             return Scheduled(requested=(), why=f"not due: {asked.why}")
-        facts = table.load_facts(timeline)
-        survey = Survey(table, timeline, facts, options)
-        busy = busy_file_groups(table, timeline)
+        facts = table.load_facts()
+        survey = Survey(table, facts, options)
+        busy = busy_file_groups(table)
         situation = Situation(
             timeline=timeline,
             facts=facts,
@@ -228,11 +227,11 @@ class Busy:
         return f"the pending log compaction {self.unreadable[0]} cannot be read" if self.unreadable else None
 
 
-def busy_file_groups(table: Table, timeline: Timeline) -> Busy:
+def busy_file_groups(table: Snapshot) -> Busy:
     """File groups in pending table services other than compactions. MalformedError: an unreadable clustering plan."""
-    groups = dict.fromkeys(clustered_file_groups(table, timeline), "in a pending clustering")
+    groups = dict.fromkeys(clustered_file_groups(table), "in a pending clustering")
     unreadable = []
-    for instant in timeline.pending("logcompaction"):
+    for instant in table.timeline.pending("logcompaction"):
         plan = table.files.plan(instant, decode_plan)
         if isinstance(plan, Torn):
             unreadable.append(plan.time)

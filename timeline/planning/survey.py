@@ -22,7 +22,7 @@ from ..merge.table_rules import slice_rules
 from ..prefetch import prefetched, prefetched_when_slow
 from ..storage.contract import Entry, OwnLock, list_of_table, listed_if_there
 from ..storage.folders import join
-from ..table.table import Table
+from ..table.table import Snapshot
 from ..view.grouping import file_groups
 from ..view.listing import is_partition, subfolders
 from ..view.plain_slices import PlainRules, PlainSlice
@@ -42,11 +42,11 @@ _FOOTERS_MAX = 10_000
 
 
 class Survey:
-    """Reads a table for the planner, with a timeline and facts that were loaded before."""
+    """Reads a table for the planner. `facts`: of the same snapshot."""
 
-    def __init__(self, table: Table, timeline: Timeline, facts: ViewFacts, options: ScheduleOptions) -> None:
-        self._table, self._timeline, self._facts, self._options = table, timeline, facts, options
-        known = _where_to_look(table, timeline) if options.incremental else None
+    def __init__(self, table: Snapshot, facts: ViewFacts, options: ScheduleOptions) -> None:
+        self._table, self._facts, self._options = table, facts, options
+        known = _where_to_look(table) if options.incremental else None
         self._everywhere = known is None
         self._walk = PartitionWalk(table.storage, table.config, [Waiting(folder="")] if known is None else known)
         self._listed: set[str] = set()
@@ -70,14 +70,14 @@ class Survey:
         if self._everywhere:  # missing partitions that completed writes name
             for folder, entries in self._table.views.unlisted("", self._listed, self._facts):
                 gone = WalkedPartition(waiting=Waiting(folder=folder), entries=entries)
-                yield self._grouped(gone, entries, self._timeline)
+                yield self._grouped(gone, entries, self._table.timeline)
 
     def _walked(self) -> Iterator[tuple[WalkedPartition, Timeline]]:
         for listed in self._walk:
-            if not self._timeline.archived and needs_archive(self._timeline, listed.entries):
-                self._timeline = self._table.timelines.with_its_archive(self._timeline)
+            if not self._table.timeline.archived and needs_archive(self._table.timeline, listed.entries):
+                self._table = self._table.with_timeline(self._table.timelines.with_its_archive(self._table.timeline))
             self._listed.add(listed.waiting.folder)
-            yield listed, self._timeline
+            yield listed, self._table.timeline
 
     def _with_rules(self, aside: Collection[GroupKey]) -> Iterator[tuple[WalkedPartition, PlainRules]]:
         rules = None
@@ -182,8 +182,8 @@ class Survey:
 
     def _slice_rules(self) -> SliceRules:
         if self._rules is None:
-            schema = self._table.newest_schema(self._timeline)
-            self._rules = slice_rules(self._table, self._timeline, schema)
+            schema = self._table.newest_schema()
+            self._rules = slice_rules(self._table, schema)
         return self._rules
 
     def _measured(self, slice_: FileSlice, rules: SliceRules, counted: bool) -> tuple[FileSlice, SliceStats]:
@@ -196,7 +196,7 @@ class Survey:
     def _stats(self, slice_: FileSlice, rules: SliceRules, counted: bool) -> SliceStats:
         storage, runs = self._table.storage, None
         if self._options.picking is Picking.UNIVERSAL:
-            runs = runs_of(storage, slice_, rules, self._timeline.pending_delta_commits)
+            runs = runs_of(storage, slice_, rules, self._table.timeline.pending_delta_commits)
         if not counted:
             return SliceStats(runs=runs)
         base_rows = 0
@@ -235,27 +235,27 @@ def _depth(folder: str) -> int:
     return folder.count("/") + 1 if folder else 0
 
 
-def is_due(table: Table, timeline: Timeline, options: ScheduleOptions) -> Due:
+def is_due(table: Snapshot, options: ScheduleOptions) -> Due:
     """See `due`; whether the last request left something out is looked up only if this matters."""
-    last = _last_plan(table, timeline) if options.any_radical else None
-    return due(timeline, table.now(), options, left_out=last is not None and bool(last[1]))
+    last = _last_plan(table) if options.any_radical else None
+    return due(table.timeline, table.now(), options, left_out=last is not None and bool(last[1]))
 
 
-def _where_to_look(table: Table, timeline: Timeline) -> list[Waiting] | None:
+def _where_to_look(table: Snapshot) -> list[Waiting] | None:
     """The partitions where the last plan left something out, then those written since; None: not known."""
-    last = _last_plan(table, timeline)
+    last = _last_plan(table)
     if last is None:
         return None
     time, left = last
     try:
-        return left + [Waiting(folder=p) for p in _written_since(table, timeline, time)]
+        return left + [Waiting(folder=p) for p in _written_since(table, time)]
     except MalformedError:
         return None  # a commit that a killed Hudi left torn: its rows count, in whichever partitions they are
 
 
-def _last_plan(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | None:
+def _last_plan(table: Snapshot) -> tuple[str, list[Waiting]] | None:
     """The last plan's time and what it left out; None: not recorded. Log compactions requested by Hudi are ignored."""
-    compactions = [i.requested_time for i in timeline.instants if i.family == "commit"]
+    compactions = [i.requested_time for i in table.timeline.instants if i.family == "commit"]
     last = max(compactions, default=None)
     entries = list_of_table(table.storage, table.config.timeline_folder)
     merges = (i for e in entries if (i := table.layout.parse(e.name)) is not None and i.action == "logcompaction")
@@ -274,12 +274,12 @@ def _last_plan(table: Table, timeline: Timeline) -> tuple[str, list[Waiting]] | 
     return None
 
 
-def _written_since(table: Table, timeline: Timeline, time: str) -> list[str]:
+def _written_since(table: Snapshot, time: str) -> list[str]:
     """Partitions with completed delta commits since a plan, by the first of them (version 6: by requested times)."""
-    by_completion = timeline.layout.has_completion_times
+    by_completion = table.timeline.layout.has_completion_times
     since: list[tuple[str, Instant]] = []
-    for requested, instant in timeline.completed_writes.items():
-        when = timeline.completion_time(requested) if by_completion else requested
+    for requested, instant in table.timeline.completed_writes.items():
+        when = table.timeline.completion_time(requested) if by_completion else requested
         if instant.family == "deltacommit" and when is not None and when > time:
             since.append((when, instant))
     since.sort(key=lambda pair: pair[0])

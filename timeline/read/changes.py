@@ -28,10 +28,9 @@ from ..errors import UsageError
 from ..format.record_key import looks_like_bucket
 from ..format.table_config import MergeMode
 from ..gathered import gathered
-from ..instants.timeline import Timeline
 from ..merge.rule import SliceRules
 from ..merge.slice_stream import SliceStream
-from ..table.table import Table, TableSchema
+from ..table.table import Snapshot, Table, TableSchema
 from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, GroupKey
 from .incremental import MARKS, Origin, Origins, WindowWrites, find_origins, find_window_writes, load_window
@@ -262,25 +261,24 @@ def plan_changes(table: Table, options: ReadOptions) -> ChangeScan:
         raise UsageError("a change feed takes neither a filter nor an as-of point")
     if options.fallback is not Fallback.NONE:
         raise UsageError("a fallback belongs to an incremental read", found=options.query.value)
-    timeline, window = load_window(table, options.begin, options.end, whole=options.whole_window)
-    earliest = earliest_whole(table, timeline)
+    seen, window = load_window(table, options.begin, options.end, whole=options.whole_window)
+    earliest = earliest_whole(seen)
     if window.begin < earliest:
         what = "files of the table at the begin of the window have been cleaned"
         expected = f"a begin from {earliest} on"
         raise UsageError(what, path=table.storage.base_path, expected=expected, found=window.begin or "earliest")
-    schema = table.newest_schema(timeline, then=visible_in(options, window, timeline))
+    schema = seen.newest_schema(then=visible_in(options, window, seen.timeline))
     check_columns(schema, options.columns)
-    feed = _Feed(table=table, timeline=timeline, schema=schema, options=options)
+    feed = _Feed(table=seen, schema=schema, options=options)
     rows = schema.arrow if options.columns is None else project(schema.arrow, options.columns)
     parts = tuple(feed.parts(window))
-    check_still_whole(table, timeline, window.begin)
+    check_still_whole(seen, window.begin)
     return ChangeScan(table, options, rows, window, parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Feed:
-    table: Table
-    timeline: Timeline
+    table: Snapshot
     schema: TableSchema
     options: ReadOptions
 
@@ -288,7 +286,7 @@ class _Feed:
         """The parts of each step of the window, earliest first."""
         before = None if window.begin == EARLIEST else self._state(window.begin)
         for step in self._steps(window):
-            found = find_window_writes(self.table, self.timeline, step)
+            found = find_window_writes(self.table, step)
             after = self._state(step.end)
             yield from self._between(before, after, step, found)
             before = after
@@ -297,15 +295,15 @@ class _Feed:
         """The window itself, or one for each of its writes."""
         if self.options.net:
             return [window] if window.begin < window.end else []
-        found = find_window_writes(self.table, self.timeline, window)
-        writes = (w for w in completed_writes(self.timeline) if w.requested_time in found.writes)
-        moments = sorted({self.timeline.moment_of(w) for w in writes})
+        found = find_window_writes(self.table, window)
+        writes = (w for w in completed_writes(self.table.timeline) if w.requested_time in found.writes)
+        moments = sorted({self.table.timeline.moment_of(w) for w in writes})
         if found.unlisted and not moments and window.begin < window.end:  # all its writes are archived
             moments = [window.end]
         return [Window(begin=b, end=e) for b, e in pairwise([window.begin, *moments])]
 
     def _state(self, moment: str) -> WindowState:
-        return load_state(self.table, moment, self.options.partition, self.timeline)
+        return load_state(self.table, moment, self.options.partition)
 
     def _between(
         self, before: WindowState | None, after: WindowState, step: Window, found: WindowWrites
@@ -337,7 +335,7 @@ class _Feed:
     def _rules(self, state: WindowState, also_hidden: frozenset[str]) -> SliceRules:
         """`also_hidden`: log compactions whose originals are read instead, since the originals keep commit times."""
         timeline, hidden = state.view.timeline, state.hidden | also_hidden
-        return rules_of_read(self.table, timeline, self.schema, self.options, state.as_of, hidden)
+        return rules_of_read(self.table.with_timeline(timeline), self.schema, self.options, state.as_of, hidden)
 
 
 def _exchanging(touched: Iterable[GroupKey]) -> set[str]:

@@ -55,7 +55,7 @@ class Rows:
     def of(table: Table, options: ReadOptions, pin: PinOptions | None = None) -> Rows:
         """UsageError: unknown columns, a filter that does not fit the table. The end of a window is fixed here.
         `pin`: each call pins the files that it reads until it ends."""
-        scan = from_one_snapshot(lambda: plan(table.reload(), options))
+        scan = from_one_snapshot(lambda: plan(table.snapshot(cached=False), options))
         if scan.window is not None and scan.window.end:
             options = replace(options, end=scan.window.end, whole_window=True)
         return Rows(table, options, scan.schema, pin)
@@ -105,10 +105,10 @@ class Rows:
         return (connection or duckdb.default_connection()).from_arrow(self)
 
     def _pinned(self) -> AbstractContextManager[None]:
-        return pinned(self.table.reload, self.options, self.pin)
+        return pinned(lambda: self.table.snapshot(cached=False), self.options, self.pin)
 
     def _plan(self) -> Scan | ChangeScan:
-        return self._checked(from_one_snapshot(lambda: plan(self.table.reload(), self.options)))
+        return self._checked(from_one_snapshot(lambda: plan(self.table.snapshot(cached=False), self.options)))
 
     def _checked(self, found: _Found) -> _Found:
         if found.schema != self.schema:
@@ -124,7 +124,7 @@ class Rows:
 
 def read_any(table: Table, options: ReadOptions) -> pa.Table:
     """All rows of a read of any query type; reads everything again if a file was removed during the read."""
-    return from_one_snapshot(lambda: plan(table.reload(), options).to_table())
+    return from_one_snapshot(lambda: plan(table.snapshot(cached=False), options).to_table())
 
 
 ReadProgress: TypeAlias = Callable[[int, int, int], None]

@@ -29,7 +29,7 @@ from ..format.file_name import LogFileName, parse_data_file
 from ..format.instant import Instant
 from ..gathered import gathered
 from ..instants.timeline import Timeline
-from ..table.table import Table
+from ..table.table import Snapshot, Table
 from ..view.view import FileGroup, FileSlice, GroupKey, latest_slice
 from ..view.witness import lost_completion
 from .windows import (
@@ -65,24 +65,24 @@ class WindowWrites:
     unlisted: bool
 
 
-def find_window_writes(table: Table, timeline: Timeline, window: Window) -> WindowWrites:
+def find_window_writes(table: Snapshot, window: Window) -> WindowWrites:
     """Reads the commits of the window, and the plans of its log compactions."""
     # The state at the end of the window has these writes; a compaction may count before it completes.
-    counted = (w for w in completed_writes(timeline) if timeline.counts_from(w) <= window.end)
-    inside = [w for w in counted if window.begin < timeline.moment_of(w)]
-    active = ((i, table.files.recorded(i)) for i in inside if i in timeline.instants)
+    counted = (w for w in completed_writes(table.timeline) if table.timeline.counts_from(w) <= window.end)
+    inside = [w for w in counted if window.begin < table.timeline.moment_of(w)]
+    active = ((i, table.files.recorded(i)) for i in inside if i in table.timeline.instants)
     found = {i: metadata for i, metadata in active if metadata is not None}
-    found |= table.archived_commits([i for i in inside if i not in timeline.instants])
-    services = {i for i in inside if timeline.is_compaction(i)}
+    found |= table.archived_commits([i for i in inside if i not in table.timeline.instants])
+    services = {i for i in inside if table.timeline.is_compaction(i)}
     services |= {i for i, metadata in found.items() if metadata.operation_type in SERVICE_OPERATIONS}
     writes = frozenset(i.requested_time for i in inside if i not in services)
     compacting = {i for i in services & found.keys() if found[i].operation_type == LOG_COMPACT}
     logs = {i.requested_time for i in compacting}
     merged = {log: _originals(table, log, logs) for log in logs}
     outside = {log for log, times in merged.items() if times is not None and times.isdisjoint(writes)}
-    known = timeline.start
+    known = table.timeline.start
     if table.layout.has_completion_times:  # the archive is loaded; its oldest part may be removed
-        known = min((timeline.moment_of(w) for w in completed_writes(timeline)), default="")
+        known = min((table.timeline.moment_of(w) for w in completed_writes(table.timeline)), default="")
     unlisted = window.begin < known
     complete = len(found) == len(inside) and not unlisted
     return WindowWrites(
@@ -128,8 +128,8 @@ class Increment:
     services: WindowWrites
 
 
-def load_window(table: Table, begin: str | None, end: str | None, *, whole: bool = False) -> tuple[Timeline, Window]:
-    """The timeline, with its archive where windows need it, and the window on it. UsageError: an impossible one; with
+def load_window(table: Table, begin: str | None, end: str | None, *, whole: bool = False) -> tuple[Snapshot, Window]:
+    """The table with its archive where windows need it, and the window on it. UsageError: an impossible one; with
     `whole` also one that does not reach its end.
     MissingFileError: the completed file of a write of the window is lost, so its rows are unknown."""
     if begin is None:
@@ -159,7 +159,7 @@ def load_window(table: Table, begin: str | None, end: str | None, *, whole: bool
         _log.warning("begin_is_a_requested_time", table=path, begin=window.begin, expected="a completion time")
     if window.blocked_by is not None:
         _log.warning("window_ends_before_a_pending_write", table=path, end=window.end, pending=window.blocked_by)
-    return timeline, window
+    return table.with_timeline(timeline), window
 
 
 def plan_increment(
@@ -168,8 +168,8 @@ def plan_increment(
     """The slices of a window and the filter of their rows; reads no data files. `whole`: see `load_window`.
     `full_scan`: if the state at the end is cleaned, reads the newest state instead, without rows overwritten since.
     UsageError: an impossible window, or a cleaned one."""
-    timeline, window = load_window(table, begin, end, whole=whole)
-    earliest = earliest_whole(table, timeline)
+    seen, window = load_window(table, begin, end, whole=whole)
+    earliest = earliest_whole(seen)
     scanned = window.end < earliest
     if scanned and not full_scan:
         raise UsageError(
@@ -183,17 +183,17 @@ def plan_increment(
         _log.warning("window_is_cleaned", table=table.storage.base_path, end=window.end, earliest=earliest)
         state = WindowState(view=table.load_view(partition))
     else:
-        state = load_state(table, window.end, partition, timeline)
-        check_still_whole(table, timeline, window.end)
-    found = find_window_writes(table, timeline, window)
+        state = load_state(seen, window.end, partition)
+        check_still_whole(seen, window.end)
+    found = find_window_writes(seen, window)
     slices = tuple(s for g, s in state.slices() if scanned or found.groups is None or g.key in found.groups)
     everything = window.begin == EARLIEST and not scanned
     return Increment(
-        timeline=timeline,
+        timeline=seen.timeline,
         window=window,
         state=state,
         slices=slices,
-        rows=None if everything else wanted_rows(timeline, window, found),
+        rows=None if everything else wanted_rows(seen.timeline, window, found),
         services=found if window.begin >= earliest else replace(found, compacted_logs={}, clusterings=frozenset()),
     )
 
@@ -226,14 +226,15 @@ def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | 
     """The writes after a moment, by their moments; on version 6 up to the first pending write.
     A write that completed before the first complete state has that state's moment: no batch can end before it. Reads
     the commits that are not `known` yet, and keeps them there. UsageError: no moment, no meta columns."""
-    timeline, window = load_window(table, begin, None)
+    seen, window = load_window(table, begin, None)
+    timeline = seen.timeline
     waiting = [w for w in completed_writes(timeline) if window.holds(timeline.moment_of(w))]
     new = [w for w in waiting if w not in known]
     archived = table.archived_commits([w for w in new if w not in timeline.instants])
     for write in new:
         metadata = table.commit_metadata(write) if write in timeline.instants else archived.get(write)
         known[write] = None if timeline.is_compaction(write) else _streamed(timeline.moment_of(write), metadata)
-    earliest = earliest_whole(table, timeline)
+    earliest = earliest_whole(seen)
     found = (replace(one, moment=max(one.moment, earliest)) for w in waiting if (one := known[w]) is not None)
     return sorted(found, key=lambda w: w.moment)
 
@@ -241,7 +242,7 @@ def writes_after(table: Table, begin: str, known: dict[Instant, StreamedWrite | 
 def groups_written(table: Table, begin: str, moment: str) -> list[tuple[GroupKey, StreamedWrite]]:
     """The counts of the writes at a moment after `begin` for each file group, by partition and file id.
     Reads their commits; unknown counts of archived writes are left out."""
-    timeline, _ = load_window(table, begin, moment)
+    timeline = load_window(table, begin, moment)[0].timeline
     writes = [w for w in completed_writes(timeline) if timeline.moment_of(w) == moment]
     writes = [w for w in writes if not timeline.is_compaction(w)]
     found = {w: table.commit_metadata(w) for w in writes if w in timeline.instants}

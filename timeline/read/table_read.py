@@ -36,7 +36,7 @@ from ..metadata_table.records.keys import column_stats_key
 from ..metadata_table.records.partitions import COLUMN_STATS
 from ..option import check_least, least_of, option, same_option
 from ..table.schema_finder import WasVisible
-from ..table.table import Table, TableSchema, from_one_snapshot
+from ..table.table import Snapshot, Table, TableSchema, from_one_snapshot
 from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView, latest_base_slice
 from .incremental import MARKS, Origin, Origins, find_origins, plan_increment
 from .pruning import prune, where_of
@@ -227,18 +227,19 @@ def plan_read(table: Table, options: ReadOptions) -> Scan:
     UsageError: unknown columns, or an impossible point or window."""
     _check_query(options)
     if options.query is Query.INCREMENTAL:
-        return _plan_window(table.reload(), options)
+        return _plan_window(table.snapshot(cached=False), options)
     seen = table.snapshot(records=False)
     table = replace(table, config=seen.config)
     as_of = None if options.as_of is None else table.point_in_time(options.as_of)
     brief = as_of is None and options.query is Query.SNAPSHOT
     view = seen.load_view(options.partition, as_of=as_of, brief=brief, named=named_files_of(seen))
     if as_of is not None:
-        check_as_of(table, view.timeline, as_of)
-        check_as_of_still(table, view.timeline, as_of)
+        check_as_of(table.with_timeline(view.timeline), as_of)
+        check_as_of_still(table.with_timeline(view.timeline), as_of)
         options = replace(options, as_of=as_of)
-    schema = _schema(seen, view.timeline, options, requested_by(options.as_of))
-    rules = rules_of_read(seen, view.timeline, schema, options, options.as_of)
+    seen = seen.with_timeline(view.timeline)
+    schema = _schema(seen, options, requested_by(options.as_of))
+    rules = rules_of_read(seen, schema, options, options.as_of)
     return _scan(table, scan_slices(view, options), rules, options)
 
 
@@ -248,9 +249,9 @@ def _plan_window(table: Table, options: ReadOptions) -> Scan:
         table, options.begin, options.end, options.partition, full_scan=full_scan, whole=options.whole_window
     )
     state, visible = found.state, visible_in(options, found.window, found.timeline)
-    schema = _schema(table, found.timeline, options, visible)
+    schema = _schema(table.with_timeline(found.timeline), options, visible)
     hidden = state.hidden if found.rows is None else state.hidden | found.services.log_compactions
-    rules = rules_of_read(table, state.view.timeline, schema, options, state.as_of, hidden)
+    rules = rules_of_read(table.with_timeline(state.view.timeline), schema, options, state.as_of, hidden)
     scan = _scan(table, found.slices, rules, options, found.rows)
     origins = {} if found.rows is None else find_origins(state, found.slices, found.services)
     if origins:
@@ -259,16 +260,11 @@ def _plan_window(table: Table, options: ReadOptions) -> Scan:
 
 
 def rules_of_read(
-    table: Table,
-    timeline: Timeline,
-    schema: TableSchema,
-    options: ReadOptions,
-    as_of: str | None,
-    hidden: frozenset[str] | None = None,
+    table: Snapshot, schema: TableSchema, options: ReadOptions, as_of: str | None, hidden: frozenset[str] | None = None
 ) -> SliceRules:
     """The rules for merging the slices of a read; `hidden`: the log blocks that its window hides."""
     merging = table.config.has_logs and options.query is not Query.READ_OPTIMIZED
-    rules = slice_rules(table, timeline, schema, as_of=as_of, merging=merging, batch_rows=options.batch_rows)
+    rules = slice_rules(table, schema, as_of=as_of, merging=merging, batch_rows=options.batch_rows)
     rules = replace(rules, memory_bytes=options.memory_limit, spill_folder=options.spill_dir)
     return rules if hidden is None else replace(rules, visibility=replace(rules.visibility, hidden=hidden))
 
@@ -331,9 +327,9 @@ def visible_in(options: ReadOptions, window: Window, timeline: Timeline) -> WasV
     return lambda write: timeline.moment_of(write) <= window.end
 
 
-def _schema(table: Table, timeline: Timeline, options: ReadOptions, then: WasVisible | None) -> TableSchema:
+def _schema(table: Snapshot, options: ReadOptions, then: WasVisible | None) -> TableSchema:
     """The schema of a past state, None for the newest one, checked as `check_columns` does."""
-    schema = table.newest_schema(timeline, then=then)
+    schema = table.newest_schema(then=then)
     check_columns(schema, options.columns)
     return schema
 

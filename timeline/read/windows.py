@@ -13,7 +13,7 @@ from ..format.instant import Instant
 from ..instants.instant_files import retained_by, retained_by_archived
 from ..instants.timeline import Timeline
 from ..prefetch import prefetched
-from ..table.table import Table
+from ..table.table import Snapshot, Table
 from ..view.view import FileGroup, FileSlice, TableView, latest_slice
 
 EARLIEST = ""
@@ -78,15 +78,15 @@ class WindowState:
         return tuple((g, s) for g, s in found if s is not None)
 
 
-def load_state(table: Table, moment: str, partition: str | None, known: Timeline) -> WindowState:
-    """The state at a moment, which must be complete, see `earliest_whole`. `known`: the timeline, with its archive,
-    from which the reader has read what each write wrote.
+def load_state(table: Snapshot, moment: str, partition: str | None) -> WindowState:
+    """The state at a moment, which must be complete, see `earliest_whole`. The timeline of `table` has its archive: it
+    shows what each write wrote.
     TableChangedError: a clustering counts in only one of the two. It may complete at a time that was decided long
     before, also at or before the moment; then its own file groups hold the rows of those that it replaced."""
     if not table.layout.has_completion_times:
         return WindowState(view=table.load_view(partition, as_of=moment), as_of=moment)
     view = table.load_view(partition, completed_by=moment)
-    if changed := _replacing(known.completed_by(moment)) ^ _replacing(view.timeline):
+    if changed := _replacing(table.timeline.completed_by(moment)) ^ _replacing(view.timeline):
         what = "a clustering completed, or was rolled back, while the table was read"
         raise TableChangedError(what, path=table.storage.base_path, instant=min(changed), todo="Run it again.")
     return WindowState(view=view, hidden=frozenset(view.timeline.pending_writes))
@@ -111,37 +111,37 @@ def cleans(timeline: Timeline) -> list[Instant]:
     return [i for i in timeline.instants if i.action == "clean"]
 
 
-def retained_since(table: Table, timeline: Timeline) -> str:
+def retained_since(table: Snapshot) -> str:
     """The newest instant such that every clean retains its state and all later ones; "" if there was no clean.
     It is the requested time of a write that the cleaner recorded, or the clean's own time for a cleaner that retains
     file versions, which records none. An earlier clean still counts if a later one retained more. Archived cleans count
     as far as the archive is loaded. MalformedError: unreadable clean metadata."""
-    active = max(prefetched(cleans(timeline), lambda clean: retained_by(table.files, clean)), default="")
-    archived = [i for i in timeline.archived if i.action == "clean" and i.requested_time > active]
+    active = max(prefetched(cleans(table.timeline), lambda clean: retained_by(table.files, clean)), default="")
+    archived = [i for i in table.timeline.archived if i.action == "clean" and i.requested_time > active]
     records = table.archived_records(archived)
     return max((active, *(retained_by_archived(clean, records.get(clean)) for clean in archived)))
 
 
-def earliest_whole(table: Table, timeline: Timeline) -> str:
+def earliest_whole(table: Snapshot) -> str:
     """The earliest moment of a state without files removed by cleans; "" if there was no clean."""
-    retained = retained_since(table, timeline)
-    return earliest_state(timeline, retained) if retained else ""
+    retained = retained_since(table)
+    return earliest_state(table.timeline, retained) if retained else ""
 
 
-def check_still_whole(table: Table, before: Timeline, moment: str) -> None:
-    """TableChangedError if a clean that is not in the timeline `before` may have removed files of a moment's state.
-    For states that were complete by `before`, after their files are listed: a file removed later is missing when it is
-    opened. A view of a past state does not show this, since the writes after its moment are pending in it."""
+def check_still_whole(table: Snapshot, moment: str) -> None:
+    """TableChangedError if a clean since the snapshot may have removed files of a moment's state. For states that were
+    complete then, after their files are listed: a file removed later is missing when it is opened. A view of a past
+    state does not show this, since the writes after its moment are pending in it."""
     now = table.load_timeline(archived=table.layout.has_completion_times)
-    if now.may_be_cleaned_since(before) and moment < earliest_whole(table, now):
+    if now.may_be_cleaned_since(table.timeline) and moment < earliest_whole(table.with_timeline(now)):
         raise _cleaned_concurrently(table)
 
 
-def check_as_of_still(table: Table, before: Timeline, as_of: str) -> None:
-    """As `check_still_whole`, for a point in time that `check_as_of` has accepted by the timeline `before`."""
+def check_as_of_still(table: Snapshot, as_of: str) -> None:
+    """As `check_still_whole`, for a point in time that `check_as_of` has accepted by the same snapshot."""
     now = table.load_timeline(archived=table.layout.has_completion_times)
-    if now.may_be_cleaned_since(before):
-        retained = retained_since(table, now)
+    if now.may_be_cleaned_since(table.timeline):
+        retained = retained_since(table.with_timeline(now))
         if as_of < retained and _differs(table.with_archive(now), as_of, retained):
             raise _cleaned_concurrently(table)
 
@@ -162,8 +162,9 @@ def earliest_state(timeline: Timeline, retained: str) -> str:
     return max((timeline.counts_from(w) for w in before), default=unknown)
 
 
-def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
+def check_as_of(table: Snapshot, as_of: str) -> None:
     """Refuses a point in time whose result would be incomplete or could still change, as Hudi does."""
+    timeline = table.timeline
     pending = [i.requested_time for i in timeline.inflight_writers]
     if pending and as_of >= min(pending):
         what = "the as-of point is not before the first pending write"
@@ -172,7 +173,7 @@ def check_as_of(table: Table, timeline: Timeline, as_of: str) -> None:
         raise UsageError(what, instant=as_of, expected=f"before {min(pending)}", found=found, todo=todo)
     if as_of < timeline.start and timeline.layout.has_completion_times:
         timeline = table.with_archive(timeline)
-    retained = retained_since(table, timeline)
+    retained = retained_since(table.with_timeline(timeline))
     if as_of < retained and _differs(table.with_archive(timeline), as_of, retained):
         raise UsageError(
             "files of that point in time may have been cleaned", instant=as_of, expected=f"{retained} or later"

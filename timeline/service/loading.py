@@ -24,7 +24,7 @@ from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry, listed_if_there
 from ..storage.snapshot import list_ahead
-from ..table.table import Table, from_one_snapshot
+from ..table.table import Snapshot, Table, from_one_snapshot
 from ..view.listing import is_partition
 from ..view.view_loader import needs_archive
 from .recorded import FactsByPartition, InstantRecords, Recorded, Records, load_records, planned_twice
@@ -91,51 +91,52 @@ def load_state(table: Table, before: ServedState | None = None, *, sweep: bool =
     return from_one_snapshot(lambda: _load(table.snapshot(records=False), before, sweep))
 
 
-def _load(table: Table, before: ServedState | None, sweep: bool) -> ServedState:
+def _load(table: Snapshot, before: ServedState | None, sweep: bool) -> ServedState:
     before = before if before is not None and before.config == table.config else None
-    timeline = table.load_timeline()
-    records = load_records(table, timeline, before.records.known if before else {})
+    timeline = table.timeline
+    records = load_records(table, before.records.known if before else {})
     if planned_twice(records.records):
-        table.load_facts(timeline)  # says which
+        table.load_facts()  # says which
     again = None if before is None else touched(before, timeline, records.records)
     if before is None or again is None:
-        return _whole(table, timeline, records)
+        return _whole(table, records)
     new = [p for p in again - before.partitions.keys() if not above(p, before.partitions)]
     if any(above(p, new) for p in before.partitions):
-        return _whole(table, timeline, records)
+        return _whole(table, records)
     again |= before.refused  # restoring a file changes no instant
     asked = [*sorted(again & before.partitions.keys()), *sorted(new), *(_oldest(before, again) if sweep else ())]
     list_ahead(table.storage, asked)
     listed = {p: listed_if_there(table.storage, p) or [] for p in asked}
-    facts = _facts(table, timeline, records)
+    facts = _facts(table, records)
     found = {
         p: entries for p, entries in listed.items() if is_partition(entries, table.config) or facts.of(p).partitions
     }
     if not _goes_out(before.timeline, timeline):
         timeline = replace(timeline, archived=before.timeline.archived)
-    timeline, made = _made(table, timeline, records, found)
+    timeline, made = _made(table.with_timeline(timeline), records, found)
     kept = {p: files for p, files in before.partitions.items() if p not in listed}
     kept |= {p: replace(kept[p], facts=facts.of(p)) for p in forgotten(before, records.records) - listed.keys()}
     return ServedState(config=table.config, timeline=timeline, partitions={**kept, **made}, records=records)
 
 
-def _whole(table: Table, timeline: Timeline, records: InstantRecords) -> ServedState:
+def _whole(table: Snapshot, records: InstantRecords) -> ServedState:
     found = dict(table.listing.below(table.storage, table.config, ""))
-    facts = _facts(table, timeline, records)
+    facts = _facts(table, records)
     named = {p for _, r in records.records for p in (*r.bases, *r.planned, *(r.named or ()))}
     for partition in sorted(p for p in named - found.keys() if facts.of(p).partitions):
         found[partition] = listed_if_there(table.storage, partition) or []
-    timeline, made = _made(table, timeline, records, found)
+    timeline, made = _made(table, records, found)
     return ServedState(config=table.config, timeline=timeline, partitions=made, records=records)
 
 
 def _made(
-    table: Table, timeline: Timeline, records: InstantRecords, listed: Mapping[str, Sequence[Entry]]
+    table: Snapshot, records: InstantRecords, listed: Mapping[str, Sequence[Entry]]
 ) -> tuple[Timeline, dict[str, PartitionFiles]]:
     """The partitions of a listing, and the timeline, with its archived instants where the listing needs them."""
+    timeline = table.timeline
     if not timeline.archived and any(needs_archive(timeline, entries) for entries in listed.values()):
         timeline = table.timelines.with_its_archive(timeline)
-    facts = _facts(table, timeline, records)
+    facts = _facts(table.with_timeline(timeline), records)
     made = {p: partition_files(p, entries, timeline, facts.of(p), table.storage) for p, entries in listed.items()}
     made = {p: files for p, files in made.items() if files.groups or is_partition(list(listed[p]), table.config)}
     table.views.check_unchanged()
@@ -144,9 +145,9 @@ def _made(
     return timeline, made
 
 
-def _facts(table: Table, timeline: Timeline, records: InstantRecords) -> FactsByPartition:
-    shared = {time: table.facts.named_files(timeline, time) for time in timeline.shared_times}
-    return FactsByPartition(records.records, shared, table.facts.uncompleted(timeline))
+def _facts(table: Snapshot, records: InstantRecords) -> FactsByPartition:
+    shared = {time: table.facts.named_files(table.timeline, time) for time in table.timeline.shared_times}
+    return FactsByPartition(records.records, shared, table.facts.uncompleted(table.timeline))
 
 
 def _goes_out(before: Timeline, now: Timeline) -> bool:
@@ -165,12 +166,12 @@ def load_partitions(
     """`state` with the current state of some partitions, also with the files of writes that began later, and these by
     partition. TableChangedError: the state is too old for the listing."""
     now = table.snapshot(records=False)
-    timeline = replace(now.load_timeline(), archived=state.timeline.archived)
+    timeline = replace(now.timeline, archived=state.timeline.archived)
     if digests(timeline) != state.digests:  # the client is answered from the timeline that it knows
         timeline = state.timeline
     list_ahead(now.storage, partitions)
     listed = {p: entries for p in partitions if (entries := _entries(now, state, p)) is not None}
-    timeline, made = _made(now, timeline, state.records, listed)
+    timeline, made = _made(now.with_timeline(timeline), state.records, listed)
     pending = {p: pending_files(p, listed[p], timeline, files) for p, files in made.items()}
     return replace(state, partitions={**state.partitions, **made}), pending
 

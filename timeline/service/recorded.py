@@ -17,9 +17,8 @@ from ..format.instant import MERGES, Instant, State
 from ..format.replace_request import pending_clustering_file_groups
 from ..format.rollback_plan import decode_rollback_plan
 from ..gathered import gathered
-from ..instants.timeline import Timeline
 from ..storage.contract import Entry, list_of_table
-from ..table.table import Table
+from ..table.table import Snapshot, Table
 from ..view.view import GroupKey, ViewFacts
 from ..view.witness import Later, NamedFile, Witness, files_of, merged_by
 
@@ -142,10 +141,10 @@ class InstantRecords:
     known: Mapping[FileKey, Recorded]
 
 
-def load_records(table: Table, timeline: Timeline, known: Mapping[FileKey, Recorded]) -> InstantRecords:
+def load_records(table: Snapshot, known: Mapping[FileKey, Recorded]) -> InstantRecords:
     """MalformedError, MissingFileError: a plan, or a commit that is no delta commit, cannot be read."""
     entries = {e.name: e for e in list_of_table(table.storage, table.config.timeline_folder)}
-    instants = (*timeline.hidden, *timeline.instants)
+    instants = (*table.timeline.hidden, *table.timeline.instants)
     unread = [i for i in instants if _key(table, i, entries) not in known and _is_read(i)]
     table.files.read_ahead(map(_source, unread))
     used: dict[FileKey, Recorded] = {}

@@ -135,7 +135,7 @@ class ServedTable:
         return table
 
     def _read(self, before: ServedState | None) -> tuple[Table, ServedState]:
-        table = self._table.reload() if self._table else self.opened()
+        table = self._table.snapshot(cached=False) if self._table else self.opened()
         sweep = time.monotonic() - self._swept_s >= _SWEEP_S
         state = load_state(table, before, sweep=sweep)
         if sweep:

@@ -24,11 +24,10 @@ Left to Hudi, and refused by name before anything changes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from functools import cached_property
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -53,7 +52,7 @@ from ..storage.folders import HOODIE
 from ..storage.snapshot import GuardedStorage, check_guard, unguarded
 from ..view.facts import HASHING_METADATA, is_consistently_hashed
 from ..view.view import GroupKey
-from .table import Table
+from .table import Snapshot, Table
 
 
 def merges_no_logs(table: Table) -> bool:
@@ -103,16 +102,16 @@ def refuse_half_upgraded(table: Table) -> None:
             )
 
 
-def clustered_file_groups(table: Table, timeline: Timeline) -> Iterable[GroupKey]:
+def clustered_file_groups(table: Snapshot) -> Iterable[GroupKey]:
     """File groups in pending clusterings: no process may write to them."""
-    for instant in timeline.instants:
+    for instant in table.timeline.instants:
         if instant.family == "replacecommit" and not instant.completed:
             yield from _clustered(table, instant)
 
 
-def pending_replacing_writes(table: Table, timeline: Timeline) -> tuple[Instant, ...]:
+def pending_replacing_writes(table: Snapshot) -> tuple[Instant, ...]:
     """Pending writes that will replace file groups, like insert overwrites. Only their commits will name the groups."""
-    return tuple(i for i in timeline.pending("replacecommit") if not any(_clustered(table, i)))
+    return tuple(i for i in table.timeline.pending("replacecommit") if not any(_clustered(table, i)))
 
 
 def _clustered(table: Table, instant: Instant) -> Iterable[GroupKey]:
@@ -145,17 +144,17 @@ class PendingRestore:
         return Instant(requested_time=self.instant, action="restore", state=state)
 
 
-def pending_restore(table: Table, timeline: Timeline) -> PendingRestore | None:
+def pending_restore(table: Snapshot) -> PendingRestore | None:
     """The earliest pending restore, of Hudi or phantombase. MalformedError: its plan cannot be read."""
-    for instant in timeline.pending("restore"):
+    for instant in table.timeline.pending("restore"):
         plan = table.files.needed_plan(instant, decode_restore_plan)
         return PendingRestore(instant=instant.requested_time, plan=plan)
     return None
 
 
-def refuse_pending_restore(table: Table, timeline: Timeline) -> None:
+def refuse_pending_restore(table: Snapshot) -> None:
     """ConflictError while a restore is pending."""
-    for instant in timeline.pending("restore"):
+    for instant in table.timeline.pending("restore"):
         raise ConflictError(
             "a restore of the table is in progress",
             path=table.storage.base_path,
@@ -192,35 +191,35 @@ def pending_rollbacks(table: Table) -> tuple[PendingRollback | Torn, ...]:
     return (*sorted(readable, key=lambda r: r.target, reverse=True), *torn)
 
 
-def forget_rollbacks(table: Table, timeline: Timeline, targets: Collection[str]) -> None:
+def forget_rollbacks(table: Snapshot, targets: Collection[str]) -> None:
     """Removes the pending rollbacks of instants that are undone otherwise: Hudi would complete them, whatever these
     instants are by then. A torn one is kept: Hudi removes or ignores it."""
-    for rollback in timeline.pending("rollback"):
+    for rollback in table.timeline.pending("rollback"):
         if table.files.plan(rollback, decode_rollback_plan).target in targets:
             for state in (State.INFLIGHT, State.REQUESTED):
                 table.storage.delete(table.instant_path(rollback.at(state)))
 
 
-def refuse_half_rolled_back(table: Table, timeline: Timeline) -> None:
+def refuse_half_rolled_back(table: Snapshot) -> None:
     """ConflictError while a rollback of a completed write or clustering is pending. A write after it would block this
     rollback, and the rollback of all other writes."""
-    if (error := rollback_in_progress(table, timeline)) is not None:
+    if (error := rollback_in_progress(table)) is not None:
         raise error
 
 
-def rollback_in_progress(table: Table, timeline: Timeline) -> ConflictError | None:
+def rollback_in_progress(table: Snapshot) -> ConflictError | None:
     """The error that `refuse_half_rolled_back` raises; None: no such rollback is in progress."""
-    for rollback in rollbacks_of_completed(table, timeline):
+    for rollback in rollbacks_of_completed(table):
         return half_rolled_back(table, rollback)
-    clustering = clustering_in_rollback(table, timeline)
+    clustering = clustering_in_rollback(table)
     return None if clustering is None else _clustering_in_progress(table, clustering)
 
 
-def clustering_in_rollback(table: Table, timeline: Timeline) -> Instant | None:
+def clustering_in_rollback(table: Snapshot) -> Instant | None:
     """The completed clustering for which `undo.rollback` has put a tombstone, and that is not hidden yet. Such a
     clustering is the newest write. If other writes started after it, the tombstone is stale: its process has lost the
     lock. A clustering without its plan was completed after its rollback (see `clustering.cancel`)."""
-    newest = max((i for i in timeline.instants if i.is_write), key=lambda i: i.requested_time, default=None)
+    newest = max((i for i in table.timeline.instants if i.is_write), key=lambda i: i.requested_time, default=None)
     if newest is None or newest.family != "replacecommit" or not newest.completed:
         return None
     if not has_tombstone(table.storage, newest.requested_time):
@@ -229,10 +228,10 @@ def clustering_in_rollback(table: Table, timeline: Timeline) -> Instant | None:
     return newest if table.storage.find(plan) is not None else None
 
 
-def rollbacks_of_completed(table: Table, timeline: Timeline) -> tuple[PendingRollback, ...]:
+def rollbacks_of_completed(table: Snapshot) -> tuple[PendingRollback, ...]:
     """The pending rollbacks of completed writes, which have undone nothing yet."""
-    found = pending_rollbacks(table) if timeline.pending("rollback") else ()
-    return tuple(r for r in found if isinstance(r, PendingRollback) and undoes_completed(timeline, r))
+    found = pending_rollbacks(table) if table.timeline.pending("rollback") else ()
+    return tuple(r for r in found if isinstance(r, PendingRollback) and undoes_completed(table.timeline, r))
 
 
 def undoes_completed(timeline: Timeline, rollback: PendingRollback) -> bool:
@@ -298,35 +297,24 @@ READ_INSIDE: Allowed = MappingProxyType({Guard.SETTINGS: "all that the section d
 """For sections that take nothing but names and options from outside."""
 
 
-@dataclass(frozen=True)
-class OpenSection:
-    """An open section. `table`: with the settings under the lock; its storage asks the lock before each change."""
-
-    table: Table
-
-    @cached_property
-    def timeline(self) -> Timeline:
-        """The timeline, loaded once under the lock."""
-        return self.table.load_timeline()
-
-
 @contextmanager
 def exclusive(
-    table: Table, lock: TableLock, purpose: str, allow: Allowed = NONE, *, snapshot: bool = False
-) -> Iterator[OpenSection]:
-    """Holds the lock for the `with` block; `purpose`: for messages, as "schedule a compaction". `allow`: guards that
-    are not asked. `snapshot`: `OpenSection.table` is a snapshot, see `Table.snapshot`. LockError: the lock did not
-    become free, or was lost before a change. ConflictError, TableChangedError: refused by a guard; nothing was changed.
-    After the block nothing can be changed through its table (LockError)."""
+    table: Table, lock: TableLock, purpose: str, allow: Allowed = NONE, *, cached: bool = False
+) -> Iterator[Snapshot]:
+    """Holds the lock for the `with` block, and gives a snapshot made under the lock; its storage asks the lock before
+    each change. `purpose`: for messages, as "schedule a compaction". `allow`: guards that are not asked. `cached`: see
+    `Table.snapshot`. LockError: the lock did not become free, or was lost before a change. ConflictError,
+    TableChangedError: refused by a guard; nothing was changed. After the block nothing can be changed through the
+    snapshot (LockError)."""
     with lock.hold(purpose) as section:
         is_open = True
         asked = replace(section, is_held=lambda: is_open and section.is_held())
         guarded = replace(table, storage=GuardedStorage(unguarded(table.storage), asked.check))
-        held = OpenSection(guarded.snapshot() if snapshot else guarded.reload())
+        held = guarded.snapshot(cached=cached)
         try:
             if Guard.SETTINGS not in allow:
-                check_version(held.table, table.config.version)
-            _refuse(held.table, lambda: held.timeline, allow)
+                check_version(held, table.config.version)
+            refuse_in_progress(held, allow)
             yield held
         finally:
             is_open = False
@@ -340,18 +328,14 @@ def making_a_table(lock: TableLock, storage: Storage) -> Iterator[None]:
         yield
 
 
-def refuse_in_progress(table: Table, timeline: Timeline, allow: Allowed = NONE) -> None:
+def refuse_in_progress(table: Snapshot, allow: Allowed = NONE) -> None:
     """The guards of a section without a section, as in a dry run. ConflictError: one of them refuses."""
-    _refuse(table, lambda: timeline, allow)
-
-
-def _refuse(table: Table, timeline: Callable[[], Timeline], allow: Allowed) -> None:
     if Guard.UPGRADE not in allow:
         refuse_half_upgraded(table)
     if Guard.RESTORE not in allow:
-        refuse_pending_restore(table, timeline())
+        refuse_pending_restore(table)
     if Guard.ROLLBACK not in allow:
-        refuse_half_rolled_back(table, timeline())
+        refuse_half_rolled_back(table)
 
 
 def check_version(table: Table, version: int, instant: str | None = None, todo: str | None = None) -> None:
@@ -370,7 +354,7 @@ def check_version(table: Table, version: int, instant: str | None = None, todo: 
 def regardless(table: Table) -> Table:
     """The table with a storage that does not ask the lock: for steps that revert only what this process did, for
     heartbeats, which show that it works, and for what follows a section."""
-    return replace(table, storage=unguarded(table.storage))
+    return table.on_storage(unguarded(table.storage))
 
 
 def check_lock(table: Table) -> None:

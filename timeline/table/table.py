@@ -46,13 +46,14 @@ from .schema_finder import TableSchema as TableSchema
 from .schema_finder import WasVisible, find_schema, names_in_inputs
 
 T = TypeVar("T")
+TableT = TypeVar("TableT", bound="Table")
 _READ_AGAIN_MAX = 5
 
 
 @dataclass(frozen=True)
 class Table:
-    """A Hudi table. `config`: a snapshot, see `reload`. `listing`: source of views. `clock`: settings of this process's
-    clock. `reading`: the table is only read, see `open`. `kept`: contents that snapshots have read."""
+    """A Hudi table. `config`: as it was when the table was opened. `listing`: source of views. `clock`: settings of
+    this process's clock. `reading`: the table is only read, see `open`. `kept`: contents that snapshots have read."""
 
     storage: Storage
     config: TableConfig
@@ -80,21 +81,32 @@ class Table:
         config = _supported(snapshot, reading=reading)
         return Table(storage, config, reading=reading, kept=kept)
 
-    def reload(self) -> Table:
-        """The table with the current hoodie.properties: a Hudi 1.x writer may have upgraded it since then."""
-        storage = without_snapshot(self.storage)
-        return replace(self, storage=storage, config=_supported(storage, reading=self.reading))
-
-    def snapshot(self, *, reload: bool = True, records: bool = True) -> Table:
-        """A snapshot of the table, with the current settings: each request is made once (`SnapshotStorage`). For one
-        step. `reload`: False keeps the settings. `records`: whether the step also reads the records of instants."""
+    def snapshot(self, *, same_settings: bool = False, records: bool = True, cached: bool = True) -> Snapshot:
+        """A snapshot of the table, with the current settings. For one step. `same_settings`: these are not read again.
+        `records`: whether the step also reads the records of instants. `cached`: each request is made once
+        (`SnapshotStorage`); False: only the timeline is loaded once."""
+        if not cached:
+            storage = without_snapshot(self.storage)
+            config = self.config if same_settings else _supported(storage, reading=self.reading)
+            return self._as(Snapshot, storage, config)
         snapshot = SnapshotStorage(self.storage, {HOODIE, HEARTBEATS, self.config.timeline_folder}, self.kept)
-        if reload:
+        if not same_settings:
             list_ahead(snapshot, [HOODIE, self.config.timeline_folder], records=records)
-        config = _supported(snapshot, reading=self.reading) if reload else self.config
+        config = self.config if same_settings else _supported(snapshot, reading=self.reading)
         if config != self.config:  # the listing may be older than these settings, and lack their timeline
             snapshot = SnapshotStorage(self.storage, {HOODIE, HEARTBEATS, config.timeline_folder}, self.kept)
-        return replace(self, storage=snapshot, config=config)
+        return self._as(Snapshot, snapshot, config)
+
+    def with_timeline(self, timeline: Timeline) -> Snapshot:
+        """The same moment with another timeline: that of a view, without instants to be undone, or with the archive."""
+        return Snapshot(self.storage, self.config, self.listing, self.clock, self.reading, self.kept, timeline)
+
+    def on_storage(self, storage: Storage) -> Table:
+        """The same table with another storage in front of its files."""
+        return self._as(Table, storage, self.config)
+
+    def _as(self, kind: type[TableT], storage: Storage, config: TableConfig) -> TableT:
+        return kind(storage, config, self.listing, self.clock, self.reading, self.kept)
 
     def with_clock(self, clock: ClockOptions) -> Table:
         """The same table with other clock settings, by which this process chooses and reads its instants."""
@@ -129,16 +141,6 @@ class Table:
     def now(self) -> datetime:
         """The current time in the zone of the table's instants (naive, as instants are)."""
         return self.times.now()
-
-    def next_time(self, timeline: Timeline, also_above: Iterable[str] = (), undone: Collection[str] = ()) -> str:
-        """A time greater than every used one, see `TableClock.next_time`. `timeline`: loaded under the table lock."""
-        return self.times.next_time(timeline, also_above, undone)
-
-    def completion_time(
-        self, timeline: Timeline, also_above: Iterable[str] = (), undone: Collection[str] = ()
-    ) -> str | None:
-        """`next_time` for the name of a completed file; None if the table's version has no completion times."""
-        return self.next_time(timeline, also_above, undone) if self.layout.has_completion_times else None
 
     def age_s(self, time: str) -> float | None:
         """Seconds since an instant time; None for artificial ones such as `00000000000001`."""
@@ -200,20 +202,52 @@ class Table:
         """`load_view` of the partitions of the plans that still exist: some may have been removed since then."""
         return self.load_view(exactly=self.views.planned_partitions(plans), pending=pending, prevails=prevails)
 
-    def load_facts(self, timeline: Timeline) -> ViewFacts:
-        return self.facts.load(timeline)
-
     # --- schema ------------------------------------------------------------------------------------------------
 
-    def newest_schema(
-        self, timeline: Timeline, *, before: str | None = None, then: WasVisible | None = None
-    ) -> TableSchema:
-        """See `find_schema`. `before`: the instant of a compaction. `then`: the past state to read."""
-        return find_schema(self.files, timeline, before=before, then=then)
+    def schema(self, text: str) -> TableSchema:
+        """A schema as stored in files: with meta columns if the table has them."""
+        return TableSchema.of(text, populate_meta_fields=self.config.populate_meta_fields)
 
-    def schema_to_cluster(self, timeline: Timeline) -> TableSchema:
+
+@dataclass(frozen=True)
+class Snapshot(Table):
+    """One moment of a table: its settings, its timeline and what was read since. A step makes its own, by
+    `Table.snapshot` or in the lock by `exclusive`, and passes it on. A step that must see the newest state makes a new
+    one. `given`: see `with_timeline`."""
+
+    given: Timeline | None = field(default=None, repr=False)
+
+    def __reduce__(self) -> tuple[type[Table], tuple[object, ...]]:
+        """Another process receives the table: it makes its own snapshots."""
+        return Table, (self.storage, self.config, self.listing, self.clock, self.reading, self.kept)
+
+    @property
+    def timeline(self) -> Timeline:
+        """The active timeline, loaded once: the instants that this process puts later are not in it."""
+        if self.given is not None:
+            return self.given
+        # No functools.cached_property: before Python 3.12 it makes other threads wait, also those of other tables.
+        known: dict[str, Timeline] = self.__dict__
+        return known.get("_loaded") or known.setdefault("_loaded", self.load_timeline())
+
+    def next_time(self, also_above: Iterable[str] = (), undone: Collection[str] = ()) -> str:
+        """A time greater than every used one, see `TableClock.next_time`. For snapshots of a section."""
+        return self.times.next_time(self.timeline, also_above, undone)
+
+    def completion_time(self, also_above: Iterable[str] = (), undone: Collection[str] = ()) -> str | None:
+        """`next_time` for the name of a completed file; None if the table's version has no completion times."""
+        return self.next_time(also_above, undone) if self.layout.has_completion_times else None
+
+    def load_facts(self) -> ViewFacts:
+        return self.facts.load(self.timeline)
+
+    def newest_schema(self, *, before: str | None = None, then: WasVisible | None = None) -> TableSchema:
+        """See `find_schema`. `before`: the instant of a compaction. `then`: the past state to read."""
+        return find_schema(self.files, self.timeline, before=before, then=then)
+
+    def schema_to_cluster(self) -> TableSchema:
         """The newest schema. UnsupportedError: columns evolve on read, and files may have other names for them."""
-        schema = self.newest_schema(timeline)
+        schema = self.newest_schema()
         if schema.evolved is not None:
             raise UnsupportedError(
                 "clustering tables with schema evolution on read is not supported",
@@ -224,14 +258,10 @@ class Table:
             )
         return schema
 
-    def schema_written(self, text: str, timeline: Timeline, instant: str, *, evolved: str | None = None) -> TableSchema:
+    def schema_written(self, text: str, instant: str, *, evolved: str | None = None) -> TableSchema:
         """The schema of a file that an instant wrote from older ones, see `names_in_inputs`."""
-        names = names_in_inputs(self.files, timeline, instant, evolved)
+        names = names_in_inputs(self.files, self.timeline, instant, evolved)
         return replace(self.schema(text), evolved=evolved, names=names)
-
-    def schema(self, text: str) -> TableSchema:
-        """A schema as stored in files: with meta columns if the table has them."""
-        return TableSchema.of(text, populate_meta_fields=self.config.populate_meta_fields)
 
 
 def _supported(storage: Storage, *, reading: bool) -> TableConfig:
@@ -265,14 +295,14 @@ BUILD_AGAIN = (
 """What to do about an unusable metadata table."""
 
 
-def open_metadata_table(table: Table) -> Table:
+def open_metadata_table(table: Table) -> Snapshot:
     """The metadata table of a data table; `config.metadata_partitions` of the data table shows whether it has one. The
     checks of data tables do not apply: its base files are HFiles, and its records have their own merge rules.
     NotATableError: it does not exist. TableChangedError: it was removed since. MalformedError: its settings are
     unusable."""
     storage = PrefixStorage(without_snapshot(table.storage), METADATA_FOLDER)
     try:
-        return Table(storage, load_table_config(storage), clock=table.clock)
+        return Snapshot(storage, load_table_config(storage), clock=table.clock)
     except NotATableError as error:
         table.views.check_unchanged()
         raise error.advising(BUILD_AGAIN) from error

@@ -24,12 +24,11 @@ from ..format.replace_request import decode_cluster_plan, pending_clustering_fil
 from ..format.rollback_plan import RollbackPlan, decode_restore_plan, decode_rollback_plan
 from ..instants.instant_files import Torn
 from ..instants.reserved_times import put_tombstone
-from ..instants.timeline import Timeline
 from ..locks.heartbeat import EXPIRY_S, may_be_written
 from ..locks.table_lock import TableLock
 from ..storage.server_clock import storage_ms
 from .in_progress import READ_INSIDE, Guard, exclusive, refuse_pending_restore
-from .table import Table
+from .table import Snapshot, Table
 
 _log = get_logger()
 _NOT_BEGUN = {
@@ -59,10 +58,12 @@ _DECODE: dict[str, Callable[[bytes, str], object]] = {
 }
 
 
-def torn_plans(table: Table, timeline: Timeline, *actions: str) -> tuple[Torn, ...]:
+def torn_plans(table: Snapshot, *actions: str) -> tuple[Torn, ...]:
     """The torn plans of pending instants of these actions. One that is gone, and was not executed, has ended."""
     found = (
-        table.files.plan(i, _DECODE[i.action]) for i in timeline.instants if i.action in actions and not i.completed
+        table.files.plan(i, _DECODE[i.action])
+        for i in table.timeline.instants
+        if i.action in actions and not i.completed
     )
     torn = (plan for plan in found if isinstance(plan, Torn))
     return tuple(t for t in torn if t.size is not None or (t.has_begun and t.instant.family != "replacecommit"))
@@ -92,12 +93,10 @@ def removal_refused(
     return None
 
 
-def removable(
-    table: Table, timeline: Timeline, now_ms: Callable[[], int], *actions: str, strict: bool = False
-) -> tuple[Torn, ...]:
+def removable(table: Snapshot, now_ms: Callable[[], int], *actions: str, strict: bool = False) -> tuple[Torn, ...]:
     """The torn plans of these actions that may be removed. `strict`: another one is an error, see `removal_refused`."""
     found = []
-    for torn in torn_plans(table, timeline, *actions):
+    for torn in torn_plans(table, *actions):
         error = removal_refused(table, torn, now_ms)
         if error is None:
             found.append(torn)
@@ -106,10 +105,10 @@ def removable(
     return tuple(found)
 
 
-def discard_torn(table: Table, timeline: Timeline, *actions: str, strict: bool = False) -> tuple[str, ...]:
+def discard_torn(table: Snapshot, *actions: str, strict: bool = False) -> tuple[str, ...]:
     """Removes the `removable` plans; may be repeated. Returns their times. `table`: of a section."""
     storage = table.storage
-    found = removable(table, timeline, cache(lambda: storage_ms(storage)), *actions, strict=strict)
+    found = removable(table, cache(lambda: storage_ms(storage)), *actions, strict=strict)
     for torn in found:
         if torn.instant.family == "replacecommit":
             from .traces import undo  # late, as above
@@ -124,9 +123,9 @@ def discard_torn(table: Table, timeline: Timeline, *actions: str, strict: bool =
 
 def remove_torn(table: Table, lock: TableLock, *actions: str, strict: bool = False) -> tuple[str, ...]:
     """`discard_torn` in a section of its own, which is opened if there is a torn plan."""
-    if not torn_plans(table, table.load_timeline(), *actions):
+    if not torn_plans(table.snapshot(same_settings=True, cached=False), *actions):
         return ()
     with exclusive(table, lock, "remove a torn plan", _NOT_BEGUN) as held:
         if not _UNDOING.issuperset(actions):
-            refuse_pending_restore(held.table, held.timeline)
-        return discard_torn(held.table, held.timeline, *actions, strict=strict)
+            refuse_pending_restore(held)
+        return discard_torn(held, *actions, strict=strict)

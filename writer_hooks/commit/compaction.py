@@ -124,17 +124,15 @@ class Capacity:
     def _still_full(self, full: tuple[Full, ...], limit: int) -> tuple[Full, ...]:
         """The groups that are full without the log files that a log compaction has replaced. Those files are kept until
         a cleaner removes their slice, and only the headers of their blocks show that they were replaced."""
-        table = self._table.reload()
-        timeline = table.load_timeline()
-        rules = slice_rules(table, timeline, table.newest_schema(timeline))
+        table = self._table.snapshot(cached=False)
+        rules = slice_rules(table, table.newest_schema())
         counted = [replace(one, logs=len(merged_files(table.storage, one.slice, rules))) for one in full]
         return tuple(one for one in counted if one.logs >= limit)
 
     def _groups(self, partitions: list[str]) -> list[FileGroup]:
-        table = self._table.reload()
-        timeline = table.load_timeline()
-        facts = table.load_facts(timeline)
-        found = prefetched(partitions, lambda partition: table.views.partition_groups(partition, timeline, facts))
+        table = self._table.snapshot(cached=False)
+        facts = table.load_facts()
+        found = prefetched(partitions, lambda one: table.views.partition_groups(one, table.timeline, facts))
         return [group for groups in found for group in groups if not is_replaced(group, facts)]
 
     def wait(self) -> None:
@@ -163,7 +161,7 @@ class Capacity:
         """PressureError: no process is known that compacts the table."""
         # The record is read before the timeline: it is removed only after the requested plan is visible.
         wanted = read_wanted(self._table.storage, clock_ms())
-        if not (self._compacts or wanted is not None or shows_compaction(self._table.reload().load_timeline())):
+        if not (self._compacts or wanted is not None or shows_compaction(self._table.snapshot(cached=False).timeline)):
             raise self._error("no process is known to compact this table")
 
     def _error(self, why: str) -> PressureError:

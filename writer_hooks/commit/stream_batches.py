@@ -31,13 +31,12 @@ from typing import Any, TypeAlias
 
 from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORD_NAME, RECORDS
 from phantombase.timeline.table.in_progress import Guard, exclusive
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 
 from ..engine.arrow_source import NO_ROWS
 
@@ -175,8 +174,7 @@ def checked_stream(name: str) -> str:
 
 def begin_batch(table: Table, lock: TableLock, batch: StreamBatch, instant: str) -> None:
     """Records that `instant` writes the part. ConflictError: another try has. UsageError: see `written_as`."""
-    with exclusive(table, lock, "begin a batch of a stream", _OF_WRITE) as held:
-        table = held.table
+    with exclusive(table, lock, "begin a batch of a stream", _OF_WRITE) as table:
         found = written_as(table, batch)
         if found.done is not None:
             raise _conflict(table, batch, found.done.instant)
@@ -188,9 +186,9 @@ def record_run(table: Table, lock: TableLock, batch: StreamBatch, found: Written
     if found.done is None or found.last is None or not batch.query or found.done.run == batch.run:
         return
     with exclusive(table, lock, "skip a batch of a stream", _OF_WRITE) as held:
-        now = written_as(held.table, batch)
+        now = written_as(held, batch)
         if now.done is not None:
-            _put(held.table, batch, now.last, batch.at(now.done.instant))
+            _put(held, batch, now.last, batch.at(now.done.instant))
 
 
 def _put(table: Table, batch: StreamBatch, last: Begun | None, part: BatchPart) -> None:
@@ -254,8 +252,8 @@ def written_as(table: Table, batch: StreamBatch) -> WrittenAs:
     """Whether the part is written, was started, or must be written (again). UsageError: another query wrote under the
     stream's name, or the batch is not the one that follows, or its rows are not those of the part that was written.
     Such rows are never skipped silently."""
-    timeline = table.load_timeline()
-    last = _last_batch(table, timeline, batch)
+    seen = table.with_timeline(table.load_timeline())
+    last = _last_batch(seen, batch)
     if last is None or batch.replaces(last):
         return WrittenAs(last=last)
     refused = partial(_refused, table, batch, last)
@@ -271,7 +269,7 @@ def written_as(table: Table, batch: StreamBatch) -> WrittenAs:
     if last.number < batch.number:
         return WrittenAs(last=last)
     part = last.part(batch.operation)
-    written = [one for one in last.parts if one.instant not in timeline.pending_writes]
+    written = [one for one in last.parts if one.instant not in seen.timeline.pending_writes]
     if part is None:
         _check_order(refused, batch, written)
         return WrittenAs(last=last)
@@ -327,29 +325,29 @@ def _refused(
     )
 
 
-def _last_batch(table: Table, timeline: Timeline, batch: StreamBatch) -> Begun | None:
+def _last_batch(table: Snapshot, batch: StreamBatch) -> Begun | None:
     """The last batch of the stream, with those parts of it that are on the timeline or in the archive."""
     record = read_record(table.storage, batch)
-    recorded = _newest_counting(table, timeline, record) if record else None
+    recorded = _newest_counting(table, record) if record else None
     # Hudi's own sink may have continued the stream, so later commits count too.
-    return _from_commits(table, timeline, batch.name, recorded.newest if recorded is not None else "") or recorded
+    return _from_commits(table, batch.name, recorded.newest if recorded is not None else "") or recorded
 
 
-def _newest_counting(table: Table, timeline: Timeline, record: Record) -> Begun | None:
+def _newest_counting(table: Snapshot, record: Record) -> Begun | None:
     """The newest batch that has completed or pending parts, with these; None if none has."""
-    known = {*timeline.completed_writes, *timeline.pending_writes}
+    known = {*table.timeline.completed_writes, *table.timeline.pending_writes}
     if not all(part.instant in known for part in record[0].parts):
-        known |= {i.requested_time for i in table.with_archive(timeline).archived if i.is_write}
+        known |= {i.requested_time for i in table.with_archive(table.timeline).archived if i.is_write}
     for begun in record:
         if parts := tuple(part for part in begun.parts if part.instant in known):
             return replace(begun, parts=parts)
     return None
 
 
-def _from_commits(table: Table, timeline: Timeline, name: str, after: str) -> Begun | None:
+def _from_commits(table: Snapshot, name: str, after: str) -> Begun | None:
     """The batch in the newest commits of the stream after an instant, which may be those of Hudi's own sink."""
     newest: Begun | None = None
-    for one in _batches_of_commits(table, timeline, name, after):
+    for one in _batches_of_commits(table, name, after):
         if newest is None:
             newest = one
         elif (one.number, one.query) != (newest.number, newest.query):
@@ -359,10 +357,10 @@ def _from_commits(table: Table, timeline: Timeline, name: str, after: str) -> Be
     return newest
 
 
-def _batches_of_commits(table: Table, timeline: Timeline, name: str, after: str) -> Iterator[Begun]:
+def _batches_of_commits(table: Snapshot, name: str, after: str) -> Iterator[Begun]:
     """The part that each commit of the stream has written, the newest first."""
-    for requested in sorted((one for one in timeline.completed_writes if one > after), reverse=True):
-        extra = table.commit_metadata(timeline.completed_writes[requested]).extra_metadata
+    for requested in sorted((one for one in table.timeline.completed_writes if one > after), reverse=True):
+        extra = table.commit_metadata(table.timeline.completed_writes[requested]).extra_metadata
         text = extra.get(CHECKPOINT)
         try:
             number = json.loads(text).get(name) if text else None

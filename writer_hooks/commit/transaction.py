@@ -52,7 +52,7 @@ from phantombase.timeline.table.in_progress import (
     refuse_in_progress,
     regardless,
 )
-from phantombase.timeline.table.table import Table, put_completed
+from phantombase.timeline.table.table import Snapshot, Table, put_completed
 from phantombase.timeline.table.traces import traces_of, undo_files
 from phantombase.timeline.view.view import GroupKey, ViewFacts
 
@@ -111,32 +111,35 @@ _DELTA_COMMIT = Opening()
 
 @dataclass(frozen=True, kw_only=True)
 class Transaction:
-    """A write in progress. `timeline` and `facts` were loaded after `instant` was visible under `action`. `clustering`:
+    """A write in progress. `table` and `facts` were loaded after `instant` was visible under `action`. `clustering`:
     file groups of pending clusterings. `heartbeats`: of this write's heartbeat. `earlier_rollbacks`: rollbacks that
     were pending before `instant` was visible, so that none of them can undo it. `expiry_s`: the time without a
     heartbeat after which other writers may count it as dead."""
 
-    table: Table
+    table: Snapshot
     lock: TableLock
     instant: str
     action: str
-    timeline: Timeline
     facts: ViewFacts
     clustering: frozenset[GroupKey]
     heartbeats: Heartbeats
     earlier_rollbacks: frozenset[str]
     expiry_s: float = EXPIRY_S
 
+    @property
+    def timeline(self) -> Timeline:
+        return self.table.timeline
+
     def check_conflicts(self, mine: WriteSet, schema: Mapping[str, str]) -> None:
         """ConflictError: another process has rolled back this write, or changed what it changes. `schema`: what the
         write records of the table's schema."""
-        now = self.table.load_timeline()
-        refuse_in_progress(self.table, now)
+        now = self.table.with_timeline(self.table.load_timeline())
+        refuse_in_progress(now)
         self._check_conflicts(now, mine, schema)
 
-    def _check_conflicts(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> None:
+    def _check_conflicts(self, now: Snapshot, mine: WriteSet, schema: Mapping[str, str]) -> None:
         self._check_still_ours()
-        self._check_ground(now)
+        self._check_ground(now.timeline)
         if (conflict := self._conflict(now, mine, schema)) is not None:
             error, found = conflict
             raise self._invisible("another write or a plan changed what this write changes", found, error)
@@ -153,7 +156,8 @@ class Transaction:
         todo = "Nothing of this write is visible. Write again (retries=)."
         return error(what, path=self.table.storage.base_path, instant=self.instant, found=found, todo=todo)
 
-    def _conflict(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> _Conflict | None:
+    def _conflict(self, seen: Snapshot, mine: WriteSet, schema: Mapping[str, str]) -> _Conflict | None:
+        now = seen.timeline
         by_name = not self.table.layout.has_completion_times
         known = {i.requested_time for i in self.timeline.pending_compactions}
         before = _names(self.timeline.completed)
@@ -179,12 +183,12 @@ class Transaction:
         if (found := self._archived_conflict(now, mine, schema)) is not None:
             return ConflictError, found
         # Hudi would archive it while the files that it replaces still exist, see `attempt.pending_clusterings`.
-        if self.action == "replacecommit" and (retained := retained_since(self.table, now)) > self.instant:
+        if self.action == "replacecommit" and (retained := retained_since(seen)) > self.instant:
             return ConflictError, f"a clean that retained commits from {retained} on"
         planned = {k for k, c in self.table.facts.pending_plans(now).items() if c not in known}
         if (found := conflict_with_plans(mine, planned, logs_too=by_name)) is not None:
             return ConflictError, found
-        found = conflict_with_clusterings(mine, clustered_file_groups(self.table, now))
+        found = conflict_with_clusterings(mine, clustered_file_groups(seen))
         return None if found is None else (ClusteringConflictError, found)
 
     def _archived_conflict(self, now: Timeline, mine: WriteSet, schema: Mapping[str, str]) -> str | None:
@@ -224,20 +228,20 @@ class Transaction:
         known column ranges of the files, for the metadata table; other files are read for it. `check`: called under the
         lock; an error that it raises stops the write from completing. `keys`: see `Change`."""
         change = replace(Change.of(self.instant, metadata, measured or {}), keys=keys)
-        update = prepare(self.table.reload(), change)  # reloaded: the metadata table may have been dropped since then
-        with exclusive(self.table, self.lock, f"complete a {self.action}") as held:
-            table = held.table
-            self._check_conflicts(held.timeline, mine, metadata.extra_metadata)
+        now = self.table.snapshot(cached=False)  # the metadata table may have been dropped since then
+        update = prepare(now, change)
+        with exclusive(self.table, self.lock, f"complete a {self.action}") as table:
+            self._check_conflicts(table, mine, metadata.extra_metadata)
             check(table)
             if change.knows_keys and self._others(table, everywhere=mine.everywhere):
                 change = replace(change, keys="another write was completed since then, which may have the same keys")
-            completion = table.completion_time(table.load_timeline(), (self.instant,))
+            completion = table.with_timeline(table.load_timeline()).completion_time((self.instant,))
             done = Instant(
                 requested_time=self.instant, action=self.action, state=State.COMPLETED, completion_time=completion
             )
             apply_update(table, change, update)
             if LATEST_SCHEMA in metadata.extra_metadata:
-                carry_history(table.files, held.timeline, done)
+                carry_history(table.files, table.timeline, done)
             path = table.instant_path(done)
             data = encode_commit(metadata, table.layout.encoding)
             made = put_completed(table, path, data, partial(self._unknown, path))
@@ -319,10 +323,10 @@ def transaction(
     still complete, so it is not rolled back; its heartbeat expires. UnsupportedError: see `check_keepable`. Errors
     before the first file leave no files."""
     with ExitStack() as stack:
-        with exclusive(table, lock, f"begin a {opening.action}", READ_INSIDE) as held:
-            table, timeline = held.table, held.timeline
+        with exclusive(table, lock, f"begin a {opening.action}", READ_INSIDE) as table:
+            timeline = table.timeline
             check_keepable(table)
-            time = table.next_time(timeline)
+            time = table.next_time()
             earlier_rollbacks = frozenset(i.requested_time for i in timeline.pending("rollback"))
             free = regardless(table)
             heartbeats = stack.enter_context(heartbeat(free.storage, time, heartbeat_s))
@@ -338,17 +342,15 @@ def transaction(
                         instant=time,
                         todo="All writers of a table must share one lock. Write again.",
                     )
-        table = free
-        timeline = table.load_timeline()
-        facts = table.load_facts(timeline)
+        seen = free.snapshot(same_settings=True, cached=False)
+        facts = seen.load_facts()
         yield Transaction(
-            table=table,
+            table=seen,
             lock=lock,
             instant=time,
             action=opening.action,
-            timeline=timeline,
             facts=facts,
-            clustering=frozenset(clustered_file_groups(table, timeline)),
+            clustering=frozenset(clustered_file_groups(seen)),
             heartbeats=heartbeats,
             earlier_rollbacks=earlier_rollbacks,
             expiry_s=opening.expiry_s,
@@ -365,7 +367,9 @@ def _rolled_back_on_failure(table: Table, lock: TableLock, time: str, action: st
         taken_over = False
         # After an error in this block the next writer rolls back. The first error is raised.
         try:
-            now = table.reload()  # a process that has dropped an index since then has changed the settings
+            now = table.snapshot(
+                cached=False
+            )  # a process that has dropped an index since then has changed the settings
             table = now if now.config.version == table.config.version else table
             # A rollback that cannot be read has undone nothing yet: see `pending_rollbacks`.
             taken_over = any(r.target == time for r in pending_rollbacks(table))

@@ -172,8 +172,8 @@ def erase_keys(
         attempt=attempt or AttemptOptions(),
     )
     if not dry_run:
-        _end_dead(table.reload(), means)
-    done, seen = _Done(), table.reload()
+        _end_dead(table.snapshot(cached=False), means)
+    done, seen = _Done(), table.snapshot(cached=False)
     found = _search(seen, keys, {})
     if dry_run:
         held = {one.group for one in found.held}
@@ -186,7 +186,7 @@ def erase_keys(
             break
         before = done.steps, found.held
         _round(seen, found, means, done)
-        seen = seen.reload()
+        seen = seen.snapshot(cached=False)
         found = _search(seen, keys, found.free)
         if (done.steps, found.held) == before:
             break
@@ -213,9 +213,8 @@ def _delete(means: _Means) -> Write:
 def _end_dead(table: Table, means: _Means) -> None:
     lazy, expiry_s = _delete(means).rolls_back_lazily, means.options.heartbeat_expiry_s
     roll_back_dead_writers(table, means.held, lazy=lazy, expiry_s=expiry_s)
-    table = table.reload()
-    settle_dead_clusterings(table, table.load_timeline(), means.held)
-    tidy(table.reload(), means.held)
+    settle_dead_clusterings(table.snapshot(cached=False), means.held)
+    tidy(table.snapshot(cached=False), means.held)
 
 
 def _round(table: Table, found: Searched, means: _Means, done: _Done) -> None:
@@ -226,10 +225,10 @@ def _round(table: Table, found: Searched, means: _Means, done: _Done) -> None:
         made = write(table, LocalEngine(pa.concat_tables(rows), slots=_SLOTS), _delete(means))
         done.rows += sum(batch.num_rows for batch in rows)
         done.deleted.append(made.instant)
-    table = table.reload()
+    table = table.snapshot(cached=False)
     view = _view(table)
     _compact(table, [p for key, p in view.facts.pending_plans.items() if key in touched], means, done)
-    view = _view(table := table.reload())
+    view = _view(table := table.snapshot(cached=False))
     paths = {one.path for one in found.held}
     with_logs = {
         slice_.key
@@ -241,7 +240,7 @@ def _round(table: Table, found: Searched, means: _Means, done: _Done) -> None:
         planned = schedule_compaction(table, means.held, replace(PLAN_NOW, incremental=False), only=with_logs)
         _compact(table, [one.instant for one in planned.requested], means, done)
     options = CleanOptions(policy=Policy.VERSIONS, retain=1, floor_s=means.erase.floor_s)
-    cleaned = clean_table(table.reload(), options, means.held, only=touched)
+    cleaned = clean_table(table.snapshot(cached=False), options, means.held, only=touched)
     done.cleaned += [one.instant for one in cleaned.finished]
     done.cleaned += [cleaned.instant] if cleaned.instant is not None else []
 
@@ -263,12 +262,12 @@ def _compact(table: Table, instants: Collection[str], means: _Means, done: _Done
 
 
 def _rules(table: Table) -> SliceRules:
-    timeline = table.load_timeline()
-    return slice_rules(table, timeline, table.newest_schema(timeline))
+    seen = table.with_timeline(table.load_timeline())
+    return slice_rules(seen, seen.newest_schema())
 
 
 def _view(table: Table) -> TableView:
-    return from_one_snapshot(lambda: table.reload().load_view())
+    return from_one_snapshot(lambda: table.snapshot(cached=False).load_view())
 
 
 def _living(table: Table, view: TableView, touched: Collection[GroupKey], keys: KeyList) -> Iterator[pa.Table]:
@@ -288,12 +287,12 @@ def _living(table: Table, view: TableView, touched: Collection[GroupKey], keys: 
 
 def _left(table: Table, held: Collection[HeldFile]) -> tuple[Left, ...]:
     """What keeps each file, as far as the table shows it; and staged files, which no search reads."""
-    timeline = table.load_timeline()
+    seen = table.with_timeline(table.load_timeline())
     saved: dict[str, str] = {}
-    for kept in savepoints(table, timeline):
+    for kept in savepoints(seen):
         for partition, names in kept.savepoint.files.items():
             saved |= {join(partition, name): f"savepoint {kept.instant} keeps it" for name in names}
-    pending = {time: f"{one.action} {time} is pending" for time, one in timeline.pending_writes.items()}
+    pending = {time: f"{one.action} {time} is pending" for time, one in seen.timeline.pending_writes.items()}
     general = [f"pin {pin.name} holds the state at {pin.holds or 'all times'}" for pin in live_pins(table.storage)]
     general += [why for time, why in sorted(pending.items())]
     usual = "; ".join(general) or "readers of the newest state, or of older ones, still need it"
@@ -347,7 +346,7 @@ def _clean_metadata(table: Table, means: _Means) -> str:
     if not built:
         return ""
     serve_metadata(table, MetadataOptions(max_delta_commits=1), means.held)
-    table = table.reload()
+    table = table.snapshot(cached=False)
     named = 0
     if RECORD_INDEX in built:
         texts = set(means.keys.rows.column("key").to_pylist())

@@ -93,7 +93,7 @@ def read_keys(path: Path, table: Table) -> KeyList:
     """The keys of a file. UsageError: it cannot be read, or see `keys_of_rows`. UnsupportedError: a keyless table."""
     config, read = table.config, _READERS.get(path.suffix.lower())
     _refuse_keyless(table)
-    own = arrow_schema(table.newest_schema(table.load_timeline()).commit_text)
+    own = arrow_schema(table.with_timeline(table.load_timeline()).newest_schema().commit_text)
     named = dict.fromkeys(_top(name, own) for name in (*config.record_key_fields, *config.partition_fields))
     try:
         if read is None:

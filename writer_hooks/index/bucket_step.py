@@ -17,8 +17,7 @@ from phantombase.timeline.errors import MalformedError, MissingFileError, UsageE
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.record_key import bucket_file_id, bucket_of_file_id, looks_like_bucket
 from phantombase.timeline.format.table_config import TableConfig
-from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot
 from phantombase.timeline.view.view import FileGroup, latest_base, latest_slice
 
 from ..engine.row_blobs import Piece, by_target
@@ -135,12 +134,12 @@ def recorded_buckets(config: TableConfig, options: WriteOptions) -> dict[str, st
     return {_RECORDED: f"{options.buckets} by {','.join(options.bucket_fields or config.record_key_fields)}"}
 
 
-def check_recorded_buckets(table: Table, timeline: Timeline, options: WriteOptions) -> None:
+def check_recorded_buckets(table: Snapshot, options: WriteOptions) -> None:
     """UsageError: the newest write that records its buckets had others. A few keys may have the same bucket in both."""
     mine = recorded_buckets(table.config, options).get(_RECORDED)
     if mine is None:
         return
-    for requested, metadata in recent_commits(table, timeline):
+    for requested, metadata in recent_commits(table):
         recorded = metadata.extra_metadata.get(_RECORDED)
         if recorded is not None and recorded != mine:
             raise UsageError(
@@ -174,7 +173,7 @@ def refuse_two_of_one_bucket(groups: Iterable[FileGroup]) -> None:
 
 def living_elsewhere(work: WriteWork, partition: str) -> list[FileGroup]:
     """File groups of another partition, which the newest write names: a new one does not show the table's index."""
-    for _, metadata in recent_commits(work.table, work.timeline):
+    for _, metadata in recent_commits(work.table.with_timeline(work.timeline)):
         for other in metadata.partition_to_write_stats:
             if other != partition:
                 found = [group for group in work.groups(other) if group.key not in work.replaced]
@@ -183,12 +182,12 @@ def living_elsewhere(work: WriteWork, partition: str) -> list[FileGroup]:
     return []
 
 
-def recent_commits(table: Table, timeline: Timeline) -> Iterator[tuple[str, CommitMetadata]]:
+def recent_commits(table: Snapshot) -> Iterator[tuple[str, CommitMetadata]]:
     """The newest writes, each with its requested time, newest first. A commit that a killed Hudi left incomplete, or
     that was archived since then, is left out."""
-    for requested in sorted(timeline.completed_writes, reverse=True)[:_COMMITS_ASKED]:
+    for requested in sorted(table.timeline.completed_writes, reverse=True)[:_COMMITS_ASKED]:
         try:
-            metadata = table.commit_metadata(timeline.completed_writes[requested])
+            metadata = table.commit_metadata(table.timeline.completed_writes[requested])
         except (MalformedError, MissingFileError):
             continue
         yield requested, metadata

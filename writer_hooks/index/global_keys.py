@@ -191,7 +191,7 @@ class GlobalKeys:
             return None
         if seen is not None and seen.is_all_of(table.load_timeline()):
             return seen
-        return from_one_snapshot(lambda: self._looked_up(table.reload()))
+        return from_one_snapshot(lambda: self._looked_up(table.snapshot(cached=False)))
 
     def _looked_up(self, table: Table) -> Seen:
         view = table.load_view()
@@ -205,7 +205,7 @@ class GlobalKeys:
 
     def _misplaced(self, table: Table, view: TableView) -> list[bytes]:
         output = self.write.options.output
-        rules = slice_rules(table, view.timeline, self.schema)
+        rules = slice_rules(table.with_timeline(view.timeline), self.schema)
         rules = replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir)
         bins = bins_of(((slice_,) for slice_ in view.slices()), self.slots) or [[]]
         buckets, upserts = self.write.options.buckets is not None, self.write.operation is Operation.UPSERT

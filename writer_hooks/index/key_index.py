@@ -360,7 +360,7 @@ class KeyIndex:
 def row_bytes(work: WriteWork) -> float:
     """The size of a row in a base file, from the newest commits that wrote base files, as Hudi estimates it. Small
     files are left out: most of a file of few rows is its key filter, of 430 kB."""
-    for _, metadata in recent_commits(work.table, work.timeline):
+    for _, metadata in recent_commits(work.table.with_timeline(work.timeline)):
         stats = [s for of in metadata.partition_to_write_stats.values() for s in of]
         full = (s for s in stats if s.num_writes > 0 and s.file_size_in_bytes >= _TELLING_BYTES)
         bases = [s for s in full if (s.path or "").endswith(".parquet")]

@@ -28,12 +28,11 @@ from phantombase.timeline.errors import MalformedError, MissingFileError, Phanto
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.record_key import has_text, labelled_keys, value_text
 from phantombase.timeline.format.table_config import TableConfig
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.read.pruning import some_rows
 from phantombase.timeline.storage.contract import Entry
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.view.grouping import file_groups
 from phantombase.timeline.view.view import FileSlice, latest_slice
 
@@ -69,7 +68,7 @@ def generator_of(table: Table, times: Mapping[str, str], *, moves: bool = False)
     name = (table.storage.location, config.dump(), first, tuple(sorted(times.items())), moves)
     if name in _known:
         return _known[name]
-    samples = list(_samples(table, timeline, usual))
+    samples = list(_samples(table.with_timeline(timeline), usual))
     found = _with_their_folders(table, _with_their_keys(config, usual, samples), samples, moves=moves)
     if samples:
         if len(_known) >= _KNOWN_MAX:
@@ -87,21 +86,21 @@ def one_field_prefixed(table: Table) -> bool | None:
     return generator_of(table, {}).labelled
 
 
-def _samples(table: Table, timeline: Timeline, usual: KeyGenerator) -> Iterator[_Sample]:
+def _samples(table: Snapshot, usual: KeyGenerator) -> Iterator[_Sample]:
     """Some rows of each kind of folder. Files that cannot be read are left out."""
     fields = (*usual.key_fields, *(field.name for field in usual.partition_fields))
-    schema = table.newest_schema(timeline)
+    schema = table.newest_schema()
     names = {f if f in schema.arrow.names else f.partition(".")[0] for f in fields}
     meta = [RECORD_KEY] if table.config.populate_meta_fields else []
     wanted = [*meta, *sorted(name for name in names if name in schema.arrow.names)]
-    rules, facts = slice_rules(table, timeline, schema), table.load_facts(timeline)
+    rules, facts = slice_rules(table, schema), table.load_facts()
     done: dict[object, int] = {}
     for partition, entries in _partitions(table, usual):
         kind = tuple(_kind(folder) for folder in partition.split("/"))
         if done.get(kind, 0) >= _TRIES:
             continue
         try:
-            groups = file_groups(partition, entries, timeline, facts)
+            groups = file_groups(partition, entries, table.timeline, facts)
             slices = [
                 s for group in groups if (s := latest_slice(group)) is not None and group.key not in facts.replaced
             ]

@@ -24,9 +24,8 @@ from phantombase.timeline.codec.avro_schema import META_COLUMNS
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.merge_settings import USE_HUDI
 from phantombase.timeline.format.table_config import PROPERTIES, MergeMode, TableConfig
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.merge.rule import IS_DELETED
-from phantombase.timeline.table.table import Table, TableSchema
+from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 
 from ..merge_into import MergeInto
 from ..options import Operation, Write
@@ -124,11 +123,11 @@ def virtual_refusal(what: str, found: str, todo: str = "Write this table with Hu
     )
 
 
-def schema_after(table: Table, timeline: Timeline, incoming: pa.Schema, write: Write) -> TableSchema:
+def schema_after(table: Snapshot, incoming: pa.Schema, write: Write) -> TableSchema:
     """The table's schema after this write. UsageError: the input does not fit it. UnsupportedError: see `_evolved`."""
     config = table.config
-    is_new = not timeline.has_rows and not config.create_schema
-    own = None if is_new else table.newest_schema(timeline)
+    is_new = not table.timeline.has_rows and not config.create_schema
+    own = None if is_new else table.newest_schema()
     text = checked_schema(config, None if own is None else own.commit_text, incoming, write)
     return table.schema(text) if own is None or own.evolved is None else _evolved(table, own, text, write)
 

@@ -14,14 +14,13 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.format.record_key import KeySplit
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.index_logs import FileKeys, RecordedKeys
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
-from phantombase.timeline.table.table import Table, TableSchema
+from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 from phantombase.timeline.view.view import GroupKey
 
 from ..commit.conflict import WriteSet
@@ -42,9 +41,7 @@ from ..schema.key_generator import KeyGenerator
 _log = get_logger()
 
 
-def prepare_rows(
-    table: Table, timeline: Timeline, schema: TableSchema, engine: Engine, write: Write, *, here: bool
-) -> Pieces:
+def prepare_rows(table: Snapshot, schema: TableSchema, engine: Engine, write: Write, *, here: bool) -> Pieces:
     """The input in the table's types with keys and paths, split by targets. `here`: see `Engine.prepare`."""
     config = table.config
     own = pa.schema([field for field in schema.arrow if field.name not in META_COLUMNS])
@@ -52,7 +49,7 @@ def prepare_rows(
         own = project(own, [*config.record_key_fields, *config.partition_fields])
     if write.into is not None:
         own = write.into.row_schema(own, config)
-    rules = slice_rules(table, timeline, schema)
+    rules = slice_rules(table, schema)
     if write.moved_keys is MovedKeys.MOVE and rules.merge.unset is not None:
         raise UnsupportedError(
             "rows that move to another partition are not merged with what the old row gives them, as this table "
@@ -115,7 +112,7 @@ def stage_rows(
     """Stages the files of a write, and its keys for the record index; text instead of these: why they are not known.
     `rows`: from `prepare_rows`, computed already; `counts`: their summary. `replacing`: file ids that the write
     replaces, by partition."""
-    rules, options = slice_rules(begun.table, begun.timeline, schema), write.options
+    rules, options = slice_rules(begun.table, schema), write.options
     if rules.merge.orders_by_text and options.log_format is LogFormat.PARQUET:
         path = begun.table.storage.base_path
         _log.warning("configurations_without_meaning", names="hoodie.logfile.data.block.format", path=path)

@@ -17,7 +17,6 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.record_key import bucket_of_file_id
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat, wait_while_wanted
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
@@ -27,7 +26,7 @@ from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import is_pending_service, refuse_consistent_hashing
-from phantombase.timeline.table.table import Table, TableSchema
+from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 
 from ...timeline.gathered import gathered
 from ..commit.compaction import AfterCommit, Capacity, after_commit, due_at_once, remove_leftovers, services_after
@@ -81,8 +80,8 @@ class _Job:
     def options(self) -> WriteOptions:
         return self.write.options
 
-    def schema_of(self, table: Table, timeline: Timeline) -> TableSchema:
-        return _schema(table, timeline, self.engine, self.write)
+    def schema_of(self, table: Snapshot) -> TableSchema:
+        return _schema(table, self.engine, self.write)
 
 
 def write(table: Table, engine: Engine, what: Write, first: Pieces | None = None) -> Written:
@@ -101,7 +100,8 @@ def write_batch(
     """Writes a part of a stream's batch exactly once; None: an earlier try did. Errors as `write` and `written_as`."""
     table, lock = _checked(table, engine, what)
     job = _Job(lock=lock, engine=engine, write=what, batch=batch)
-    job.schema_of(table, table.load_timeline())  # refuses a wrong schema before an earlier try is rolled back
+    # A wrong schema is refused before an earlier try is rolled back.
+    job.schema_of(table.snapshot(same_settings=True, cached=False))
     if _is_written(table, job, batch):
         _finish(table, job)  # the try that wrote the batch may have been killed before this step
         return None
@@ -111,18 +111,18 @@ def write_batch(
 def check(table: Table, engine: Engine, what: Write) -> None:
     """Raises what `write` would raise for the table, its settings and the columns of the rows; changes nothing."""
     refuse_consistent_hashing(table, "writing")
-    _schema(table, table.load_timeline(), engine, what)
+    _schema(table.snapshot(same_settings=True, cached=False), engine, what)
     if not what.options.drop_metadata_table:
         check_keepable(table)
 
 
-def _schema(table: Table, timeline: Timeline, engine: Engine, what: Write) -> TableSchema:
+def _schema(table: Snapshot, engine: Engine, what: Write) -> TableSchema:
     """See `schema_after`, `refuse_inexact_changes`, `_refuse_record_index`, `check_recorded_buckets`."""
-    schema = schema_after(table, timeline, engine.schema, what)
+    schema = schema_after(table, engine.schema, what)
     refuse_inexact_changes(table, schema, what)
     _refuse_record_index(table)
     if what.operation is not Operation.INSERT_OVERWRITE_TABLE:
-        check_recorded_buckets(table, timeline, what.options)
+        check_recorded_buckets(table, what.options)
     return schema
 
 
@@ -139,7 +139,7 @@ def _checked(table: Table, engine: Engine, what: Write) -> tuple[Table, TableLoc
     """The table and its lock. UnsupportedError: see `check_keepable`, `refuse_consistent_hashing`, `_schema`."""
     refuse_consistent_hashing(table, "writing")
     if what.options.drop_metadata_table or table.config.captures_changes or not table.config.populate_meta_fields:
-        _schema(table, table.load_timeline(), engine, what)
+        _schema(table.snapshot(same_settings=True, cached=False), engine, what)
     options = what.options
     table, lock = table.with_clock(options.clock), table_lock(table.storage, options.lock)
     if options.drop_metadata_table:
@@ -155,7 +155,7 @@ def _retried(table: Table, job: _Job, first: Pieces | None) -> Written:
         given, first = first, None
         try:
             with job.engine.described(shown(job.write, table.storage)):
-                done = _attempt(table.reload(), job, capacity, given)
+                done = _attempt(table.snapshot(cached=False), job, capacity, given)
             waited_s = capacity.waited_s + clusterings.waited_s
             return replace(done, waited_s=waited_s, after=_finish(table, job))
         except PressureError:
@@ -196,10 +196,9 @@ class _ClusteringWait:
 
     def _pending(self) -> set[str]:
         """Those of Hudi too, whether Hudi has begun them or not."""
-        now = self._table.reload()
-        timeline = now.load_timeline()
-        dead = {one.time for one in left_by_dead(now, timeline)}
-        found = (i for i in timeline.instants if i.family == "replacecommit" and not i.completed)
+        now = self._table.snapshot(cached=False)
+        dead = {one.time for one in left_by_dead(now)}
+        found = (i for i in now.timeline.instants if i.family == "replacecommit" and not i.completed)
         return {i.requested_time for i in found if i.requested_time not in dead and is_pending_service(now, i)}
 
 
@@ -219,8 +218,7 @@ def _capacity(table: Table, job: _Job) -> Capacity:
     own = job.options.compaction
 
     def relieve(unplanned: bool) -> str:
-        now = table.reload()
-        _roll_back_dead(now, now.load_timeline(), job)  # on version 6 the write of a dead writer blocks every plan
+        _roll_back_dead(table.snapshot(cached=False), job)  # on version 6 the write of a dead writer blocks every plan
         done = _after(table, job, due_at_once(own) if unplanned else own)
         return done.error or done.why
 
@@ -241,11 +239,11 @@ def _finish(table: Table, job: _Job) -> AfterCommit:
 def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) -> Written:
     started = time.monotonic()
     engine, what, batch = job.engine, job.write, job.batch
-    timeline = table.load_timeline()
-    schema = job.schema_of(table, timeline)
+    now = table.with_timeline(table.load_timeline())
+    schema = job.schema_of(now)
     here = needs_only_rows(what, table) and not looks_everywhere(what, table)
-    if first is None or timeline.has_rows:  # another first write may have given the table other columns
-        first = prepare_rows(table, timeline, schema, engine, what, here=here)
+    if first is None or now.timeline.has_rows:  # another first write may have given the table other columns
+        first = prepare_rows(now, schema, engine, what, here=here)
     with first.kept() as rows:
         counts = rows.row_counts()  # errors in the rows are raised here, before the write is visible
         refuse_long_partitions(table.storage, counts)
@@ -253,7 +251,7 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
             check_once(rows)
         keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)
         seen = keys.check(table)
-        _roll_back_dead(table, timeline, job)
+        _roll_back_dead(now, job)
         wait_while_wanted(table.storage)  # for a scheduler that needs the timeline without pending writes
         if what.options.buckets is not None and not what.operation.replaces and what.moved_keys is None:
             _check_buckets(capacity, counts)
@@ -310,15 +308,15 @@ def _check_buckets(capacity: Capacity, counts: RowCounts) -> None:
     )
 
 
-def _roll_back_dead(table: Table, timeline: Timeline, job: _Job) -> None:
+def _roll_back_dead(table: Snapshot, job: _Job) -> None:
     expiry_s = job.options.heartbeat_expiry_s
     roll_back_dead_writers(table, job.lock, lazy=job.write.rolls_back_lazily, expiry_s=expiry_s)
-    settle_dead_clusterings(table, timeline, job.lock)
+    settle_dead_clusterings(table, job.lock)
 
 
 def _same_schema(table: Table, schema: TableSchema, begun: Transaction, job: _Job) -> TableSchema:
     """The schema, with its columns' names in the files by now. ConflictError: settings or schema have changed."""
-    now = job.schema_of(begun.table, begun.timeline)
+    now = job.schema_of(begun.table)
     if begun.table.config != table.config or now.recorded != schema.recorded:
         raise ConflictError(
             "the table's settings or schema changed while the rows were prepared",

@@ -488,7 +488,7 @@ def _described(config: TableConfig) -> dict[str, str]:
 
 def _columns(table: Table) -> pa.Schema:
     """The table's columns, without Hudi's. MalformedError: it has none yet."""
-    return arrow_schema(table.newest_schema(table.load_timeline()).commit_text)
+    return arrow_schema(table.with_timeline(table.load_timeline()).newest_schema().commit_text)
 
 
 def writer(rows: Any = None, *, storage_options: Mapping[str, str] | None = None) -> Writer:

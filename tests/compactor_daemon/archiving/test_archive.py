@@ -283,7 +283,7 @@ def test_a_half_made_savepoint_says_what_ends_it(tmp_path: Path) -> None:
     assert f"`compactor-daemon savepoint create TABLE --instant {second}` completes it" in why
     assert f"`savepoint delete TABLE {second}` removes it" in why
     create_savepoint(open_table(path), LOCK, second, user="", comment="")
-    assert [one.instant for one in savepoints(open_table(path))] == [second]
+    assert [one.instant for one in savepoints(open_table(path).snapshot())] == [second]
     delete_savepoint(open_table(path), LOCK, second)
     assert second in {one.instant for one in archive(path).archived}
 
@@ -524,7 +524,7 @@ def test_what_an_archived_clean_removed_is_not_read(version: int, tmp_path: Path
         read_table(open_table(path), replace(window, end=first.completion_time))
     # A later clean of Hudi may have retained more: what is gone stays gone.
     table = open_table(path)
-    time = table.next_time(table.load_timeline())
+    time = table.snapshot().next_time()
     files = {"a": ("f-0_1-2-3_20260101000000000.parquet",)}
     loose = CleanPlan(policy="KEEP_LATEST_COMMITS", files=files, retained=(first.requested_time, "deltacommit"))
     done = Instant(requested_time=time, action="clean", state=State.COMPLETED, completion_time=later(time, 1))

@@ -281,8 +281,8 @@ def changed_and_compacted(path: Path, version: int) -> str:
     table = open_table(path)
     changed = alter(table, renamed(columns_of(table), city="town"))
     for _ in parts:
-        schedule_compaction(table.reload(), ProcessLock(str(path)), ONE_AT_A_TIME)
-        run_all(table.reload())
+        schedule_compaction(table.snapshot(cached=False), ProcessLock(str(path)), ONE_AT_A_TIME)
+        run_all(table.snapshot(cached=False))
     return changed
 
 
@@ -306,7 +306,7 @@ def test_a_history_whose_write_another_archiver_took(
 ) -> None:
     path = tmp_path / "t"
     changed = changed_and_compacted(path, version)
-    monkeypatch.setattr(archive_module, "_history_cutoff", lambda table, timeline: ())
+    monkeypatch.setattr(archive_module, "_history_cutoff", lambda table: ())
     assert changed in {one.instant for one in archived(path).archived}
     assert towns(path) == dict.fromkeys("abcd", "Rome")
 
@@ -330,7 +330,10 @@ def hashed(path: Path, version: int) -> str:
 def cutoffs(path: Path) -> list[tuple[str, str]]:
     table = open_table(path)
     timeline = table.load_timeline()
-    return [(b.time, b.why) for b in (*resize_cutoffs(table, timeline), *gone_but_there(table, timeline))]
+    return [
+        (b.time, b.why)
+        for b in (*resize_cutoffs(table.with_timeline(timeline)), *gone_but_there(table.with_timeline(timeline)))
+    ]
 
 
 @one_of("version", 9, 6)

@@ -99,11 +99,11 @@ def loads_first(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     @contextmanager
     def early(table: Table, lock: TableLock, heartbeat_s: float, opening: Opening) -> Iterator[Transaction]:
-        timeline = table.load_timeline()
-        facts = table.load_facts(timeline)
+        before = table.snapshot(cached=False)
+        facts = before.load_facts()
         schedule_and_compact(path)
         with transaction(table, lock, heartbeat_s, opening) as begun:
-            yield replace(begun, timeline=timeline, facts=facts)
+            yield replace(begun, table=before, facts=facts)
 
     monkeypatch.setattr(phantombase.writer_hooks.write.write, "transaction", early)
 

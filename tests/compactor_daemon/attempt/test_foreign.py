@@ -277,7 +277,7 @@ class Collision:
             p: tuple(replace(s, path=f"{p}/{self.file.name}") for s in of)
             for p, of in metadata.partition_to_write_stats.items()
         }
-        completion = table.next_time(table.load_timeline()) if table.layout.has_completion_times else None
+        completion = table.snapshot().next_time() if table.layout.has_completion_times else None
         done = replace(done, requested_time=self.instant, completion_time=completion, file_name="")
         content = encode(replace(metadata, partition_to_write_stats=stats), table.layout.encoding)
         (self.path / table.instant_path(done)).write_bytes(content)

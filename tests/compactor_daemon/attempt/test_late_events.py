@@ -289,9 +289,9 @@ def test_a_decision_waits_for_replacing_writes_that_began_before(version: int, t
         partition_to_write_stats={},
         operation_type="INSERT_OVERWRITE",
         partition_to_replace_file_ids={group.partition_path: (group.file_id,)},
-        extra_metadata={"schema": table.newest_schema(table.load_timeline()).commit_text},
+        extra_metadata={"schema": table.snapshot().newest_schema().commit_text},
     )
-    completion = table.next_time(table.load_timeline()) if version == 9 else None
+    completion = table.snapshot().next_time() if version == 9 else None
     done = replace(earlier, state=State.COMPLETED, completion_time=completion)
     (path / table.instant_path(done)).write_bytes(encode(commit, table.layout.encoding))
     clean(path, group.file_id)

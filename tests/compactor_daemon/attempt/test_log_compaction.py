@@ -111,13 +111,13 @@ class Slice:
         """The delta commit completes."""
         table = self.table
         timeline = table.load_timeline()
-        schema = table.newest_schema(timeline)
+        schema = table.with_timeline(timeline).newest_schema()
         metadata = CommitMetadata(
             partition_to_write_stats={"d1": tuple(stats)},
             extra_metadata={"schema": schema.commit_text},
             operation_type="UPSERT",
         )
-        completion = table.next_time(timeline) if table.layout.has_completion_times else None
+        completion = table.with_timeline(timeline).next_time() if table.layout.has_completion_times else None
         done = Instant(requested_time=time, action="deltacommit", state=State.COMPLETED, completion_time=completion)
         assert table.storage.put_if_absent(table.instant_path(done), encode(metadata, table.layout.encoding))
 
@@ -127,7 +127,7 @@ class Slice:
         (group,) = view.groups
         slice_ = latest_slice(group)
         assert slice_ is not None
-        return slice_, self.table.newest_schema(view.timeline)
+        return slice_, self.table.with_timeline(view.timeline).newest_schema()
 
     def blocks(self, time: str) -> list[Parts]:
         """One to three blocks; from version 8 on they name the base file that they have positions in, as Hudi's do."""

@@ -74,7 +74,6 @@ from phantombase.timeline.instants.reserved_times import (
     attempts,
     reserve,
 )
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import Process, heartbeat_path, read_heartbeat
 from phantombase.timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from phantombase.timeline.metadata_table.indexed_columns import Kind, ValueType
@@ -530,13 +529,13 @@ def test_every_time_that_is_chosen_is_above_reserved_ones(chosen: str, tmp_path:
     table = open_table(path)
     soon = format_time(table.now() + timedelta(seconds=20))
     reserve(LocalStorage(str(path)), soon, 1, soon)
-    timeline = table.load_timeline()
-    choose: dict[str, Callable[[Timeline], str | None]] = {
-        "next_time": table.next_time,
-        "completion_time": table.completion_time,
-        "plan": lambda timeline: table.times.next_plan_time(timeline, dry_run=True),
+    seen = table.snapshot()
+    choose: dict[str, Callable[[], str | None]] = {
+        "next_time": seen.next_time,
+        "completion_time": seen.completion_time,
+        "plan": lambda: table.times.next_plan_time(seen.timeline, dry_run=True),
     }
-    assert choose[chosen](timeline) == fates_later(soon, 1)
+    assert choose[chosen]() == fates_later(soon, 1)
 
 
 def test_a_outcome_that_cannot_be_read_reserves_the_time_it_was_made(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.folders import HEARTBEATS, RECORDS
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.staged_file import place_staged
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 from tests.support.compaction_steps import base_files, decided, open_table, run_all, staged
 from tests.support.failing_storage import HookedStorage
 from tests.support.faults import kept, pending_rollback
@@ -94,9 +94,11 @@ def test_what_was_requested_between_the_listings_of_a_look_is_not_littered(
     seen = table.snapshot()
     assert pending_instants(seen) == ()
     plan.write_bytes(content)
-    opened = open_attempt(table, instant, AttemptOptions())
+    opened, snapshot = open_attempt(table, instant, AttemptOptions()), Table.snapshot
     with heartbeat(table.storage, instant, 60.0):
-        monkeypatch.setattr(Table, "snapshot", lambda self, *, reload=True: seen if reload else self.reload())
+        monkeypatch.setattr(
+            Table, "snapshot", lambda self, *, same_settings=False: snapshot(self) if same_settings else seen
+        )
         assert littered_instants(table) == ()
     assert read_outcome(table.storage, instant, opened.number) is None
 
@@ -410,9 +412,9 @@ def test_the_schema_is_that_of_the_decision(name: str, tmp_path: Path, monkeypat
     table = open_table(path)
     decision = decided(table, pending_instants(table)[0])
     lose(table, decision)
-    schema = json.loads(table.newest_schema(table.load_timeline()).commit_text)
+    schema = json.loads(table.snapshot().newest_schema().commit_text)
     schema["fields"].append({"name": "added", "type": ["null", "string"], "default": None})
-    monkeypatch.setattr(Table, "newest_schema", lambda self, timeline, **_: self.schema(json.dumps(schema)))
+    monkeypatch.setattr(Snapshot, "newest_schema", lambda self, **_: self.schema(json.dumps(schema)))
     assert merge_again(table, decision, decision.placements[0])
 
 

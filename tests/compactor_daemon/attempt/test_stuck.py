@@ -183,7 +183,7 @@ def test_two_plans_that_share_a_file_group(version: int, later: bool, tmp_path: 
     path = tmp_path / "t"
     first = planned(path, version)
     table = open_table(path)
-    second = table.next_time(table.load_timeline())
+    second = table.snapshot().next_time()
     plan = path / table.instant_path(table.files.requested_merge(first))
     shutil.copy(plan, plan.with_name(plan.name.replace(first, second)))
     with pytest.raises(MalformedError, match=f"unschedule TABLE {second}"):
@@ -200,7 +200,7 @@ def put_empty_plan(path: Path, action: str) -> tuple[str, Path]:
     """What Hudi leaves that was killed as it wrote a plan, on storage where that is done in place."""
     table = open_table(path)
     timeline = table.load_timeline()
-    instant = table.next_time(timeline)
+    instant = table.with_timeline(timeline).next_time()
     file = path / table.instant_path(Instant(requested_time=instant, action=action, state=State.REQUESTED))
     file.write_bytes(b"")
     os.utime(file, LONG_AGO)

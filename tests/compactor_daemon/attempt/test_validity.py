@@ -89,7 +89,7 @@ def test_while_a_restore_is_pending_nothing_is_done(version: int, tmp_path: Path
     table = open_table(path)
     decision = decided(table, instant)
     place_all(path, decision)
-    pending = Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED)
+    pending = Instant(requested_time=table.snapshot().next_time(), action="restore", state=State.REQUESTED)
     (path / table.instant_path(pending)).write_bytes(b"")
     with pytest.raises(ConflictError, match=r"restore .* is pending"):
         publish(open_table(path), decision, LOCK)
@@ -106,7 +106,7 @@ def test_what_could_not_be_published_at_first_is_placed_in_the_lock(version: int
     instant = planned(path, version)
     table = open_table(path)
     decision = decided(table, instant)
-    pending = Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED)
+    pending = Instant(requested_time=table.snapshot().next_time(), action="restore", state=State.REQUESTED)
     file = path / table.instant_path(pending)
     file.write_bytes(b"")
     publish(open_table(path), decision, Sleeper(file.unlink))

@@ -73,13 +73,15 @@ def test_a_pin_holds_what_archived_writes_have_replaced(tmp_path: Path) -> None:
     archived_table(path, 9)
     timeline = open_table(path).load_timeline()
     moment = timeline.moment_of(timeline.completed[1])
-    needed = {f.path for _, s in load_state(open_table(path), moment, None, timeline).slices() for f in s.files}
+    needed = {
+        f.path for _, s in load_state(open_table(path).with_timeline(timeline), moment, None).slices() for f in s.files
+    }
     pinned(path, moment)
     assert archive(path).archived
     clean(path)
     assert needed <= data_files(path)
     table = open_table(path)
-    assert earliest_whole(table, table.load_timeline(archived=True)) <= moment
+    assert earliest_whole(table.with_timeline(table.load_timeline(archived=True))) <= moment
 
 
 @one_of("version", 9, 6)
@@ -253,9 +255,7 @@ def emptied_partition(path: Path, version: int) -> Table:
     shutil.copytree(path / "a", path / "b", ignore=shutil.ignore_patterns("*.parquet", ".*.log.*"))
     table = open_table(path)
     plan = CleanPlan(policy=Policy.COMMITS.hudi_name, files={}, partitions=("b",))
-    clean_instant = Instant(
-        requested_time=table.next_time(table.load_timeline()), action="clean", state=State.REQUESTED
-    )
+    clean_instant = Instant(requested_time=table.snapshot().next_time(), action="clean", state=State.REQUESTED)
     table.storage.put_if_absent(table.instant_path(clean_instant), encode_clean_plan(plan, str(path)))
     return table
 
@@ -305,7 +305,7 @@ def test_an_ended_partition_loses_no_row_that_came_meanwhile(version: int, tmp_p
 def test_a_partition_stays_while_a_write_is_pending(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     table = emptied_partition(path, version)
-    begun = Instant(requested_time=table.next_time(table.load_timeline()), action="deltacommit", state=State.INFLIGHT)
+    begun = Instant(requested_time=table.snapshot().next_time(), action="deltacommit", state=State.INFLIGHT)
     table.storage.put_if_absent(table.instant_path(begun), b"")
     assert clean(path).finished
     assert (path / "b/.hoodie_partition_metadata").exists()

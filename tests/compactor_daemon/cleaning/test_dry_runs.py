@@ -182,5 +182,5 @@ def test_an_unreadable_savepoint_is_made_again(version: int, tmp_path: Path) -> 
     assert f"savepoint create TABLE --instant {kept}" in str(error)
     delete_savepoint(open_table(path), LOCK, kept)
     create_savepoint(open_table(path), LOCK, kept, user="who", comment="why")
-    [again] = savepoints(open_table(path))
+    [again] = savepoints(open_table(path).snapshot())
     assert again.savepoint.files

@@ -199,7 +199,7 @@ def names(url: str) -> set[str]:
 def test_it_is_finished_after_a_death_at_any_request(version: int, s3: S3Server) -> None:
     """Every seventh call; the next run goes on where the last one died."""
     url, rows = old_table(s3, version)
-    state = load_state(Table.open(url), "9" * 17, None, Table.open(url).load_timeline(archived=True))
+    state = load_state(Table.open(url).with_timeline(Table.open(url).load_timeline(archived=True)), "9" * 17, None)
     needed = {file.path for _, slice_ in state.slices() for file in slice_.files}
     before = names(url)
     for number in count(0, 7):

@@ -98,7 +98,7 @@ class Scene:
     def later(self, more: int = 1) -> str:
         """A time above all others."""
         table = self.table
-        return str(int(table.next_time(table.load_timeline())) + more)
+        return str(int(table.snapshot().next_time()) + more)
 
 
 def log_of(*instants: str) -> bytes:
@@ -793,7 +793,7 @@ def test_a_file_of_a_user_that_stops_archiving_is_not_said_to_be_an_orphan(name:
     for file in (at.base, at.log):
         (at.path / file).unlink()
     at.put(report := f"a/{name.format(at.gone)}")
-    (cutoff,) = gone_but_there(at.table, at.table.load_timeline())
+    (cutoff,) = gone_but_there(at.table.snapshot())
     assert cutoff.why.endswith(f"is gone and has files, as {report}: move it away, if it is no data file")
     assert orphans(at).foreign == (report,)
 

@@ -186,7 +186,7 @@ def test_keys_that_the_record_index_cannot_hold(tmp_path: Path) -> None:
         cluster(path)
     assert true_places(path) == rows
     assert open_table(path).config.metadata_partitions == tuple(partitions.split(","))
-    assert pending_clusterings(open_table(path), open_table(path).load_timeline()) == ()
+    assert pending_clusterings(open_table(path).snapshot()) == ()
 
 
 def test_a_bucket_index_is_refused(tmp_path: Path) -> None:

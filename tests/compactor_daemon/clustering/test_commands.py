@@ -37,12 +37,11 @@ from phantombase.timeline.errors import UnknownCommitError, UnsupportedError, Us
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.replace_request import _SCHEMA
 from phantombase.timeline.instants.clock_check import ClockOptions
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.storage_options import StorageOptions
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.terminal import console
 from phantombase.timeline.view.view import GroupKey, is_replaced
 from phantombase.writer_hooks.engine.engine import LocalEngine
@@ -182,7 +181,7 @@ def test_status_shows_each_clustering(version: int, tmp_path: Path) -> None:
     assert listed.counts.pending == 1
     assert "1 pending clustering" in CliRunner().invoke(app, ["status", str(path)]).stdout
     table = open_table(path)
-    (pending,) = pending_clusterings(table, table.load_timeline())
+    (pending,) = pending_clusterings(table.snapshot())
     inflight = path / table.instant_path(pending.requested.at(State.INFLIGHT))
     inflight.write_bytes(inflight_content(table))
     assert shown(path) == [(instant, "waiting", 3, None)]
@@ -209,15 +208,15 @@ def test_status_leaves_out_a_clustering_that_ends_meanwhile(tmp_path: Path, monk
     small_files(path, 9)
     request(path, alive=False)
 
-    def seen(table: Table, timeline: Timeline) -> object:
-        found = clustering_snapshots(table, timeline)
+    def seen(table: Snapshot) -> object:
+        found = clustering_snapshots(table)
         assert len(found) == 1
         assert len(cluster(path).finished) == 1
         return found
 
     monkeypatch.setattr(f"{table_status.__module__}.clustering_snapshots", seen)
     table = open_table(path)
-    assert table_status(table).clusterings == ()
+    assert table_status(table.snapshot(cached=False)).clusterings == ()
 
 
 def test_status_shows_a_plan_of_hudi(tmp_path: Path) -> None:
@@ -420,15 +419,15 @@ def test_a_write_ends_what_a_dead_process_left_at_a_plan_of_hudi(ends: str, tmp_
     if ends == "changed since":
         hidden_by_hudi(path, plan.relative_to(path))
     rows, table = _rows(path), open_table(path)
-    left = [one.time for one in left_by_dead(table, table.load_timeline())]
+    left = [one.time for one in left_by_dead(table.snapshot())]
     assert left == ([] if ends == "undecided" else [time])
-    settle_dead_clusterings(table, table.load_timeline(), LOCK)
+    settle_dead_clusterings(table.snapshot(), LOCK)
     assert_same_rows(_rows(path), rows)
     assert find_decision(open_table(path).storage, time) is None or ends == "decided"
     pending = [i.requested_time for i in open_table(path).load_timeline().pending("replacecommit")]
     assert pending == ([] if ends == "decided" else [time])
     assert (golden_living(path).keys().isdisjoint(before)) == (ends == "decided")
-    assert left_by_dead(open_table(path), open_table(path).load_timeline()) == ()
+    assert left_by_dead(open_table(path).snapshot()) == ()
 
 
 @pytest.mark.parametrize("name", ["trips", "a plan of Hudi"])
@@ -507,7 +506,7 @@ def on_s3_living(url: str) -> int:
 def forget(url: str) -> None:
     """The heartbeats of what died here: this process lives."""
     table = Table.open(url)
-    for pending in pending_clusterings(table, table.load_timeline()):
+    for pending in pending_clusterings(table.snapshot()):
         table.storage.delete(heartbeat_path(pending.time))
 
 

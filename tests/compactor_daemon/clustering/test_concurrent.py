@@ -296,7 +296,7 @@ def test_a_column_that_came_meanwhile_stays(version: int, tmp_path: Path) -> Non
 
 def _is_waiting(path: Path) -> bool:
     """Whether a clustering has an attempt, which waits."""
-    pending = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    pending = pending_clusterings(open_table(path).snapshot())
     return any(list((path / RECORDS / one.time).glob("*/open")) for one in pending)
 
 
@@ -358,7 +358,7 @@ def test_an_overwrite_that_begins_while_the_file_is_made(version: int, tmp_path:
 
     with pytest.raises(BarrierError, match="pending write"):
         cluster(path, while_making(path, lambda: begin(path, "replacecommit")))
-    assert not pending_clusterings(open_table(path), open_table(path).load_timeline())
+    assert not pending_clusterings(open_table(path).snapshot())
     assert read_rows(path) == rows
 
 
@@ -369,7 +369,7 @@ def test_a_rollback_that_begins_while_the_file_is_made(version: int, tmp_path: P
     rows = small_files(path, version)
     with pytest.raises(ConflictError, match=r"a rollback of .* is pending"):
         cluster(path, while_making(path, lambda: request_rollback(path)))
-    assert not pending_clusterings(open_table(path), open_table(path).load_timeline())
+    assert not pending_clusterings(open_table(path).snapshot())
     assert read_rows(path) == rows
 
 
@@ -394,13 +394,13 @@ def test_a_write_that_began_before_the_plan_is_waited_for(version: int, tmp_path
     path = tmp_path / "trips"
     rows = small_files(path, version)
     table = open_table(path)
-    began = table.next_time(table.load_timeline())
+    began = table.snapshot().next_time()
     folder = path / table.config.timeline_folder
     for state in ("requested", "inflight"):
         (folder / f"{began}.deltacommit.{state}").write_bytes(b"")
     with pytest.raises(BarrierError, match="pending write"):
         cluster(path)
-    assert not pending_clusterings(open_table(path), open_table(path).load_timeline())
+    assert not pending_clusterings(open_table(path).snapshot())
     assert read_rows(path) == rows
     for state in ("requested", "inflight"):
         (folder / f"{began}.deltacommit.{state}").unlink()

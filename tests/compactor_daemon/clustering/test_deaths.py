@@ -128,7 +128,7 @@ def test_hudi_at_work_is_left_alone(version: int, tmp_path: Path) -> None:
     path = tmp_path / "trips"
     rows = small_files(path, version)
     instant = request(path, alive=False)
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    (pending,) = pending_clusterings(open_table(path).snapshot())
     inflight = path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))
     inflight.write_bytes(b"")
     result = cluster(path)
@@ -186,7 +186,7 @@ def test_a_process_that_wakes_up_late(version: int, tmp_path: Path) -> None:
         if call.name == "place" and of_clustering(call.path) and not asleep:
             asleep.append(call.path)
             forget_heartbeats(path)
-            (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+            (pending,) = pending_clusterings(open_table(path).snapshot())
             lock = type(LOCK)("another: the lock of the sleeper was lost")
             assert not cancel_clustering(open_table(path), pending, lock, "test")  # it is decided
             assert cancel_clustering(open_table(path), pending, lock, "test", decided_too=True)

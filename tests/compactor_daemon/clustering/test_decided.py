@@ -61,7 +61,7 @@ def decides(call: Call) -> bool:
 
 def decided(path: Path) -> tuple[PendingClustering, CommitDecision]:
     """The pending clustering, and its decision."""
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    (pending,) = pending_clusterings(open_table(path).snapshot())
     decision = find_decision(open_table(path).storage, pending.time)
     assert decision is not None
     return pending, decision
@@ -128,13 +128,13 @@ def test_a_decision_that_waits_is_not_reported_as_cancelled(version: int, tmp_pa
     path = tmp_path / "trips"
     small_files(path, version)
     dies_at(path, decides, behind=True)
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    (pending,) = pending_clusterings(open_table(path).snapshot())
     folder = path / open_table(path).config.timeline_folder
     for state in ("requested", "inflight"):
         (folder / f"{int(pending.time) - 1}.deltacommit.{state}").write_bytes(b"")
     result = cluster(path)
     assert (result.done, result.finished, result.cancelled) == (None, (), ())
-    assert pending_clusterings(open_table(path), open_table(path).load_timeline()) == (pending,)
+    assert pending_clusterings(open_table(path).snapshot()) == (pending,)
 
 
 @pytest.mark.parametrize("by", ["the next run", "a write"])
@@ -143,7 +143,7 @@ def test_a_decision_of_another_table_version_blocks_nothing(by: str, tmp_path: P
     path = tmp_path / "trips"
     rows = small_files(path, 8)
     dies_at(path, decides, behind=True)
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    (pending,) = pending_clusterings(open_table(path).snapshot())
     settings = path / ".hoodie/hoodie.properties"
     settings.write_text(settings.read_text().replace("hoodie.table.version=8", "hoodie.table.version=9"))
     if by == "a write":
@@ -166,7 +166,7 @@ def test_hudi_that_begins_while_files_are_placed(when: str, version: int, tmp_pa
     begun: list[str] = []
 
     def begins() -> None:
-        (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+        (pending,) = pending_clusterings(open_table(path).snapshot())
         (path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))).write_bytes(b"")
         begun.append(pending.time)
 
@@ -229,7 +229,7 @@ def test_a_column_that_came_behind_the_decision_stays(version: int, tmp_path: Pa
     small_files(path, version)
     dies_at(path, decides, behind=True, alive=True)
     upsert(path, one_row("wide", 5).append_column("tip", pa.array([1.5])))
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    (pending,) = pending_clusterings(open_table(path).snapshot())
     forget_heartbeats(path)
     assert [one.instant for one in cluster(path).finished] == [pending.time]
     done = open_table(path).load_timeline().find(pending.time, "replacecommit")

@@ -62,7 +62,7 @@ from tests.support.written_tables import check_nothing_left, read_rows
 
 def taken_back(path: Path) -> None:
     """Takes the pending clustering back, under a lock that its sleeping process has lost."""
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    (pending,) = pending_clusterings(open_table(path).snapshot())
     lock = type(LOCK)("another: the lock of the sleeper was lost")
     assert cancel_clustering(open_table(path), pending, lock, "test", decided_too=True)
 
@@ -238,7 +238,7 @@ def test_a_commit_that_is_not_late_stays(gone: str, tmp_path: Path) -> None:
     if gone.endswith("input"):
         for file in {*path.glob("*/*.parquet")} - {*inputs[1:]}:
             file.unlink()
-    retract_stale(open_table(path), open_table(path).load_timeline(), LOCK)
+    retract_stale(open_table(path).snapshot(), LOCK)
     assert done in open_table(path).load_timeline().completed
 
 
@@ -251,7 +251,7 @@ def test_a_commit_that_is_archived_meanwhile_is_not_late(tmp_path: Path) -> None
     (done,) = (i for i in timeline.completed if i.action == "replacecommit")
     for file in (path / ".hoodie/timeline").glob(f"{done.requested_time}*"):
         file.unlink()
-    retract_stale(open_table(path), timeline, LOCK)
+    retract_stale(open_table(path).with_timeline(timeline), LOCK)
 
 
 @one_of("version", 9, 8, 6)
@@ -273,7 +273,7 @@ def test_a_take_back_that_slept_deletes_no_file_that_another_completed(version: 
     with pytest.raises(ProcessDied):
         cluster(path, HookedStorage(open_table(path).storage, dies))
     forget_heartbeats(path)
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    (pending,) = pending_clusterings(open_table(path).snapshot())
     slept: list[str] = []
 
     def sleeps(call: Call) -> object:
@@ -301,7 +301,7 @@ def test_an_inflight_file_that_is_put_while_the_plan_is_cancelled_goes(version: 
     path = tmp_path / "trips"
     rows = small_files(path, version)
     request(path, alive=False)
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    (pending,) = pending_clusterings(open_table(path).snapshot())
     inflight = path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))
 
     def puts(call: Call) -> object:
@@ -341,7 +341,7 @@ def test_pending_replacing_writes_are_looked_up_in_one_listing(tmp_path: Path) -
     path = unzip_golden("v9_plain", tmp_path)
     for _ in range(3):
         table = open_table(path)
-        time = table.next_time(table.load_timeline())
+        time = table.snapshot().next_time()
         for state in (State.REQUESTED, State.INFLIGHT):
             begun = Instant(requested_time=time, action="replacecommit", state=state)
             table.storage.put_if_absent(table.instant_path(begun), b"")
@@ -349,7 +349,7 @@ def test_pending_replacing_writes_are_looked_up_in_one_listing(tmp_path: Path) -
     table = open_table(path, calls)
     timeline = table.load_timeline()
     before = len(calls.calls)
-    assert _orphans(table, timeline) == ()
+    assert _orphans(table.with_timeline(timeline)) == ()
     assert calls.calls[before:] == ["list"]
 
 
@@ -368,7 +368,7 @@ def write(path: Path) -> None:
 def left(name: str, data: bytes, tmp_path: Path, *, old: bool = True) -> Path:
     """The plan that a process left, in a table."""
     table = open_table(unzip_golden(name, tmp_path))
-    time = table.next_time(table.load_timeline())
+    time = table.snapshot().next_time()
     action = "clustering" if table.layout.has_completion_times else "replacecommit"
     plan = Instant(requested_time=time, action=action, state=State.REQUESTED)
     file = Path(table.storage.base_path) / table.instant_path(plan)
@@ -441,7 +441,7 @@ def test_an_inflight_file_that_cannot_be_read_names_the_way_out(version: int, tm
     path = tmp_path / "trips"
     rows = small_files(path, version)
     request(path, alive=False)
-    (pending,) = pending_clusterings(open_table(path), open_table(path).load_timeline())
+    (pending,) = pending_clusterings(open_table(path).snapshot())
     (path / open_table(path).instant_path(pending.requested.at(State.INFLIGHT))).write_bytes(TORN)
     with pytest.raises(MalformedError, match="restore TABLE --to INSTANT`, of the newest completed write"):
         upsert(path, one_row("k1", 50))

@@ -164,11 +164,11 @@ class History:
 
         self.dies(before_the_attempt)
         table = open_table(self.path)
-        for one in every_pending(table, table.load_timeline()):
+        for one in every_pending(table.snapshot()):
             plan = self.path / table.instant_path(one.requested)
             plan.write_bytes(plan.read_bytes().replace(b"phantombase.file_id", b"the.file_id.of.hudi"))
             table = open_table(self.path)
-            (pending,) = every_pending(table, table.load_timeline())
+            (pending,) = every_pending(table.snapshot())
             assert not pending.plan.is_own
             assert [done.instant for done in self.clustered().finished] == [one.time]
 

@@ -295,7 +295,7 @@ def test_a_pending_clean_of_needed_files_is_refused(clean_path: Path) -> None:
     newest = view.groups[0].slices[-1]
     names = tuple(file.path.rpartition("/")[2] for file in newest.files)
     plan = CleanPlan(policy="KEEP_LATEST_FILE_VERSIONS", files={newest.partition: names})
-    instant = clean_instant(view.timeline, lambda: table.next_time(view.timeline))
+    instant = clean_instant(view.timeline, lambda: table.with_timeline(view.timeline).next_time())
     assert instant is not None
     request_clean(metadata, instant, plan)
     before = files_of(clean_path)
@@ -311,12 +311,12 @@ def test_file_groups_that_a_replace_commit_names_are_left_alone(clean_path: Path
     """Hudi gives the same names to an index that it builds anew."""
     metadata = open_metadata_table(open_table(clean_path))
     timeline = metadata.load_timeline()
-    time = metadata.next_time(timeline)
+    time = metadata.with_timeline(timeline).next_time()
     done = Instant(
         requested_time=time,
         action="replacecommit",
         state=State.COMPLETED,
-        completion_time=metadata.completion_time(timeline),
+        completion_time=metadata.with_timeline(timeline).completion_time(),
     )
     replaced = CommitMetadata(
         operation_type="DELETE_PARTITION", partition_to_replace_file_ids={"files": ("files-0000-0",)}

@@ -55,7 +55,7 @@ def test_a_record_that_came_too_late_is_withdrawn(path: Path) -> None:
     assert len(serve(open_table(path)).compactions) == 1
     assert entries(open_table(path)) == before
     table = open_table(path)
-    put(path, Instant(requested_time=table.next_time(table.load_timeline()), action="clean", state=State.REQUESTED))
+    put(path, Instant(requested_time=table.snapshot().next_time(), action="clean", state=State.REQUESTED))
     known = left_behind(path, 4, open_table(path).load_timeline().instants[-1].requested_time)
     assert open_metadata_table(open_table(path)).load_timeline().instants[-1].requested_time == known
 
@@ -96,7 +96,7 @@ def test_the_table_knows_it(path: Path) -> None:
 def test_during_a_restore_nothing_is_known(path: Path) -> None:
     left_behind(path, 1)
     table = open_table(path)
-    put(path, Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED))
+    put(path, Instant(requested_time=table.snapshot().next_time(), action="restore", state=State.REQUESTED))
     assert serve(open_table(path)).forgotten == ()
 
 

@@ -390,7 +390,7 @@ def test_a_resumed_clustering_waits_no_longer_than_one_of_its_own(version: int, 
     path = tmp_path / "trips"
     rows = small_files(path, version)
     table = open_table(path)
-    began = table.next_time(table.load_timeline())
+    began = table.snapshot().next_time()
     time = request(path, alive=False)
     for state in ("requested", "inflight"):
         (path / table.config.timeline_folder / f"{began}.deltacommit.{state}").write_bytes(b"")
@@ -399,7 +399,7 @@ def test_a_resumed_clustering_waits_no_longer_than_one_of_its_own(version: int, 
     assert held is not None
     with pytest.raises(BarrierError, match="pending write"):
         two.execute(time, held, Limit(5), lambda: nullcontext(True))
-    assert not pending_clusterings(open_table(path), open_table(path).load_timeline())
+    assert not pending_clusterings(open_table(path).snapshot())
     assert read_rows(path) == rows
 
 

@@ -33,7 +33,7 @@ VERSIONS = pytest.mark.parametrize("version", [6, 8, 9])
 
 def findings(path: Path, options: AttemptOptions | None = None) -> dict[str, Finding]:
     table = open_table(path)
-    found = coexistence(find_hudi_signs(table, table.load_timeline()), round(time.time() * 1000), options)
+    found = coexistence(find_hudi_signs(table.snapshot()), round(time.time() * 1000), options)
     return {f.name: f for f in found if f.name != "auto-upgrade"}
 
 
@@ -49,7 +49,7 @@ def put(table: Table, time_: str, action: str, state: State) -> None:
 def test_hudi_beside_us_may_upgrade_a_table_of_version_9(tmp_path: Path) -> None:
     """To a version that phantombase refuses; only where Hudi is at work."""
     _, table = pending(tmp_path, 9)
-    beside = find_hudi_signs(table, table.load_timeline())
+    beside = find_hudi_signs(table.snapshot())
     assert list(coexistence(replace(beside, compactions={"20990101000000000": True}), 0)) == []
     (found,) = coexistence(replace(beside, compactions={"20990101000000000": False, "3": True}, traces={}), 0)
     assert (found.name, found.severity) == ("auto-upgrade", Severity.INFO)
@@ -62,7 +62,7 @@ def test_a_table_with_no_sign_of_others(version: int, tmp_path: Path) -> None:
     path, table = pending(tmp_path, version)
     assert findings(path) == {}
     run_all(table)
-    every = coexistence(find_hudi_signs(table, table.load_timeline()), 0)
+    every = coexistence(find_hudi_signs(table.snapshot()), 0)
     assert [(f.name, f.severity) for f in every] == [("auto-upgrade", Severity.INFO)] * (version < 9)
     with transaction(table, ProcessLock("x"), 30.0):
         assert findings(path) == {}
@@ -114,10 +114,10 @@ def test_a_write_that_ends_during_the_look_is_not_without_heartbeat(tmp_path: Pa
     _, table = pending(tmp_path, 9)
     put(table, "29990101000000000", "deltacommit", State.INFLIGHT)
     before = table.load_timeline()
-    assert find_hudi_signs(table, before).silent == ("29990101000000000",)
+    assert find_hudi_signs(table.with_timeline(before)).silent == ("29990101000000000",)
     (instant,) = before.pending_delta_commits
     table.storage.delete(table.instant_path(instant))
-    assert find_hudi_signs(table, before).silent == ()
+    assert find_hudi_signs(table.with_timeline(before)).silent == ()
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_write_that_ends_during_the_look_is_not_without_heartbeat(tmp_path: Pa
 )
 def test_another_zone_than_that_of_the_writers(zone: Zone, version: int, severity: Severity, tmp_path: Path) -> None:
     _, table = pending(tmp_path, 9)
-    beside = replace(find_hudi_signs(table, table.load_timeline()), version=version, zone=ZoneVerdict(zone=zone))
+    beside = replace(find_hudi_signs(table.snapshot()), version=version, zone=ZoneVerdict(zone=zone))
     assert {f.name: f.severity for f in coexistence(beside, 0)}["time-zone"] is severity
 
 
@@ -189,7 +189,7 @@ def test_an_executor_of_hudi_live_then_dead(version: int, tmp_path: Path) -> Non
     partition = table.compaction_plan(instant).operations[0].partition_path
     (path / partition / f"some-file-0_0-1-2_{instant}.parquet").touch()
     assert "hudi-at-work" in findings(path), "it writes files, as the row of the compaction shows"
-    (row,) = table_status(open_table(path)).pending
+    (row,) = table_status(open_table(path).snapshot(cached=False)).pending
     assert row.state == "foreign"
 
 

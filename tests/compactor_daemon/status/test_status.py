@@ -89,7 +89,7 @@ def only_first(table: Table) -> str:
 def report(table: Table, claims: Claimed = None, *, now_ms: int | None = None, **options: Any) -> Row:
     """The report now; `now_ms`: what the clock says that failures go by."""
     clock = Clock(clock_ms() if now_ms is None else now_ms, table.now())
-    row: Row = as_json(table_status(table, claims, StatusOptions(recent=5, **options), clock))
+    row: Row = as_json(table_status(table.snapshot(cached=False), claims, StatusOptions(recent=5, **options), clock))
     return row
 
 
@@ -302,7 +302,7 @@ def test_decisions(table: Table, stack: ExitStack) -> None:
 
 def put_pending(table: Table, action: str, data: bytes = b"") -> Path:
     """A restore or rollback that pends, with that plan."""
-    time_ = table.next_time(table.load_timeline())
+    time_ = table.snapshot().next_time()
     file = Path(table.storage.base_path) / table.instant_path(
         Instant(requested_time=time_, action=action, state=State.REQUESTED)
     )
@@ -575,7 +575,7 @@ def test_claims_without_zookeeper(table: Table, stack: ExitStack, call: Callable
     stack.enter_context(heartbeat(table.storage, only(table), 60.0, note=lambda: NOTE))
     (row,) = json.loads(call("claims", path, "--json")[1])["claims"]
     assert (row["table"], row["instant"], row["source"], row["done"]) == (path, only(table), "heartbeat", 3)
-    (same,) = work_rows(table_status(table))
+    (same,) = work_rows(table_status(table.snapshot(cached=False)))
     assert same.instant == row["instant"]
     assert claim_rows("t", {}, Clock.of(table)) == []
 

@@ -177,7 +177,9 @@ def test_a_restore_of_hudi_that_is_half_way_is_left_to_hudi(dry_run: bool, tmp_p
     table = open_table(path)
     timeline = table.load_timeline()
     plan = RestorePlan(target=FIRST, undone=to_undo(timeline, FIRST))
-    requested = Instant(requested_time=table.next_time(timeline), action="restore", state=State.REQUESTED)
+    requested = Instant(
+        requested_time=table.with_timeline(timeline).next_time(), action="restore", state=State.REQUESTED
+    )
     table.storage.put_if_absent(table.instant_path(requested), encode_restore_plan(plan))
     before = files(path)
     with pytest.raises(UsageError, match=r"in progress\. Only Hudi can finish it"):

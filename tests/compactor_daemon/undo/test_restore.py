@@ -366,7 +366,7 @@ def test_a_process_at_work_is_an_error(small: Small) -> None:
 def test_a_pending_clean_is_finished_first(small: Small) -> None:
     path, states = small
     table = open_table(path)
-    clean = Instant(requested_time=table.next_time(table.load_timeline()), action="clean", state=State.REQUESTED)
+    clean = Instant(requested_time=table.snapshot().next_time(), action="clean", state=State.REQUESTED)
     table.storage.put_if_absent(table.instant_path(clean), b"")
     refusals(path, states, ConflictError, "a clean is pending")
 
@@ -463,7 +463,7 @@ def _beyond_savepoints(timeline: Timeline, facts: ArchiveFacts, options: Archive
 def test_an_unreadable_plan_says_what_to_do(small: Small) -> None:
     path, states = small
     table = open_table(path)
-    instant = Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED)
+    instant = Instant(requested_time=table.snapshot().next_time(), action="restore", state=State.REQUESTED)
     table.storage.put_if_absent(table.instant_path(instant), b"")
     with pytest.raises(MalformedError, match="removes it once it has not changed"):
         restore(path, min(states))

@@ -294,7 +294,7 @@ def test_nothing_begins_beside_it(version: int, tmp_path: Path, monkeypatch: pyt
         with pytest.raises(ConflictError, match="the rollback of a clustering is in progress"):
             action()
     assert read_rows(path) == rows
-    (seen,) = table_status(open_table(path)).in_progress
+    (seen,) = table_status(open_table(path).snapshot(cached=False)).in_progress
     assert (seen.instant, seen.todo) == (instant, f"compactor-daemon rollback TABLE {instant}")
     monkeypatch.setattr(Process, "is_gone", lambda _process: True)
     upsert(path, one_row("k0", 50))

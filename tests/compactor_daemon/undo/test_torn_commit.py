@@ -124,7 +124,7 @@ def test_a_restore_takes_a_plan_that_cannot_be_read_away(version: int, begun: bo
     rows = long_table(path, version)
     table = open_table(path)
     timeline = table.load_timeline()
-    plan = Instant(requested_time=table.next_time(timeline), action="compaction", state=State.REQUESTED)
+    plan = Instant(requested_time=table.snapshot().next_time(), action="compaction", state=State.REQUESTED)
     (path / table.instant_path(plan)).write_bytes(b"Obj\x01torn")
     if begun:
         (path / table.instant_path(plan.at(State.INFLIGHT))).touch()
@@ -159,7 +159,7 @@ def test_a_restore_to_such_a_write_is_refused(version: int, tmp_path: Path) -> N
 
 def torn(path: Path, data: bytes, state: State = State.REQUESTED) -> Path:
     table = open_table(path)
-    time_ = table.next_time(table.load_timeline())
+    time_ = table.snapshot().next_time()
     instant = Instant(requested_time=time_, action="restore", state=State.REQUESTED)
     file = path / table.instant_path(instant)
     file.write_bytes(data)
@@ -235,7 +235,7 @@ def test_the_command_for_one_that_has_begun_ends_it(
         table = open_table(path)
         timeline = table.load_timeline()
         at_work = RollbackPlan(target=timeline.latest_completed, action="deltacommit")
-        rollback = Instant(requested_time=table.next_time(timeline), action="rollback", state=State.REQUESTED)
+        rollback = Instant(requested_time=table.snapshot().next_time(), action="rollback", state=State.REQUESTED)
         (path / table.instant_path(rollback)).write_bytes(encode_rollback_plan(at_work, str(path)))
     with pytest.raises(MalformedError, match="to which instant is unknown") as error:
         restore(path, None)
@@ -296,7 +296,7 @@ def test_status_names_the_write_of_a_rollback_that_is_half_way(version: int, tmp
     small_table(path, version)
     newest = max(open_table(path).load_timeline().completed_writes)
     roll_back_half_way(path, newest)
-    (seen,) = table_status(open_table(path)).in_progress
+    (seen,) = table_status(open_table(path).snapshot(cached=False)).in_progress
     assert seen.action == "rollback"
     assert seen.todo == f"compactor-daemon rollback TABLE {newest}, or Hudi"
 
@@ -344,7 +344,7 @@ def test_a_begun_plan_of_a_clustering_that_cannot_be_read_goes_with_a_restore(ve
     table = open_table(path)
     timeline = table.load_timeline()
     action = "replacecommit" if version == 6 else "clustering"
-    plan = Instant(requested_time=table.next_time(timeline), action=action, state=State.REQUESTED)
+    plan = Instant(requested_time=table.snapshot().next_time(), action=action, state=State.REQUESTED)
     (path / table.instant_path(plan)).write_bytes(b"Obj\x01torn")
     (path / table.instant_path(plan.at(State.INFLIGHT))).touch()
     made = next((path / "a").glob("*.parquet"))

@@ -87,7 +87,7 @@ def test_an_unreadable_outcome_stops_its_own_instant_only(path: Path) -> None:
     assert other > stuck
     with pytest.raises(MalformedError):
         unschedule(open_table(path), stuck, LOCK)
-    found = table_status(open_table(path))
+    found = table_status(open_table(path).snapshot(cached=False))
     (row,) = found.pending
     assert row.state == "unknown"
     assert "release TABLE INSTANT --unreadable" in str(row.problem)
@@ -106,7 +106,7 @@ def test_a_compaction_is_released_whatever_the_plans_of_clusterings_say(path: Pa
     stuck = planned(path)
     damage(path, stuck)
     table = open_table(path)
-    time, action = table.next_time(table.load_timeline()), table.layout.pending_clustering
+    time, action = table.snapshot().next_time(), table.layout.pending_clustering
     (path / table.config.timeline_folder / f"{time}.{action}.requested").write_bytes(b"no plan")
     record_failure(table.storage, stuck, Failure(at_ms=0, error="e", what="w", who="me", park=True))
     released = CliRunner().invoke(app, ["release", str(path), stuck, "--json"], catch_exceptions=False)

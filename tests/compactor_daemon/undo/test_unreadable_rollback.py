@@ -37,7 +37,7 @@ from tests.support.written_tables import read_rows
 def cut(path: Path, data: bytes = b"") -> Path:
     """What a JVM leaves that was killed while it wrote a rollback's plan in place."""
     table = open_table(path)
-    rollback = Instant(requested_time=table.next_time(table.load_timeline()), action="rollback", state=State.REQUESTED)
+    rollback = Instant(requested_time=table.snapshot().next_time(), action="rollback", state=State.REQUESTED)
     file = path / table.instant_path(rollback)
     file.write_bytes(data)
     return file

@@ -500,32 +500,21 @@ def test_what_hudi_began_is_to_be_executed(version: int, tmp_path: Path) -> None
 
 
 @VERSIONS
-def test_its_time_is_not_used_again_even_when_its_records_are_forgotten(version: int, tmp_path: Path) -> None:
+def test_its_time_is_not_used_again_even_when_its_records_are_forgotten(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Records are forgotten once the active timeline begins behind them: then everything on it is later."""
     path = tmp_path / "trips"
     instant = planned(path, version)
     unschedule(open_table(path), instant, LOCK)
     table = open_table(path)
-    behind = _with_clock(table, "20200101000000000")
     upsert(path, trips((0, 3, 3.0)))
     for name in [e.name for e in table.storage.list(table.config.timeline_folder)]:
         if name[:17].isdigit() and name[:17] < instant:  # as if archived
             table.storage.delete(f"{table.config.timeline_folder}/{name}")
     finish_completed(table, ProcessLock("finish"))
     assert recorded_instants(table.storage) == ()
-    scheduled = schedule_compaction(behind, LOCK)
+    monkeypatch.setattr(Table, "now", lambda _: datetime(2020, 1, 1))  # its clock stands still
+    scheduled = schedule_compaction(table, LOCK)
     assert scheduled.instant is not None
     assert scheduled.instant > instant
-
-
-def _with_clock(table: Table, time: str) -> Table:
-    """The table, whose clock stands still."""
-
-    class Behind(Table):
-        def now(self) -> datetime:
-            return datetime.strptime(time[:14], "%Y%m%d%H%M%S")
-
-        def reload(self) -> Table:
-            return Behind(self.storage, super().reload().config)
-
-    return Behind(table.storage, table.config)

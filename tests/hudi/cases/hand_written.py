@@ -26,7 +26,7 @@ def commit(table: SharedTable, blocks: Blocks) -> None:
     opened = table.open()
     view = opened.load_view()
     time = next_time(opened.now(), view.timeline.used_times())
-    schema = opened.newest_schema(view.timeline)
+    schema = opened.with_timeline(view.timeline).newest_schema()
     for state in (State.REQUESTED, State.INFLIGHT):
         place(opened, Instant(requested_time=time, action="deltacommit", state=state), b"")
     stats: dict[str, tuple[WriteStat, ...]] = {}

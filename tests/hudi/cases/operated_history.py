@@ -264,8 +264,7 @@ class OperatedHistory(History):
 
     def pending_clusterings(self) -> tuple[PendingClustering, ...]:
         """Those of phantombase."""
-        table = self.table.open()
-        return pending_clusterings(table, table.load_timeline())
+        return pending_clusterings(self.table.open().snapshot())
 
     def hudi_executes(self) -> None:
         """All pending clusterings."""

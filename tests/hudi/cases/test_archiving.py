@@ -67,7 +67,7 @@ def indexed(path: Path) -> None:
     """What `CREATE INDEX` of Hudi leaves on the timeline."""
     table = open_table(path)
     timeline = table.load_timeline()
-    begun = Instant(requested_time=table.next_time(timeline), action="indexing", state=State.REQUESTED)
+    begun = Instant(requested_time=table.with_timeline(timeline).next_time(), action="indexing", state=State.REQUESTED)
     done = replace(begun.at(State.COMPLETED), completion_time=later(begun.requested_time, 1))
     for instant in (begun, begun.at(State.INFLIGHT), done):
         table.storage.put_if_absent(table.instant_path(instant), b"any")

@@ -281,12 +281,12 @@ def test_hudi_executes_a_plan_of_a_dead_process(at: str, table: SharedTable) -> 
     with suppress(ProcessDied):
         cluster(table, HookedStorage(LocalStorage(str(table.path)), dies))
     shutil.rmtree(table.path / ".hoodie" / ".heartbeat", ignore_errors=True)
-    pending = pending_clusterings(table.open(), table.open().load_timeline())
+    pending = pending_clusterings(table.open().snapshot())
     assert len(pending) == (at != "done")
     same(without_files(table.agree()), without_files(before))
     if pending:
         table.judge.execute_clustering(table.path, table.options)
-    assert not pending_clusterings(table.open(), table.open().load_timeline())
+    assert not pending_clusterings(table.open().snapshot())
     same(without_files(table.agree()), without_files(before))
     newer = Rows(seed=2)(range(5, 35), 9)
     table.upsert(newer)
@@ -370,7 +370,7 @@ def test_we_execute_a_plan_of_hudi(sort: bool, table: SharedTable) -> None:
     table.judge.plan_clustering(
         table.path, {**table.options, **small, **({f"{plan}sort.columns": "number, text"} if sort else {})}
     )
-    (planned,) = planned_by_hudi(table.open(), table.open().load_timeline())
+    (planned,) = planned_by_hudi(table.open().snapshot())
     assert planned.plan.sort_by == (("number", "text") if sort else ())
     assert any(one.logs for group in planned.plan.groups for one in group.slices)
     assert max(group.outputs for group in planned.plan.groups) > 1
@@ -413,7 +413,7 @@ def test_hudi_goes_on_where_an_unreadable_plan_was(data: bytes, judge: Judge, ve
     before = appended(table, writes=2)
     opened = table.open()
     action = "clustering" if opened.layout.has_completion_times else "replacecommit"
-    time = opened.next_time(opened.load_timeline())
+    time = opened.snapshot().next_time()
     plan = table.path / opened.instant_path(Instant(requested_time=time, action=action, state=State.REQUESTED))
     plan.write_bytes(data)
     make_old({plan}, 3600)

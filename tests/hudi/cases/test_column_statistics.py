@@ -186,7 +186,7 @@ def _zero(value: Any) -> Any:
 
 def _our_records(table: SharedTable, files: set[Path]) -> Iterator[Stored]:
     data, (columns, stored) = table.open(), _columns(table)
-    schema = arrow_schema(data.newest_schema(data.load_timeline()).file_text)
+    schema = arrow_schema(data.snapshot().newest_schema().file_text)
     of_partition: dict[str, list[Sequence[ColumnRange]]] = {}
     for file in sorted(files):
         path = file.relative_to(table.path).as_posix()
@@ -212,14 +212,14 @@ def _columns(table: SharedTable) -> tuple[tuple[IndexedColumn, ...], IndexVersio
     definitions = table.path / INDEX_DEFINITIONS
     content = definitions.read_bytes() if definitions.exists() else None
     data = table.open()
-    schema_text = data.newest_schema(data.load_timeline()).file_text
+    schema_text = data.snapshot().newest_schema().file_text
     return columns_to_index(schema_text, content, table.version), index_version(content, table.version)
 
 
 def _as_stored(table: Table, records: Iterator[Stored]) -> dict[tuple[str, str], tuple[Mapping[str, Any], bool]]:
     """The records as they are read again, written under the metadata table's own schema."""
     metadata = open_metadata_table(table)
-    schema = fastavro.parse_schema(json.loads(metadata.newest_schema(metadata.load_timeline()).commit_text))
+    schema = fastavro.parse_schema(json.loads(metadata.snapshot().newest_schema().commit_text))
     found = {}
     for partition, (key, record), is_base in records:
         stream = io.BytesIO()

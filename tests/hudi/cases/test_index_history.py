@@ -354,9 +354,9 @@ class IndexHistory(RandomSteps):
         if self.table.pending():
             return False
         self.table.judge.plan_clustering(self.table.path)
-        planned = planned_by_hudi(self.table.open(), self.table.open().load_timeline())
+        planned = planned_by_hudi(self.table.open().snapshot())
         self.clustered()
-        assert not planned_by_hudi(self.table.open(), self.table.open().load_timeline())
+        assert not planned_by_hudi(self.table.open().snapshot())
         return bool(planned)
 
     def hudi_executes_ours(self) -> bool:

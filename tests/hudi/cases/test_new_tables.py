@@ -148,7 +148,7 @@ def test_hudi_writes_into_our_tables(case: str, version: int, judge: Judge, tmp_
     if spec.key_fields:
         assert generator.keys(rows).to_pylist() == rows.column("_hoodie_record_key").to_pylist()
     assert generator.partition_paths(rows).to_pylist() == rows.column("_hoodie_partition_path").to_pylist()
-    text = Table.open(str(ours)).newest_schema(table.load_timeline()).commit_text
+    text = Table.open(str(ours)).with_timeline(table.load_timeline()).newest_schema().commit_text
     assert new_schema(spec.name, _ROWS.schema) == text
 
 

@@ -189,10 +189,10 @@ def test_the_record_is_that_of_hudi(compacted: bool, savepoints_table: SharedTab
         savepoints_table.upsert(Rows(seed=7)(range(5), 4))
     instant = judge.savepoint(savepoints_table.path)
     assert instant is not None
-    [of_hudi] = savepoints(savepoints_table.open())
+    [of_hudi] = savepoints(savepoints_table.open().snapshot())
     assert of_hudi.instant == instant
     delete_savepoint(savepoints_table.open(), SAVEPOINTS_LOCK, instant)
-    assert savepoints(savepoints_table.open()) == ()
+    assert savepoints(savepoints_table.open().snapshot()) == ()
     ours = keep(savepoints_table.open())
     assert ours.instant == instant
     if compacted:
@@ -202,7 +202,7 @@ def test_the_record_is_that_of_hudi(compacted: bool, savepoints_table: SharedTab
         assert bases == []
         assert all(set(names) < files_of(ours.savepoint)[p] for p, names in files_of(of_hudi.savepoint).items())
     judge.delete_savepoint(savepoints_table.path, instant)
-    assert savepoints(savepoints_table.open()) == ()
+    assert savepoints(savepoints_table.open().snapshot()) == ()
 
 
 @versions(9, deep=(8, 6))

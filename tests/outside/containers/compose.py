@@ -140,7 +140,7 @@ class Compose:
 
 def is_healthy(container: Any) -> bool:
     """What the engine's health check says now."""
-    container.reload()
+    container.snapshot(cached=False)
     return bool(container.attrs["State"]["Health"]["Status"] == "healthy")
 
 

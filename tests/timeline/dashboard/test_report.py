@@ -70,7 +70,7 @@ def test_the_heartbeat_of_a_process_that_ended_is_stale_at_once(tmp_path: Path) 
         time = f"2999010100000000{number}"
         Path(table.storage.base_path, f".hoodie/timeline/{time}.deltacommit.inflight").touch()
         table.storage.overwrite(heartbeat_path(time), b"phantombase\n" + json.dumps(asdict(process)).encode())
-    assert [one.heartbeat for one in overview(table.reload()).pending] == ["fresh", "stale"]
+    assert [one.heartbeat for one in overview(table.snapshot(cached=False)).pending] == ["fresh", "stale"]
 
 
 def test_a_write_is_no_completed_compaction(tmp_path: Path) -> None:
@@ -79,15 +79,15 @@ def test_a_write_is_no_completed_compaction(tmp_path: Path) -> None:
     run_all(Table.open(str(path)))
     table = open_table(path)
     timeline = table.load_timeline()
-    (before,) = completed_compactions(table, timeline, 9)
+    (before,) = completed_compactions(table.with_timeline(timeline), 9)
     assert (before.by, before.balanced, before.problem) == ("phantombase", True, None)
     now = format_time(table.now())
     write = Instant(requested_time=now, action="commit", state=State.COMPLETED, completion_time=now)
     metadata = encode(CommitMetadata(operation_type="UPSERT"), table.layout.encoding)
     assert table.storage.put_if_absent(table.instant_path(write), metadata)
-    after = table.reload()
-    assert completed_compactions(after, after.load_timeline(), 9) == (before,)
-    assert completed_compactions(after, after.load_timeline(), 0) == ()
+    after = table.snapshot(cached=False)
+    assert completed_compactions(after.snapshot(), 9) == (before,)
+    assert completed_compactions(after.snapshot(), 0) == ()
 
 
 def of_api(path: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from phantombase.timeline.instants.table_clock import TableClock
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.view.view import FileGroup, FileSlice
 from phantombase.writer_hooks.options import WriteOptions
 from tests.support.clock import ONE_BUCKET, schedule, upsert
@@ -60,7 +60,7 @@ class AsHudi:
     def _as_there(self, do: Callable[[], Any]) -> None:
         self._zone(NEW_YORK)
         with self._monkeypatch.context() as patch:
-            patch.setattr(Table, "next_time", self._by_clock)
+            patch.setattr(Snapshot, "next_time", self._by_clock)
             patch.setattr("phantombase.writer_hooks.commit.transaction.conflict_with_plans", lambda *_, **__: None)
             do()
         self._zone("UTC")
@@ -267,7 +267,7 @@ def test_golden_tables_raise_no_alarm(tmp_path: Path, zone: Callable[[str], None
         for where in ("UTC", NEW_YORK, "Pacific/Auckland"):
             zone(where)
             assert table.times.writers_zone(table.load_timeline()).zone is Zone.UNKNOWN, (name, where)
-            table.next_time(table.load_timeline())
+            table.snapshot().next_time()
 
 
 def test_a_table_in_utc_has_its_own_zone(tmp_path: Path, zone: Callable[[str], None]) -> None:
@@ -312,10 +312,10 @@ def test_a_clock_ahead_of_the_storages(version: int, tmp_path: Path) -> None:
         os.utime(entry, (entry.stat().st_mtime - 600,) * 2)  # the newest file tells nothing then
     table = Table.on(OtherClock(str(path)))
     with pytest.raises(ClockError, match=r"ahead of the storage's.* found 3,[56]\d\d s"):
-        table.next_time(table.load_timeline())
+        table.snapshot().next_time()
     assert not list((path / ".hoodie/.phantombase/tmp").iterdir())
     table = table.with_clock(ClockOptions(clock_skew_s=4000))
-    assert table.next_time(table.load_timeline()) > max(table.load_timeline().used_times())
+    assert table.snapshot().next_time() > max(table.load_timeline().used_times())
 
 
 def test_an_instant_ahead_of_the_writers(tmp_path: Path) -> None:
@@ -364,11 +364,11 @@ def test_a_new_instant_exceeds_modification_times(sliced: Path) -> None:
     """Hudi 1.x takes them for completion times."""
     at = set_time(completed(sliced)[-1], -20)  # in the future, within the skew
     table = open_table(sliced)
-    chosen = table.next_time(table.load_timeline())
+    chosen = table.snapshot().next_time()
     assert chosen == later(table.times.moment(int(at * 1000)), 1)
     set_time(completed(sliced)[-1], -1200)
     with pytest.raises(ClockError, match=r"modification time in the future.*deltacommit.* found 1,[12]\d\d s"):
-        table.next_time(table.load_timeline())
+        table.snapshot().next_time()
     (found,) = find_mistimed(table)
     assert found.why == "in the future"
 
@@ -397,7 +397,7 @@ def test_completions_from_before_an_upgrade(tmp_path: Path) -> None:
     named = min((path / ".hoodie/timeline").glob("*.deltacommit"))
     at = set_time(named.rename(named.with_name(f"{named.name[:17]}.deltacommit")), -20)
     table = open_table(path)
-    assert table.next_time(table.load_timeline()) == later(table.times.moment(int(at * 1000)), 1)
+    assert table.snapshot().next_time() == later(table.times.moment(int(at * 1000)), 1)
 
 
 def test_what_is_right_is_not_listed(sliced: Path) -> None:

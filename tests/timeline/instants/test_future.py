@@ -79,7 +79,7 @@ def test_above_a_write_in_the_future_nothing_is_chosen(version: int, ahead: str,
         lambda: schedule(path),
         lambda: schedule(path, dry_run=True),
         lambda: upsert(path, rows((0, 4, 4.0))),
-        lambda: open_table(path).next_time(open_table(path).load_timeline()),
+        lambda: open_table(path).snapshot().next_time(),
     ]
     for one in tries:
         with pytest.raises(ClockError, match=rf"in the future.*{instant}.*rollback TABLE {instant}"):
@@ -152,7 +152,7 @@ def test_what_is_no_write_is_not_exceeded(action: str, tmp_path: Path) -> None:
     far = format_time(table.now() + timedelta(days=40))
     (path / table.config.timeline_folder / f"{far}.{action}.requested").touch()
     put_tombstone(table.storage, format_time(table.now() + timedelta(hours=3)))
-    assert table.next_time(table.load_timeline()) < format_time(table.now() + timedelta(seconds=30))
+    assert table.snapshot().next_time() < format_time(table.now() + timedelta(seconds=30))
     assert str(schedule(path).instant) < far
 
 
@@ -186,7 +186,7 @@ def test_a_clock_that_is_behind_the_storages(tmp_path: Path, monkeypatch: pytest
         lambda self: datetime.now() - timedelta(seconds=behind),
     )
     table = open_table(path)
-    assert table.next_time(table.load_timeline()) > newest
+    assert table.snapshot().next_time() > newest
     assert str(schedule(path).instant) > newest
 
 
@@ -198,7 +198,7 @@ def test_the_hour_that_daylight_saving_repeats(tmp_path: Path, monkeypatch: pyte
     ahead = timedelta(minutes=20)
     rename(path, -1, format_time(table.now() + ahead))
     with pytest.raises(ClockError, match="in the future"):
-        table.next_time(table.load_timeline())
+        table.snapshot().next_time()
     now_ms = time.time() * 1000
 
     def local(self: object, milliseconds: int) -> datetime:
@@ -207,7 +207,7 @@ def test_the_hour_that_daylight_saving_repeats(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(TableClock, "local", local)
     table = open_table(path)
-    assert table.next_time(table.load_timeline()) > max(table.load_timeline().used_times())
+    assert table.snapshot().next_time() > max(table.load_timeline().used_times())
 
 
 @pytest.mark.parametrize("at", [0, 1, -1])

@@ -107,13 +107,13 @@ def test_writes_and_compactions_are_listed(table: Table) -> None:
     """What the metadata table says is what lies there, step by step."""
     for ts in (10**6, 10**6 + 1):
         writer(rows(range(6), ts)).upsert(str(path_of(table)))
-        assert validate(table.reload()).differences == ()
-    schedule_compaction(table.reload(), ProcessLock("x"))
+        assert validate(table.snapshot(cached=False)).differences == ()
+    schedule_compaction(table.snapshot(cached=False), ProcessLock("x"))
     writer(rows(range(3), 10**6 + 2)).upsert(str(path_of(table)))
     for instant in pending_instants(table):
-        run_one(table.reload(), instant)
-        assert validate(table.reload()).differences == ()
-    names = {name for files in read_files(table.reload()).partitions.values() for name in files}
+        run_one(table.snapshot(cached=False), instant)
+        assert validate(table.snapshot(cached=False)).differences == ()
+    names = {name for files in read_files(table.snapshot(cached=False)).partitions.values() for name in files}
     assert any(instant in name for name in names)
 
 
@@ -124,12 +124,12 @@ def test_an_index_of_rows_is_taken_out_by_a_write_and_not_by_a_compaction(
     properties = path_of(table) / ".hoodie/hoodie.properties"
     built = ",".join((*table.config.built_metadata_partitions, "record_index"))
     properties.write_bytes(properties.read_bytes() + f"\nhoodie.table.metadata.partitions={built}\n".encode())
-    run_one(table.reload(), *pending_instants(table))
-    assert "record_index" in table.reload().config.metadata_partitions
+    run_one(table.snapshot(cached=False), *pending_instants(table))
+    assert "record_index" in table.snapshot(cached=False).config.metadata_partitions
     caplog.clear()
     writer(rows(range(3), 10**6)).upsert(str(path_of(table)))
-    assert "record_index" not in table.reload().config.metadata_partitions
-    assert table.reload().config.metadata_partitions == table.config.metadata_partitions
+    assert "record_index" not in table.snapshot(cached=False).config.metadata_partitions
+    assert table.snapshot(cached=False).config.metadata_partitions == table.config.metadata_partitions
     (warning,) = [line for line in caplog.messages if "indexes_dropped" in line]
     assert "record_index" in warning
 
@@ -141,8 +141,8 @@ def test_a_metadata_table_dropped_under_a_write_is_not_told(table: Table, monkey
 
     monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", dropped_meanwhile)
     writer(rows(range(3), 10**6)).upsert(str(path_of(table)))
-    assert table.reload().config.metadata_partitions == ()
-    assert 10**6 in read_table(table.reload())["ts"].to_pylist()
+    assert table.snapshot(cached=False).config.metadata_partitions == ()
+    assert 10**6 in read_table(table.snapshot(cached=False))["ts"].to_pylist()
 
 
 def test_a_write_that_fails_after_an_index_was_dropped_is_rolled_back(
@@ -159,7 +159,7 @@ def test_a_write_that_fails_after_an_index_was_dropped_is_rolled_back(
     monkeypatch.setattr("phantombase.writer_hooks.write.write.place_all", switched_meanwhile)
     with pytest.raises(ConflictError):
         writer(rows(range(3), 10**6)).upsert(str(path_of(table)))
-    assert table.reload().load_timeline().pending_delta_commits == ()
+    assert table.snapshot(cached=False).load_timeline().pending_delta_commits == ()
 
 
 def test_an_empty_log_file_that_a_rollback_leaves_has_a_size() -> None:
@@ -175,14 +175,14 @@ def test_a_base_file_without_a_filter_takes_the_filters_out(table: Table) -> Non
         instant="20990101000000000",
         files={"north": {f"f-0_0-0-0_{'2' * 17}.parquet": 1}},
         moves_rows=True,
-        schema_text=table.newest_schema(table.load_timeline()).commit_text,
+        schema_text=table.snapshot().newest_schema().commit_text,
     )
     plain = next((path_of(table) / "north").glob("*.parquet"))
     target = path_of(table) / "north" / next(iter(change.files["north"]))
     pq.write_table(pq.read_table(plain).replace_schema_metadata(None), target, store_schema=False)
     properties = path_of(table) / ".hoodie/hoodie.properties"
     properties.write_bytes(properties.read_bytes() + b"\nhoodie.table.metadata.partitions=files,bloom_filters\n")
-    update = prepare(table.reload(), change)
+    update = prepare(table.snapshot(cached=False), change)
     assert update is not None
     assert update.dropped == ("bloom_filters",)
     assert set(update.records) == {"files"}
@@ -191,7 +191,7 @@ def test_a_base_file_without_a_filter_takes_the_filters_out(table: Table) -> Non
         + b"\nhoodie.table.metadata.partitions=files\nhoodie.table.metadata.partitions.inflight=bloom_filters\n"
     )
     with pytest.raises(UnsupportedError, match="building"):
-        prepare(table.reload(), change)
+        prepare(table.snapshot(cached=False), change)
 
 
 def told(table: Table, instant: str, name: str) -> None:
@@ -207,7 +207,7 @@ def listed(table: Table) -> set[str]:
 @pytest.mark.parametrize("table", ["v6", "v8", "v9"], indirect=True)
 def test_told_again_and_forgotten(table: Table) -> None:
     """Whatever an earlier try told is gone: a pending instant counts nothing, a completed one only its last telling."""
-    instant = table.next_time(table.load_timeline())
+    instant = table.snapshot().next_time()
     before = listed(table)
     begun = path_of(table) / table.config.timeline_folder / f"{instant}.deltacommit.requested"
     begun.touch()
@@ -231,7 +231,7 @@ def test_told_again_and_forgotten(table: Table) -> None:
 def test_the_same_told_again(undone: str, tmp_path: Path) -> None:
     """It stays where nothing undoes it: a process asleep may be about to delete a completed file of that name."""
     table = open_table(unzip_golden("v6_with_metadata_table", tmp_path))
-    metadata, instant = open_metadata_table(table), table.next_time(table.load_timeline())
+    metadata, instant = open_metadata_table(table), table.snapshot().next_time()
     name = f"one-0_0-0-0_{instant}.parquet"
     told(table, instant, name)
     logs = set(path_of(metadata).rglob("*.log.*"))
@@ -253,7 +253,7 @@ def test_the_same_told_again(undone: str, tmp_path: Path) -> None:
 
 def test_a_rollback_that_hudi_began_is_not_finished_over_what_is_told_again(table: Table) -> None:
     """Hudi finishes a pending rollback by its plan, also where the instant has completed since."""
-    instant = table.next_time(table.load_timeline())
+    instant = table.snapshot().next_time()
     told(table, instant, f"one-0_0-0-0_{instant}.parquet")
     metadata = open_metadata_table(table)
     plan = encode_rollback_plan(RollbackPlan(target=instant, action="deltacommit"), metadata.storage.base_path)
@@ -269,7 +269,7 @@ def test_a_pending_compaction_begins_slices_of_the_file_groups_in_its_plan_only(
     """Hudi plans those that have logs: a log of the others stays where their base file is."""
     table = open_table(unzip_golden("v6_with_metadata_table", tmp_path))
     metadata = open_metadata_table(table)
-    (before,) = (s.base_instant for s in open_slices(metadata, "files", metadata.load_timeline()))
+    (before,) = (s.base_instant for s in open_slices(metadata, "files"))
     compaction = "20990101000000000001"
     one = CompactionOperation(
         base_instant_time=before,
@@ -289,7 +289,7 @@ def test_a_pending_compaction_begins_slices_of_the_file_groups_in_its_plan_only(
 @pytest.mark.parametrize("table", ["v6", "v8", "v9"], indirect=True)
 def test_an_instant_that_was_compacted_cannot_be_forgotten(table: Table) -> None:
     """Its records are in a base file by then."""
-    instant = table.next_time(table.load_timeline())
+    instant = table.snapshot().next_time()
     told(table, instant, f"one-0_0-0-0_{instant}.parquet")
     folder = path_of(table) / ".hoodie/metadata" / open_metadata_table(table).config.timeline_folder
     later = f"{int(instant) + 10**6}"
@@ -314,14 +314,14 @@ def test_the_schema_is_that_of_the_newest_delta_commit(table: Table) -> None:
         if instant.state is State.COMPLETED:
             metadata.storage.delete(metadata.instant_path(instant))
     with pytest.raises(MalformedError, match="records its schema"):
-        newest_schema(metadata)
+        newest_schema(open_metadata_table(table))
 
 
 @one_of("table", "v9", "v8", indirect=True)
 def test_statistics_of_a_write_are_there(table: Table) -> None:
     """A record a column of a new log file, and partitions that are told of its values."""
     writer(rows(range(6), 10**6)).upsert(str(path_of(table)))
-    now = table.reload()
+    now = table.snapshot(cached=False)
     instant = now.load_timeline().latest_completed
     of_file = [r["ColumnStatsMetadata"] for _, r in read_entries(now, "column_stats")]
     mine = {s["columnName"]: s for s in of_file if instant in s["fileName"]}
@@ -359,7 +359,7 @@ def test_columns_indexed_since_a_file_was_measured_are_told_too(
         monkeypatch.setattr("phantombase.writer_hooks.commit.transaction.prepare", defined_anew(prepare))
     writer(rows(range(6), 10**6)).upsert(str(path_of(table)))
     instant = table.load_timeline().latest_completed
-    told = [r["ColumnStatsMetadata"] for _, r in read_entries(table.reload(), "column_stats")]
+    told = [r["ColumnStatsMetadata"] for _, r in read_entries(table.snapshot(cached=False), "column_stats")]
     assert "ts" in {s["columnName"] for s in told if instant in s["fileName"]}
 
 
@@ -367,8 +367,8 @@ def test_columns_indexed_since_a_file_was_measured_are_told_too(
 def test_every_record_is_in_the_file_group_of_its_key(table: Table) -> None:
     """Readers look for a key nowhere else."""
     writer(rows(range(6), 10**6)).upsert(str(path_of(table)))
-    instant = table.reload().load_timeline().latest_completed
-    metadata = open_metadata_table(table.reload())
+    instant = table.snapshot(cached=False).load_timeline().latest_completed
+    metadata = open_metadata_table(table.snapshot(cached=False))
     logs = [e.name for e in metadata.storage.list("column_stats") if f"_{instant}.log" in e.name]
     assert len(logs) == 2
     for name in logs:
@@ -384,9 +384,9 @@ def test_a_column_that_becomes_wider_takes_the_statistics_of_partitions_out(tabl
     """Hudi's readers would merge an int with a long, and fail."""
     batch = rows(range(6), 10**6)
     writer(batch.append_column("n", pa.array([7] * 6, pa.int32()))).upsert(str(path_of(table)))
-    assert "partition_stats" in table.reload().config.metadata_partitions
+    assert "partition_stats" in table.snapshot(cached=False).config.metadata_partitions
     writer(batch.append_column("n", pa.array([7] * 6, pa.int64()))).upsert(str(path_of(table)))
-    assert table.reload().config.metadata_partitions == ("column_stats", "files")
+    assert table.snapshot(cached=False).config.metadata_partitions == ("column_stats", "files")
 
 
 # A new table with a metadata table: as Hudi would have made it, kept by our writes, and made anew behind a death.
@@ -411,13 +411,13 @@ def test_it_is_kept_from_the_first_write_on(version: int, tmp_path: Path) -> Non
     assert table.config.built_metadata_partitions == ("files",)
     for ts in range(2, 5):
         writer(some_rows(range(ts, 6 + ts), ts)).upsert(str(tmp_path))
-        assert validate(table.reload()).differences == ()
+        assert validate(table.snapshot(cached=False)).differences == ()
         through = Table(table.storage, table.config, MetadataListing())
-        assert read_table(through).sort_by("id") == read_table(table.reload()).sort_by("id")
-    assert len(serve(table.reload(), AT_ONCE).compactions) == 1
+        assert read_table(through).sort_by("id") == read_table(table.snapshot(cached=False)).sort_by("id")
+    assert len(serve(table.snapshot(cached=False), AT_ONCE).compactions) == 1
     writer(some_rows(range(20, 30), 9)).upsert(str(tmp_path))
-    assert validate(table.reload()).differences == ()
-    assert list(read_files(table.reload()).partitions) == ["north"]
+    assert validate(table.snapshot(cached=False)).differences == ()
+    assert list(read_files(table.snapshot(cached=False)).partitions) == ["north"]
 
 
 def test_without_the_option_there_is_none(tmp_path: Path) -> None:

@@ -345,7 +345,7 @@ def test_minor_and_major_take_turns(version: int, tmp_path: Path) -> None:
         assert read_rows(path) == expected, f"turn {turn}"
         table = open_table(path)
         timeline = table.load_timeline()
-        rules = slice_rules(table, timeline, table.newest_schema(timeline))
+        rules = slice_rules(table.with_timeline(timeline), table.with_timeline(timeline).newest_schema())
         for group in table.load_view().groups:
             slice_ = latest_slice(group)
             assert slice_ is not None

@@ -157,11 +157,11 @@ def test_a_clean_that_was_killed_counts_as_one_that_ended(name: str, tmp_path: P
     """It removes files from its beginning on."""
     path = unzip_golden(name, tmp_path)
     table = open_table(path)
-    retained = retained_since(table, table.load_timeline())
+    retained = retained_since(table.snapshot())
     before = [t for t in sorted(table.load_timeline().completed_writes) if t < retained][:-1]
     for clean in [*(path / ".hoodie").glob("*.clean"), *(path / ".hoodie/timeline").glob("*.clean")]:
         clean.unlink()
-    assert retained_since(table, table.load_timeline()) == retained
+    assert retained_since(table.snapshot()) == retained
     for end in before:
         with pytest.raises(UsageError, match="have been cleaned"):
             window(path, end)
@@ -176,7 +176,7 @@ def test_what_an_earlier_clean_removed_stays_gone(name: str, tmp_path: Path) -> 
     assert len(cleans(timeline)) > 1
     before = max(c.requested_time for c in cleans(timeline)[:-1])
     change_clean(path, earliestCommitToRetain="20000101000000000")
-    assert "20000101000000000" < retained_since(table, open_table(path).load_timeline()) < before
+    assert "20000101000000000" < retained_since(table.with_timeline(open_table(path).load_timeline())) < before
 
 
 def test_on_version_6_nothing_is_known_of_writes_before_the_timeline(tmp_path: Path) -> None:

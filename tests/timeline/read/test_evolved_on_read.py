@@ -38,7 +38,7 @@ TABLES = pytest.mark.parametrize(
 
 def rows(table: Table, **options: Any) -> dict[str, dict[str, Any]]:
     """All rows by key, without the names of their files."""
-    found = read_table(table.reload(), ReadOptions(**options))
+    found = read_table(table.snapshot(cached=False), ReadOptions(**options))
     return {row["id"]: {k: v for k, v in row.items() if k != "_hoodie_file_name"} for row in found.to_pylist()}
 
 
@@ -59,9 +59,9 @@ def test_renamed_and_added_anew(name: str, tmp_path: Path) -> None:
     assert rows(table) == after
     compacted(path, table)
     assert rows(table) == after
-    newest = table.reload().newest_schema(table.reload().load_timeline())
-    done = max(table.reload().load_timeline().completed_writes.items())[1]
-    recorded = table.reload().commit_metadata(done).extra_metadata
+    newest = table.snapshot(cached=False).snapshot().newest_schema()
+    done = max(table.snapshot(cached=False).load_timeline().completed_writes.items())[1]
+    recorded = table.snapshot(cached=False).commit_metadata(done).extra_metadata
     assert {k: recorded.get(k) for k in newest.recorded} == newest.recorded
 
 
@@ -72,14 +72,14 @@ def test_a_plan_of_before_the_change(name: str, tmp_path: Path) -> None:
     table = open_table(path)
     schedule_compaction(table, ProcessLock(str(path)))
     before = rows(table)
-    pending = [i.requested_time for i in table.reload().load_timeline().pending_merges]
+    pending = [i.requested_time for i in table.snapshot(cached=False).load_timeline().pending_merges]
     alter(table, renamed(columns_of(table), city="town", fare="price"))
     after = {key: changed(row, city="town", fare="price") for key, row in before.items()}
     assert rows(table) == after
     compacted(path, table)
     assert rows(table) == after
     for instant in pending:
-        done = table.reload().load_timeline().completed_writes[instant]
+        done = table.snapshot(cached=False).load_timeline().completed_writes[instant]
         assert LATEST_SCHEMA not in table.commit_metadata(done).extra_metadata  # none was known before the instant
 
 
@@ -144,11 +144,11 @@ def test_log_files_with_other_names_are_not_merged_with_each_other(anew: bool, v
     )
     before = rows(table)
     assert {row["city" if anew else "town"] for row in before.values()} == ({None} if anew else {"x", "y"})
-    assert operations(table.reload()) == []
-    instant = table.next_time(table.load_timeline())
+    assert operations(table.snapshot(cached=False)) == []
+    instant = table.snapshot().next_time()
     (path / planned).with_name(f"{instant}.logcompaction.requested").write_bytes(plan)  # as Hudi may plan it
     with pytest.raises(StalePlanError, match=f"unschedule TABLE {instant}"):
-        run_one(table.reload(), instant)
+        run_one(table.snapshot(cached=False), instant)
     assert rows(table) == before
 
 
@@ -164,7 +164,7 @@ def test_columns_before_the_first_change(name: str, tmp_path: Path) -> None:
         if LATEST_SCHEMA not in str(file.read_bytes()) and "compaction" not in file.name:
             file.unlink()
     table = open_table(path)
-    assert table.newest_schema(table.load_timeline()).names.at("20200101000000000") == {"town": "city"}
+    assert table.snapshot().newest_schema().names.at("20200101000000000") == {"town": "city"}
 
 
 @one_of("version", 9, 6)
@@ -200,7 +200,7 @@ def test_a_table_without_rows_of_another_type(tmp_path: Path) -> None:
     (number,) = (one for one in columns if one["name"] == "n")
     number["avro"] = ["null", "long"]
     alter(table, columns)
-    assert read_table(table.reload(), ReadOptions()).schema.field("n").type == pa.int64()
+    assert read_table(table.snapshot(cached=False), ReadOptions()).schema.field("n").type == pa.int64()
     assert rows(table) == before
 
 
@@ -310,8 +310,8 @@ def test_columns_that_evolve_on_read(version: int, tmp_path: Path) -> None:
     first = newest(table)
     columns = columns_of(table)
     alter(table, [one for one in renamed(columns, name="full") if one["name"] != "age"])
-    second = newest(table.reload())
-    alter(table.reload(), [one for one in renamed(columns, name="whole") if one["name"] != "age"])
+    second = newest(table.snapshot(cached=False))
+    alter(table.snapshot(cached=False), [one for one in renamed(columns, name="whole") if one["name"] != "age"])
     old = [{"id": "a", "ts": 2, "name": "n2", "age": 26}, {"id": "b", "ts": 2, "name": "m", "age": 27}]
 
     def check() -> None:

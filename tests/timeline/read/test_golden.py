@@ -190,7 +190,7 @@ def test_keys_and_places(name: str, tmp_path: Path) -> None:
 def test_schemas(name: str, tmp_path: Path) -> None:
     """The schema Hudi recorded is the one made of its columns; its own rows change neither it nor themselves."""
     table = Table.open(str(unzip_golden(name, tmp_path)))
-    text = table.newest_schema(table.load_timeline()).commit_text
+    text = table.snapshot().newest_schema().commit_text
     schema = arrow_schema(text)
     if table.config.create_schema is None:  # SQL makes other names and ["T", "null"]
         assert new_schema(table.config.name, schema) == text

@@ -90,7 +90,7 @@ def test_ranges_of_log_files_are_those_that_hudi_recorded(tmp_path: Path) -> Non
     """Of updates of some columns: of these columns only."""
     table, _ = unpacked(tmp_path)
     timeline = table.load_timeline()
-    measure = Measure.of(table, table.newest_schema(timeline))
+    measure = Measure.of(table, table.with_timeline(timeline).newest_schema())
     assert measure is not None
     hudis, ours = set(), set()
     for _, record in read_entries(table, "column_stats"):

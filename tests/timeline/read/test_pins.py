@@ -223,7 +223,7 @@ def test_pinned_states_keep_their_files(name: str, tmp_path: Path) -> None:
         held = held_files(view, retain)
         sizes.append(len(held))
         for later in (m for m in moments if m >= moment):
-            for _, one in load_state(table, later, None, timeline).slices():
+            for _, one in load_state(table.with_timeline(timeline), later, None).slices():
                 logs = {
                     log.path for log in one.logs if log.name.instant <= later or not table.layout.has_completion_times
                 }

@@ -140,10 +140,10 @@ def test_marks_of_deletion_are_booleans(tmp_path: Path) -> None:
     """A number there is no mark to Hudi 0.15, which keeps the row."""
     table = Table.open(str(unzip_golden("v6_plain", tmp_path)))
     timeline = table.load_timeline()
-    schema = json.loads(table.newest_schema(timeline).commit_text)
+    schema = json.loads(table.with_timeline(timeline).newest_schema().commit_text)
     schema["fields"].append({"name": "_hoodie_is_deleted", "type": ["null", "int"]})
     with pytest.raises(UnsupportedError, match="another type than boolean"):
-        slice_rules(table, timeline, table.schema(json.dumps(schema)))
+        slice_rules(table.with_timeline(timeline), table.schema(json.dumps(schema)))
 
 
 @one_of("name", "v9_pending", "v6_pending")

@@ -157,13 +157,13 @@ def test_a_new_write_costs_what_it_touches(tmp_path: Path, monkeypatch: pytest.M
     time = "20270101000000000"
     commit(table, time, range(3))
     listed, read = watched(monkeypatch, "list"), watched(monkeypatch, "read")
-    state = load_state(table.reload(), held, sweep=False)
+    state = load_state(table.snapshot(cached=False), held, sweep=False)
     partitions = [path for path in listed if path.startswith("p")]
     assert partitions == ["p0000", "p0001", "p0002"]
     assert {path.partition("_")[0].rpartition("/")[2] for path in read if "/timeline/" in path} == {time}
     assert (len(state.partitions), time in state.timeline.completed_writes) == (10, True)
     listed.clear()
-    load_state(table.reload(), state, sweep=True)
+    load_state(table.snapshot(cached=False), state, sweep=True)
     assert [path for path in listed if path.startswith("p")] == ["p0003"]
 
 

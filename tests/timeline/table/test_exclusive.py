@@ -79,16 +79,16 @@ def test_each_guard_refuses_a_section_unless_it_is_named(guard: Guard, table: Ta
             raise AssertionError("the section was opened")
     if guard is not Guard.SETTINGS:
         with pytest.raises(error, match=text):
-            refuse_in_progress(table, table.load_timeline(), alone)
+            refuse_in_progress(table.snapshot(), alone)
     with exclusive(table, LOCK, "test", {guard: ALL[guard]}) as held:
-        assert held.table.config == table.reload().config
+        assert held.config == table.snapshot().config
 
 
-@pytest.mark.parametrize("snapshot", [False, True])
-def test_a_section_reads_what_is_there_under_the_lock(table: Table, *, snapshot: bool) -> None:
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_section_reads_what_is_there_under_the_lock(table: Table, *, cached: bool) -> None:
     before = table.load_timeline()
     restore(table)
-    with exclusive(table, LOCK, "test", ALL, snapshot=snapshot) as held:
+    with exclusive(table, LOCK, "test", ALL, cached=cached) as held:
         assert len(held.timeline.instants) == len(before.instants) + 1
         assert held.timeline is held.timeline
 
@@ -120,8 +120,8 @@ def test_every_operation_of_a_storage_is_a_change_or_not() -> None:
 def test_a_change_asks_the_lock_first(change: str, below: str, table: Table) -> None:
     path = Path(table.storage.base_path)
     before = digest(path)
-    with exclusive(table, LockLostAt(0), "test", ALL, snapshot=below == "snapshot") as held:
-        now: Storage = held.table.storage if below != "metadata" else PrefixStorage(held.table.storage, "a")
+    with exclusive(table, LockLostAt(0), "test", ALL, cached=below == "snapshot") as held:
+        now: Storage = held.storage if below != "metadata" else PrefixStorage(held.storage, "a")
         with pytest.raises(LockError, match="lost in the section to test"):
             CHANGES[change](now)
         assert held.timeline.instants == table.load_timeline().instants
@@ -131,31 +131,31 @@ def test_a_change_asks_the_lock_first(change: str, below: str, table: Table) -> 
 def test_an_empty_list_of_files_is_no_change(table: Table) -> None:
     lock = LockLostAt(9)
     with exclusive(table, lock, "test") as held:
-        held.table.storage.delete_all([])
+        held.storage.delete_all([])
     assert lock.asked == 0
 
 
 def test_the_lock_is_asked_once_for_a_change(table: Table) -> None:
     lock = LockLostAt(9)
-    with exclusive(table, lock, "test", snapshot=True) as held:
-        PrefixStorage(held.table.reload().snapshot().storage, "a").put_if_absent("b", b"")
+    with exclusive(table, lock, "test", cached=True) as held:
+        PrefixStorage(held.snapshot().storage, "a").put_if_absent("b", b"")
     assert lock.asked == 1
 
 
 def test_nothing_is_changed_after_a_section(table: Table) -> None:
     """The lock may be another's by then."""
     with exclusive(table, LOCK, "test") as held:
-        held.table.storage.put_if_absent("inside", b"")
+        held.storage.put_if_absent("inside", b"")
     with pytest.raises(LockError):
-        held.table.storage.put_if_absent("outside", b"")
-    regardless(held.table).storage.put_if_absent("outside", b"")
+        held.storage.put_if_absent("outside", b"")
+    regardless(held).storage.put_if_absent("outside", b"")
 
 
 def test_a_step_that_must_run_without_the_lock_says_so(table: Table) -> None:
-    with exclusive(table, LockLostAt(0), "test", snapshot=True) as held:
+    with exclusive(table, LockLostAt(0), "test", cached=True) as held:
         with pytest.raises(LockError):
-            check_lock(held.table)
-        free = regardless(replace(held.table, storage=PrefixStorage(held.table.storage, "a")))
+            check_lock(held)
+        free = regardless(replace(held, storage=PrefixStorage(held.storage, "a")))
         assert free.storage.put_if_absent("b", b"")
         check_lock(free)
     assert table.storage.find("a/b") is not None
@@ -165,9 +165,9 @@ def test_the_clock_of_the_storage_is_read_without_the_lock(table: Table) -> None
     """The object that shows it is removed, and ZooKeeper is not asked twice for each new instant."""
     before = digest(Path(table.storage.base_path))
     lock = LockLostAt(0)
-    with exclusive(table, lock, "test", snapshot=True) as held:
-        storage_ms(held.table.storage)
-        storage_ms(PrefixStorage(held.table.storage, HOODIE))
+    with exclusive(table, lock, "test", cached=True) as held:
+        storage_ms(held.storage)
+        storage_ms(PrefixStorage(held.storage, HOODIE))
     assert lock.asked == 0
     assert digest(Path(table.storage.base_path)) == before
 
@@ -274,10 +274,10 @@ def test_a_section_is_left_with_its_table() -> None:
     the section, whose storage refuses it."""
     wrong = []
     for module, node, call in sections():
-        outer, first, where = ast.unparse(call.args[0]), ast.unparse(node.body[0]), f"{module}:{node.lineno}"
+        outer, where = ast.unparse(call.args[0]), f"{module}:{node.lineno}"
         if not outer.isidentifier():
             continue
-        is_bound = re.match(rf"{outer}(, \w+)* = \(?\w+\.table\b", first) is not None
+        is_bound = any(one.optional_vars and ast.unparse(one.optional_vars) == outer for one in node.items)
         names = [one.id for stay in node.body for one in ast.walk(stay) if isinstance(one, ast.Name)]
         if not is_bound and outer in names:
             wrong.append(f"{where}: {outer} of before the section is used in it")

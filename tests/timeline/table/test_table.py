@@ -3,10 +3,13 @@ again before it is believed."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,9 +50,11 @@ from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.evolved_schema import EvolvedColumns, parse_columns, parse_history, unsupported_change
+from phantombase.timeline.table.in_progress import regardless
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.listing import StorageListing
 from phantombase.writer_hooks.options import WriteOptions
+from tests.project.rooms import modules
 from tests.support.archived_tables import one_row, upsert
 from tests.support.compaction_steps import decided, open_table
 from tests.support.failing_storage import Call, HookedStorage
@@ -115,7 +120,7 @@ def history(table: Table, last: int, *times: str) -> None:
 
 def schema_name(table: Table) -> str:
     """Of the table's schema now."""
-    text = table.newest_schema(table.load_timeline()).commit_text
+    text = table.snapshot().newest_schema().commit_text
     return next((n for n in ("written", "repeated", "later") if f'"{n}"' in text), "another")
 
 
@@ -145,7 +150,7 @@ def test_where_only_services_are_left_theirs_is_the_schema(table: Table) -> None
     """The newest of them; then that of CREATE TABLE; without any the table has none."""
     emptied(table)
     with pytest.raises(MalformedError, match="no commit of the table records its schema"):
-        table.newest_schema(table.load_timeline())
+        table.snapshot().newest_schema()
     commit(table, 1, "CLUSTER", "commit", schema=a_schema("repeated"))
     commit(table, 2, "COMPACT", "commit", schema=a_schema("later"))
     assert schema_name(table) == "later"
@@ -158,16 +163,16 @@ def test_columns_that_evolve_on_read(table: Table) -> None:
     text = evolved(a=1, b=2)
     commit(table, 1, "UPSERT", schema=a_schema("written"), latest_schema=text)
     with pytest.raises(UnsupportedError, match=r"schema evolution on read.*no file \.hoodie/\.schema"):
-        table.newest_schema(table.load_timeline())
+        table.snapshot().newest_schema()
     history(table, 1, text)
-    found = table.newest_schema(table.load_timeline())
+    found = table.snapshot().newest_schema()
     assert found.recorded == {"schema": a_schema("written"), "latest_schema": text}
     assert not found.names
     history(table, 2, text, evolved(A=1))  # of a write that is not completed
-    assert table.newest_schema(table.load_timeline()) == found
+    assert table.snapshot().newest_schema() == found
     commit(table, 2, "UPSERT", schema=a_schema("written"), latest_schema=text)
     with pytest.raises(UnsupportedError, match="a changed its type: boolean, int"):
-        table.newest_schema(table.load_timeline())
+        table.snapshot().newest_schema()
 
 
 @one_of("version", 6, 9)
@@ -181,14 +186,16 @@ def test_names_of_columns_in_older_files(table: Table) -> None:
     commit(table, 6, "ALTER_SCHEMA", schema=a_schema("third"), latest_schema=third)
     history(table, 6, third, second, first)
     timeline = table.load_timeline()
-    found = table.newest_schema(timeline).names
+    found = table.with_timeline(timeline).newest_schema().names
     assert [found.at(f"{LATE}{n}") for n in range(8)] == [
         {"c": "a"}, {"c": "a"}, {"c": "a"}, {"c": "b"}, {"c": "a"}, {"c": "b"}, {}, {},
     ]  # fmt: skip
-    of_five = table.schema_written(a_schema("second"), timeline, f"{LATE}5").names
+    of_five = table.with_timeline(timeline).schema_written(a_schema("second"), f"{LATE}5").names
     assert [of_five.at(f"{LATE}{n}") for n in (2, 3, 4, 6)] == [{"b": "a"}, {}, {"b": "a"}, {"b": "c"}]
-    assert table.schema_written(a_schema("first"), timeline, f"{LATE}4").names.at(f"{LATE}3") == {"a": "b"}
-    given = table.schema_written(a_schema("first"), timeline, f"{LATE}5", evolved=first)
+    assert table.with_timeline(timeline).schema_written(a_schema("first"), f"{LATE}4").names.at(f"{LATE}3") == {
+        "a": "b"
+    }
+    given = table.with_timeline(timeline).schema_written(a_schema("first"), f"{LATE}5", evolved=first)
     assert (given.evolved, given.names.at(f"{LATE}3")) == (first, {"a": "b"})
 
 
@@ -203,7 +210,7 @@ def test_settings_name_columns_that_must_not_change(table: Table, place: str) ->
     commit(table, 1, "UPSERT", schema=a_schema("written"), latest_schema=newest)
     history(table, 1, older)
     with pytest.raises(UnsupportedError, match=f"column {key}, which the table's settings name"):
-        table.newest_schema(table.load_timeline())
+        table.snapshot().newest_schema()
 
 
 @one_of("version", 9, 6)
@@ -215,13 +222,13 @@ def test_a_compaction_has_the_columns_of_its_time(table: Table) -> None:
     commit(table, 3, "ALTER_SCHEMA", schema=a_schema("second"), latest_schema=second)
     history(table, 3, first, second)
     timeline = table.load_timeline()
-    assert table.newest_schema(timeline).evolved == second
-    assert table.newest_schema(timeline, before=f"{LATE}4").evolved == second
+    assert table.with_timeline(timeline).newest_schema().evolved == second
+    assert table.with_timeline(timeline).newest_schema(before=f"{LATE}4").evolved == second
     for instant in (f"{LATE}3", f"{LATE}2"):
-        found = table.newest_schema(timeline, before=instant)
+        found = table.with_timeline(timeline).newest_schema(before=instant)
         assert found.recorded == {"schema": a_schema("first"), "latest_schema": first}
     commit(table, 5, "UPSERT", schema=a_schema("third"))  # by a writer without schema evolution on read
-    assert table.newest_schema(table.load_timeline(), before=f"{LATE}2").recorded == {"schema": a_schema("third")}
+    assert table.snapshot().newest_schema(before=f"{LATE}2").recorded == {"schema": a_schema("third")}
 
 
 @one_of("version", 6, 9)
@@ -232,7 +239,7 @@ def test_columns_that_evolve_on_read_are_not_clustered(table: Table) -> None:
     commit(table, 1, "UPSERT", schema=a_schema("written"), latest_schema=text)
     history(table, 1, text)
     with pytest.raises(UnsupportedError, match="clustering tables with schema evolution on read"):
-        table.schema_to_cluster(table.load_timeline())
+        table.snapshot().schema_to_cluster()
 
 
 # --- completed files ------------------------------------------------------------------------------------------------
@@ -304,7 +311,7 @@ def test_what_only_the_archive_can_tell_is_never_guessed(tmp_path: Path) -> None
     table = open_table(path)
     partition = table.partitions()[0]
     timeline = table.load_timeline()
-    facts = table.load_facts(timeline)
+    facts = table.with_timeline(timeline).load_facts()
     whole = table.load_view().groups
     assert table.views.partition_groups(partition, timeline, facts) == tuple(
         g for g in whole if g.partition == partition
@@ -354,7 +361,53 @@ def test_a_partition_without_its_metadata_file_is_read(name: str, tmp_path: Path
     assert sorted(g.key for g in open_table(path).load_view().groups) == sorted(g.key for g in whole.groups)
 
 
-def test_a_reloaded_table_lists_as_before(tmp_path: Path) -> None:
+def test_a_snapshot_is_one_moment(tmp_path: Path) -> None:
+    table = open_table(unzip_golden("v9_plain", tmp_path))
+    for seen in (table.snapshot(), table.snapshot(cached=False)):
+        before = seen.timeline
+        write = Instant(requested_time=seen.next_time(), action="deltacommit", state=State.REQUESTED)
+        seen.storage.put_if_absent(seen.instant_path(write), b"")
+        assert seen.timeline is before
+        assert seen.snapshot(same_settings=True).timeline.pending_writes.keys() >= {write.requested_time}
+
+
+def test_a_snapshot_that_is_slow_to_load_stops_no_other(tmp_path: Path) -> None:
+    path = str(unzip_golden("v9_plain", tmp_path))
+    other = Table.on(LocalStorage(path)).snapshot(cached=False)
+
+    def slow(call: Call) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(lambda: other.timeline).result(timeout=60).instants
+        return call.do()
+
+    table = Table.on(LocalStorage(path))
+    seen = table.on_storage(HookedStorage(LocalStorage(path), slow)).snapshot(same_settings=True, cached=False)
+    assert seen.timeline == other.timeline
+
+
+def test_another_timeline_ends_with_the_step(tmp_path: Path) -> None:
+    """A new snapshot, what follows a section, and another process have that of the table."""
+    seen = open_table(unzip_golden("v9_plain", tmp_path)).snapshot()
+    other = seen.with_timeline(replace(seen.timeline, instants=()))
+    assert other.storage is seen.storage
+    assert other.timeline.instants == ()
+    for again in (other.snapshot(cached=False), other.snapshot(), other.snapshot(same_settings=True)):
+        assert again.timeline == seen.timeline
+    assert type(regardless(other)) is type(pickle.loads(pickle.dumps(other))) is Table
+
+
+def test_no_function_takes_a_table_and_a_timeline() -> None:
+    """They may be of two moments."""
+    found = []
+    for module, path in modules().items():
+        for node in (one for one in ast.walk(ast.parse(path.read_text())) if isinstance(one, ast.FunctionDef)):
+            kinds = {ast.unparse(one.annotation) for one in (*node.args.args, *node.args.kwonlyargs) if one.annotation}
+            if "Table" in kinds and kinds & {"Timeline", "Timeline | None"}:
+                found.append(f"{module}:{node.lineno}: {node.name}")
+    assert found == []
+
+
+def test_a_table_lists_in_a_snapshot_as_before(tmp_path: Path) -> None:
     """Where views come from is the caller's choice, and not a setting of the table."""
 
     class OwnListing(StorageListing):
@@ -362,7 +415,7 @@ def test_a_reloaded_table_lists_as_before(tmp_path: Path) -> None:
 
     own = OwnListing()
     table = replace(open_table(unzip_golden("v9_plain", tmp_path)), listing=own)
-    assert table.reload().listing is own
+    assert table.snapshot(cached=False).listing is own
 
 
 # --- reading again --------------------------------------------------------------------------------------------------
@@ -576,7 +629,7 @@ def _restoring(table: Table) -> None:
     target = sorted(table.load_timeline().completed_writes)[-2]
     timeline = table.load_timeline()
     plan = RestorePlan(target=target, undone=to_undo(timeline, target))
-    requested = Instant(requested_time=table.next_time(timeline), action="restore", state=State.REQUESTED)
+    requested = Instant(requested_time=table.snapshot().next_time(), action="restore", state=State.REQUESTED)
     table.storage.put_if_absent(table.instant_path(requested), encode_restore_plan(plan))
 
 

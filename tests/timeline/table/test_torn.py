@@ -41,7 +41,7 @@ def left(name: str, action: str, data: bytes, tmp_path: Path) -> tuple[Table, Pa
     """A table, and the plan that was left in it just now."""
     path = unzip_golden(name, tmp_path)
     table = open_table(path)
-    instant = Instant(requested_time=table.next_time(table.load_timeline()), action=action, state=State.REQUESTED)
+    instant = Instant(requested_time=table.snapshot().next_time(), action=action, state=State.REQUESTED)
     file = path / table.instant_path(instant)
     file.write_bytes(data)
     return table, file
@@ -104,7 +104,7 @@ def test_while_a_restore_is_pending(name: str, action: str, data: bytes, tmp_pat
     """Only what may block it goes."""
     table, plan = left(name, action, data, tmp_path)
     undone = RestorePlan(target="20260101000000000", undone=())
-    restore = Instant(requested_time=table.next_time(table.load_timeline()), action="restore", state=State.REQUESTED)
+    restore = Instant(requested_time=table.snapshot().next_time(), action="restore", state=State.REQUESTED)
     table.storage.put_if_absent(table.instant_path(restore), encode_restore_plan(undone))
     make_old({plan}, 3600)
     if action in ("restore", "rollback"):
@@ -120,10 +120,10 @@ def test_one_that_is_gone_or_is_an_overwrite_is_not_torn(action: str, tmp_path: 
     """On version 6 an empty plan is that of an overwrite."""
     table, plan = left("v6_plain" if action == "replacecommit" else "v9_plain", action, b"", tmp_path)
     timeline = table.load_timeline()
-    assert len(torn_plans(table, timeline, action)) == (action == "clustering")
+    assert len(torn_plans(table.with_timeline(timeline), action)) == (action == "clustering")
     plan.rename(plan.with_name(plan.name.replace(".requested", ".inflight")))
-    assert torn_plans(table, timeline, action) == ()
-    assert torn_plans(table, table.load_timeline(), action) == ()
+    assert torn_plans(table.with_timeline(timeline), action) == ()
+    assert torn_plans(table.snapshot(), action) == ()
 
 
 @pytest.mark.parametrize("action", ["clean", "rollback", "clustering", "compaction"])

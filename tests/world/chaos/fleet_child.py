@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from ctypes import c_bool
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -165,9 +166,9 @@ def run_pinned_reader(log: Path, stop: c_bool, subjects: list[Subject]) -> None:
         for subject in subjects:
             table = Table.open(str(subject.path))
             options = ReadOptions(as_of=_settled(table.load_timeline()))
-            with pinned(table.reload, options, PinOptions(name="soak", for_s=20)):
+            with pinned(partial(table.snapshot, cached=False), options, PinOptions(name="soak", for_s=20)):
                 try:
-                    first = as_rows(read_table(table.reload(), options))
+                    first = as_rows(read_table(table.snapshot(cached=False), options))
                 except PhantombaseError as error:  # a clean was planned before the pin
                     print(f"late: {error}", flush=True)
                     late += 1
@@ -175,7 +176,7 @@ def run_pinned_reader(log: Path, stop: c_bool, subjects: list[Subject]) -> None:
                 states += 1
                 for _ in range(_PINNED_READS):
                     time.sleep(_PINNED_EVERY_S)
-                    again = as_rows(read_table(table.reload(), options))
+                    again = as_rows(read_table(table.snapshot(cached=False), options))
                     assert again == first, f"{subject.name}: another state at {options.as_of}"
     print(f"states {states}", flush=True)
     assert states > late, "hardly any state could be read under a pin"

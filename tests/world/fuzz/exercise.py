@@ -79,7 +79,7 @@ def _check_error(error: PhantombaseError) -> None:
 def _timeline(path: Path) -> None:
     table = Table.open(str(path))
     timeline = table.load_timeline(archived=True)
-    busy_file_groups(table, timeline)
+    busy_file_groups(table.with_timeline(timeline))
     for instant in timeline.pending_compactions:
         table.compaction_plan(instant.requested_time)
 

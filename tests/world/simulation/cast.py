@@ -128,7 +128,7 @@ class Cast:
         """Rolls dead writers back, and with them clusterings of dead processes where the table has clusterings."""
         roll_back_dead_writers(table, self.lock, lazy=False, now_ms=partial(storage_ms, table.storage), expiry_s=120.0)
         if self.clusters:
-            settle_dead_clusterings(table, table.load_timeline(), self.lock)
+            settle_dead_clusterings(table.snapshot(), self.lock)
 
     # --- schedulers and compactors -----------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ def cluster(table: Table, lock: TableLock, choose: Callable[[list[FileGroup]], F
     """Rewrites a file group; the instant, if there was one to be rewritten."""
     with lock.hold("cluster"):
         view = table.load_view()
-        busy = {*view.facts.pending_plans, *busy_file_groups(table, view.timeline).groups}
+        busy = {*view.facts.pending_plans, *busy_file_groups(table.with_timeline(view.timeline)).groups}
         free = [g for g in _living(view) if g.key not in busy]
         if not free:
             return None

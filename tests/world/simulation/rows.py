@@ -180,7 +180,7 @@ def place_log(table: Table, instant: str, row: str, file_id: str) -> tuple[str, 
     version, named, partition = 1, instant, partition_of(file_id)
     if not table.layout.has_completion_times:
         timeline = table.load_timeline()
-        groups = table.views.partition_groups(partition, timeline, table.load_facts(timeline))
+        groups = table.views.partition_groups(partition, timeline, table.with_timeline(timeline).load_facts())
         group = next((g for g in groups if g.file_id == file_id and g.slices), None)
         if group is None:
             raise ConflictError("the file group is gone", path=f"{partition}/{file_id}")

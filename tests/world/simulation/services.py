@@ -123,7 +123,7 @@ class Services:
 def next_instant(table: Table) -> str:
     """A time nobody has used; under the lock."""
     timeline = table.load_timeline()
-    return from_one_snapshot(lambda: table.next_time(timeline))
+    return from_one_snapshot(lambda: table.with_timeline(timeline).next_time())
 
 
 def completed(table: Table, instant: Instant, action: str | None = None) -> Instant:

@@ -380,7 +380,7 @@ def test_a_run_that_died_anywhere_is_continued(version: int, tmp_path: Path) -> 
 def searched(path: Path, known: dict[str, int]) -> Searched:
     table = open_table(path)
     timeline = table.load_timeline()
-    rules = slice_rules(table, timeline, table.newest_schema(timeline))
+    rules = slice_rules(table.with_timeline(timeline), table.with_timeline(timeline).newest_schema())
     return search(table, rules, KeyList.of(pa.array([SECRET])), known)
 
 

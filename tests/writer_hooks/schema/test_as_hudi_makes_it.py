@@ -83,7 +83,7 @@ def test_the_same_table(name: str, tmp_path: Path) -> None:
     table = Table.open(str(hudis))
     rows = read_table(table)
     data = rows.select([name for name in rows.column_names if not name.startswith("_hoodie_")])
-    assert new_schema(spec.name, data.schema) == table.newest_schema(table.load_timeline()).commit_text
+    assert new_schema(spec.name, data.schema) == table.snapshot().newest_schema().commit_text
     if spec.meta_columns:
         generator = KeyGenerator.of(table.config, one_field_prefixed=one_field_prefixed(table), writer={})
         assert generator.keys(data).to_pylist() == rows["_hoodie_record_key"].to_pylist()

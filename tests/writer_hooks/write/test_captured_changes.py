@@ -271,7 +271,7 @@ def test_a_change_of_columns_meanwhile_is_a_conflict(tmp_path: Path, monkeypatch
     before = rows(path)
 
     def altered(*args: Any) -> Any:
-        alter(table.reload(), [{**one, "id": 41} if one["name"] == "note" else one for one in columns])
+        alter(table.snapshot(cached=False), [{**one, "id": 41} if one["name"] == "note" else one for one in columns])
         return stage_rows(*args)
 
     monkeypatch.setattr(write, "stage_rows", altered)

@@ -265,7 +265,7 @@ def _request_clustering(path: Path, version: int) -> None:
     record = next(reader)
     (group, *_) = record["clusteringPlan"]["inputGroups"]
     group["slices"] = [group["slices"][0] | {"partitionPath": "mon", "fileId": file_id}]
-    requested = table.next_time(table.load_timeline())
+    requested = table.snapshot().next_time()
     content = write_record(record, reader.writer_schema)
     table.storage.put_if_absent(f"{table.config.timeline_folder}/{requested}.{action}.requested", content)
 

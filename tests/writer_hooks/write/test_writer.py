@@ -330,7 +330,7 @@ def test_a_clustering_requested_meanwhile_conflicts(
     record["clusteringPlan"]["inputGroups"][0]["slices"][0] |= {"partitionPath": "mon", "fileId": group.file_id}
 
     def placed_under_a_clustering(table: Table, instant: str, files: Any) -> Any:
-        requested = table.next_time(table.load_timeline(), ())
+        requested = table.snapshot().next_time(())
         plan = write_record(record, reader.writer_schema)
         table.storage.put_if_absent(f"{table.config.timeline_folder}/{requested}.{action}.requested", plan)
         return place_all(table, instant, files)

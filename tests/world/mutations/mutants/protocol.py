@@ -19,7 +19,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/compaction",
-        "pending = timeline.pending_delta_commits if has_barrier(table, self._plan) else ()",
+        "pending = table.timeline.pending_delta_commits if has_barrier(table, self._plan) else ()",
         "pending: tuple[Instant, ...] = ()",
         "attempt",
     ),
@@ -302,7 +302,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "validity",
     ),
     ("compactor_daemon/attempt/validity", "    refuse_half_upgraded(table)\n", "", "decision"),
-    ("writer_hooks/commit/transaction", "        refuse_in_progress(self.table, now)\n", "", "commit/conflict"),
+    ("writer_hooks/commit/transaction", "        refuse_in_progress(now)\n", "", "commit/conflict"),
     (
         "compactor_daemon/attempt/validity",
         "        timeline = table.with_archive(timeline)\n",
@@ -511,12 +511,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "        if _remains(table, decision, assessment):\n",
         "stale_commit",
     ),
-    (
-        "compactor_daemon/attempt/compaction",
-        "    if _is_planned(table, decision, timeline):\n",
-        "    if False:\n",
-        "stale_commit",
-    ),
+    ("compactor_daemon/attempt/compaction", "    if _is_planned(now, decision):\n", "    if False:\n", "stale_commit"),
     (
         "compactor_daemon/attempt/compaction",
         "    return bool(below) or _is_cleaned(",
@@ -525,7 +520,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/compaction",
-        "    return bool(below) or _is_cleaned(table, decision, timeline, shown, found)\n",
+        "    return bool(below) or _is_cleaned(now, decision, shown, found)\n",
         "    return bool(below)\n",
         "stale_commit",
     ),
@@ -690,7 +685,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/finish",
-        "    pending = _pending(table.snapshot(reload=False)) if found else pending\n",
+        "    pending = _pending(table.snapshot(same_settings=True)) if found else pending\n",
         "",
         "retire",
     ),
