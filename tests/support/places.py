@@ -28,6 +28,8 @@ def memory() -> str | None:
     return _MEMORY if os.path.isdir(_MEMORY) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES else None
 
 
+NO_AUTHORITY = {"SSL_CERT_FILE": str(ROOT / "tests/support/servers/nobody.pem"), "SSL_CERT_DIR": ""}
+"""The environment of clients of servers without TLS: each client reads all authorities of the machine, in 9 ms."""
 _MEMORY, _MEMORY_BYTES = "/dev/shm", 4 * 2**30
 
 # The seed of a test run: `PHANTOMBASE_SEED`; else 1, and by chance in a run of all tests.

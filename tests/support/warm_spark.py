@@ -102,6 +102,7 @@ def spark(spark_environment: None) -> Iterator[Any]:
 
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.memory", "1g").config("spark.sql.session.timeZone", "UTC")
+    builder = builder.config("spark.python.daemon.module", "tests.support.spark_daemon")
     session = builder.config("spark.log.level", "ERROR").config("spark.driver.host", "127.0.0.1").getOrCreate()
     yield session
     session.stop()

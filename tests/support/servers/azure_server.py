@@ -26,6 +26,7 @@ import pytest
 from filelock import FileLock
 
 from tests.support.compaction_steps import started
+from tests.support.places import NO_AUTHORITY
 from tests.support.servers.zookeeper_server import free_ports
 
 AZURITE = "azurite@3.35.0"
@@ -48,7 +49,8 @@ class AzureServer:
 
     def environment(self) -> dict[str, str]:
         """What a process needs to know of it."""
-        return {"AZURE_STORAGE_ENDPOINT": self.endpoint, "AZURE_STORAGE_ACCOUNT_KEY": KEY, "AZURE_ALLOW_HTTP": "true"}
+        access = {"AZURE_STORAGE_ENDPOINT": self.endpoint, "AZURE_STORAGE_ACCOUNT_KEY": KEY}
+        return {**access, "AZURE_ALLOW_HTTP": "true", **NO_AUTHORITY}
 
     def new_bucket(self) -> str:
         """An empty container."""

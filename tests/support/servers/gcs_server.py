@@ -22,6 +22,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from tests.support.compaction_steps import serving
+from tests.support.places import NO_AUTHORITY
 
 
 @dataclass
@@ -39,7 +40,7 @@ class GcsServer:
     def environment(self) -> dict[str, str]:
         """What a process needs to know of it."""
         base = {"GOOGLE_BASE_URL": f"http://127.0.0.1:{self.port}", "GOOGLE_ALLOW_HTTP": "true"}
-        return {**base, "GOOGLE_BEARER_TOKEN": "tests"}
+        return {**base, "GOOGLE_BEARER_TOKEN": "tests", **NO_AUTHORITY}
 
     def put(self, name: str, data: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str]]:
         """Puts an object unless its condition fails: the generation that is there, 0 for none."""

@@ -24,6 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from filelock import FileLock
 
 from tests.support.compaction_steps import started
+from tests.support.places import NO_AUTHORITY
 from tests.support.selection import MINIO
 from tests.support.servers.debian import cache
 from tests.support.servers.zookeeper_server import free_ports
@@ -52,6 +53,7 @@ class RealS3Server:
             "AWS_SECRET_ACCESS_KEY": _KEY,
             "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
+            **NO_AUTHORITY,
         }
 
     @property

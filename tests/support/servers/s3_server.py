@@ -23,6 +23,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.support.compaction_steps import serving
+from tests.support.places import NO_AUTHORITY
 
 
 class Fault(Enum):
@@ -97,6 +98,7 @@ class S3Server:
             "AWS_SECRET_ACCESS_KEY": "tests",
             "AWS_REGION": "us-east-1",
             "AWS_ALLOW_HTTP": "true",
+            **NO_AUTHORITY,
         }
 
 
