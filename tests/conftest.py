@@ -9,6 +9,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 from phantombase.compactor_daemon.execution import spark_session
 from phantombase.timeline.clocks import Retry
+from phantombase.timeline.codec import parquet_write
+from phantombase.timeline.codec.bloom import BloomBuilder
 from phantombase.timeline.event_log import NAME
 from phantombase.timeline.instants import instant_files
 from tests.support.places import SEED, memory
@@ -98,6 +101,25 @@ def _nothing_is_written_in_place(request: pytest.FixtureRequest) -> Iterator[Non
         if not request.node.get_closest_marker("interop"):
             patch.setattr(instant_files, "TORN_AGAIN", Retry((0.0,) * 3))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _small_filters(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Filters in base files are small, but in tests that go by the size of files (`default_filters`), and with `ALL`.
+
+    One for 60,000 keys is half a MiB in each file, and a sixth of the time of tests that write some.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if place(request.node.nodeid).startswith(_SMALL_FILTERS) and not (
+            ALL or "default_filters" in request.fixturenames
+        ):
+            patch.setattr(parquet_write, "BloomBuilder", partial(BloomBuilder, entries=1000, max_entries=2000))
+        yield
+
+
+@pytest.fixture
+def default_filters() -> None:
+    """Filters in base files are as large as Hudi's. See `_small_filters`."""
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +218,18 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
 
 _HALF = "test_n"
 """What the tests with Hudi 1.2 are parted at in a run of all tests: one worker has them too long."""
+_SMALL_FILTERS = (
+    *(f"compactor_daemon/{name}/" for name in ("archiving", "attempt", "cleaning", "cli", "clustering")),
+    *(f"compactor_daemon/undo/test_{name}.py" for name in ("restore", "lost_lock", "narrowed")),
+    *(f"timeline/{name}/" for name in ("filter", "merge", "metadata_table")),
+    *(f"timeline/read/test_{name}" for name in ("beside", "busy", "changes", "golden", "incremental", "listing")),
+    *(f"writer_hooks/index/test_{name}.py" for name in ("placed_keys", "record_index")),
+    *(
+        f"writer_hooks/write/test_{name}.py"
+        for name in ("captured", "data_before", "interleaved_writers", "merge_into")
+    ),
+)
+"""Beginnings of names below `tests` that write small filters."""
 _FILES = 40
 """Files of tests whose time a run shows."""
 _LONG = ("hudi/", "pyspark_phantombase/", "outside/", "project/", "world/", "compactor_daemon/", "writer_hooks/", "")

@@ -226,6 +226,7 @@ def with_logs(path: Path, version: int) -> dict[str, tuple[int, float]]:
     return read_rows(path)
 
 
+@pytest.mark.usefixtures("default_filters")  # it goes by the sizes of files
 @VERSIONS
 def test_slices_with_logs_are_merged(version: int, tmp_path: Path) -> None:
     """As a compaction merges them; several sorted files, and the audit proves them."""

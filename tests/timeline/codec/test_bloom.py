@@ -14,7 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phantombase.timeline.codec import parquet_write
 from phantombase.timeline.codec.bloom import ALWAYS_TRUE, SATURATED_KEYS, BloomBuilder, BloomFilter
+from phantombase.timeline.codec.output_options import Bloom
 from phantombase.timeline.errors import MalformedError, UnsupportedError
 from tests.support.places import GOLDEN_FOLDER
 
@@ -126,6 +128,13 @@ def test_same_as_hudi_in_default_shape(count: int) -> None:
     bloom = builder.finish()
     assert hashlib.sha256(bloom.text.encode()).hexdigest() == HUDI_DEFAULT[count]
     assert bloom.might_contain(keys).all()
+
+
+def test_a_base_file_has_the_default_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_write, "BloomBuilder", BloomBuilder)  # tests of a usual run write small ones
+    footer = parquet_write.HudiFooter("{}", Bloom.ON, has_keys=True)
+    footer.add(pa.chunked_array([java_keys(1)]))
+    assert hashlib.sha256(footer.key_values()[parquet_write.BLOOM_FILTER].encode()).hexdigest() == HUDI_DEFAULT[1]
 
 
 @pytest.mark.parametrize("count", HUDI_SMALL)
