@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from phantombase.timeline.codec.output_options import parse_bytes
@@ -114,6 +115,14 @@ class SinkOptions:
     take_over: str | None = None
 
 
+@cache
+def _cased() -> Mapping[str, str]:
+    """Hudi's names that have capitals, by how Spark hands them over."""
+    from phantombase.compactor_daemon.hudi_names import hudi_names
+
+    return {name.lower(): name for name in hudi_names() if name != name.lower()}
+
+
 _OF_SPARK = ("checkpointlocation", "queryname")
 """What Spark itself takes from the options of a stream that is written."""
 
@@ -130,7 +139,7 @@ def sink_options(given: Mapping[str, str], *, streams: bool = False) -> SinkOpti
         elif name.lower() in own:
             found[name.lower()] = value
         elif not (streams and name.lower() in _OF_SPARK):
-            conf[name] = value
+            conf[_cased().get(name, name)] = value
     if "path" not in found:
         raise UsageError("no table", expected='df.write.format("phantombase").mode("append").save(PATH)', todo=_VIEW)
     return SinkOptions(

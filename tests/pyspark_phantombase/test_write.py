@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from phantombase import MalformedError, NotATableError, UnknownStateError, UsageError, read_table
-from phantombase.writer_hooks.engine import row_blobs
+from phantombase.writer_hooks.engine import staged as staged_rows
 from phantombase.writer_hooks.engine.row_blobs import ROWS
 from pyspark_phantombase import DefaultSource
 from pyspark_phantombase.batch_reader import spark_columns
@@ -257,7 +257,7 @@ def test_a_stream_by_spark(spark: Any, tmp_path: Path) -> None:
 
 def test_all_pieces_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a write holds in memory is in files: also the records of its files, which are large for wide tables."""
-    monkeypatch.setattr(row_blobs, "_SMALL_BYTES", 1)
+    monkeypatch.setattr(staged_rows, "_MEMORY_BYTES", 0)
     path = tmp_path / "t"
     save(path, rows(*((f"k{n}", 1) for n in range(50))), rows(("k1", 2)), **METADATA)
     save(path, rows(("k2", 2), ("new", 1)), rows(zone="b"))

@@ -121,16 +121,15 @@ ROWS = f"{RECORDS}/rows"
 _OLD_MS = 24 * 3600 * 1000
 """The age after which a folder counts as left by a killed write."""
 _REFERENCE = b"#piece "
-_SMALL_BYTES = 16 << 10
-"""Smaller payloads are sent unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """The files of one write's pieces. Picklable."""
+    """The files of one write's pieces. `small_bytes`: smaller payloads are sent unchanged. Picklable."""
 
     storage: Storage
     folder: str
+    small_bytes: int = 16 << 10
 
     @staticmethod
     def new(storage: Storage) -> Spool:
@@ -143,7 +142,7 @@ class Spool:
         try:
             for piece in pieces:
                 size = len(memoryview(piece.payload))
-                if size < _SMALL_BYTES:
+                if size < self.small_bytes:
                     yield piece
                     continue
                 file = file or self.storage.open_output(path)

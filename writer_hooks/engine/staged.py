@@ -2,7 +2,7 @@
 
 A task stages its rows in one file of a folder of its own beside the pieces of writes (`row_blobs.ROWS`); readers do not
 see it. Only the files that are named to `StagedRows` count, so a task that runs twice doubles no row. The process that
-writes reads them batch by batch; the pieces of the write are in files, too, so that it holds no more rows in memory
+writes reads them batch by batch; the pieces of many rows are in files, too, so that it holds no more of them in memory
 than its threads work on. The folders of a job are removed when it ends, those of dead jobs by later writes
 (`row_blobs.remove_old`)."""
 
@@ -13,7 +13,8 @@ import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import IO
 
 import pyarrow as pa
@@ -26,12 +27,14 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.storage.contract import Storage
 
 from .engine import LocalPieces, Pieces, Prepare, in_batches
-from .row_blobs import ROWS, Spool
+from .row_blobs import ROWS, Piece, Spool
 
 _log = get_logger()
 _SLOT_BYTES = 16 << 20
 """Rows of one task of a shuffle; its rows are held in memory."""
 _SLOTS_MAX = 2000
+_MEMORY_BYTES = 64 << 20
+"""Rows of more bytes than that are not held in memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,24 +124,27 @@ class StagedEngine:
     def __init__(self, rows: StagedRows, *, slots: int | None) -> None:
         self._rows = rows
         self._threads = max(2, os.cpu_count() or 1)
-        wanted = sum(part.bytes for part in rows.parts) // _SLOT_BYTES
-        self.slots = slots or max(self._threads, min(wanted, _SLOTS_MAX))
+        self._bytes = sum(part.bytes for part in rows.parts)
+        self.slots = slots or max(self._threads, min(self._bytes // _SLOT_BYTES, _SLOTS_MAX))
 
     @property
     def schema(self) -> pa.Schema:
         return self._rows.schema
 
     def prepare(self, prepare: Prepare, storage: Storage, *, here: bool = False) -> Pieces:
-        spool = Spool.new(storage)
+        # All pieces go to files, small ones too: of rows of many partitions all are small.
+        spool = replace(Spool.new(storage), small_bytes=0) if self._bytes > _MEMORY_BYTES else None
+
+        def pieces_of(number: int) -> list[Piece]:
+            pieces = prepare(number, in_batches(self._rows.batches(number)))
+            return list(pieces if spool is None else spool.put(pieces))
+
         try:
             with ThreadPoolExecutor(self._threads) as pool:
-                done = pool.map(
-                    lambda number: list(spool.put(prepare(number, in_batches(self._rows.batches(number))))),
-                    range(len(self._rows.parts)),
-                )
-                pieces = [piece for part in done for piece in part]
+                pieces = list(chain.from_iterable(pool.map(pieces_of, range(len(self._rows.parts)))))
         except BaseException:
-            spool.remove()
+            if spool is not None:
+                spool.remove()
             raise
         return LocalPieces(pieces, self.slots, spool, threads=self._threads, first=True)
 
