@@ -100,7 +100,9 @@ def spark(spark_environment: None) -> Iterator[Any]:
     """
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    connect = os.environ.get("PHANTOMBASE_CONNECT")  # see tests/pyspark_phantombase/test_releases.py
+    builder = SparkSession.builder.remote("local[2]") if connect else SparkSession.builder.master("local[2]")
+    builder = builder.config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.memory", "1g").config("spark.sql.session.timeZone", "UTC")
     builder = builder.config("spark.python.daemon.module", "tests.support.spark_daemon")
     session = builder.config("spark.log.level", "ERROR").config("spark.driver.host", "127.0.0.1").getOrCreate()

@@ -16,6 +16,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 import phantombase
+import pyspark_phantombase
 from phantombase import writer
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from tests.hudi.judge.environment import spark_conf
@@ -66,6 +67,9 @@ def main(path: str, jars: str, ours: str) -> None:
     found["after Hudi's next write"] = hudi(path)
     found["our reader"] = phantombase.read(path).to_arrow().num_rows
     found["our Spark reader"] = phantombase.spark_read(spark, path).count()
+    pyspark_phantombase.register(spark)
+    done = f"SELECT 1 FROM phantombase_show('{path}') WHERE action = 'commit'"
+    found["compactions in SQL"] = spark.sql(done).count()
     ask = writer(rows(0, 10, 1)).table("u").key("id").ordering("ts").buckets(2)
     ask.upsert(ours)
     ask.schedule(strategy=TriggerStrategy.ALWAYS).upsert(ours)

@@ -45,6 +45,7 @@ def test_hudi_and_phantombase_in_one_session(tmp_path: Path, with_35: dict[str, 
         "after Hudi's next write": [30.0, 60.0, 881.0],
         "our reader": 30,
         "our Spark reader": 30,
+        "compactions in SQL": 1,
     }
     command = [sys.executable, "-m", "phantombase.compactor_daemon.cli.main", "compact", ours, "--executor", "spark"]
     compacted = subprocess.run(
