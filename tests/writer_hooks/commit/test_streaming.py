@@ -23,7 +23,7 @@ from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.stream_batches import CHECKPOINT
 from tests.support.places import SEED
-from tests.support.selection import ALL
+from tests.support.selection import ALL, deep
 
 BATCHES = int(os.environ.get("PHANTOMBASE_STREAM_BATCHES", "6" if ALL else "4"))
 VERSIONS = (6, 9) if "PHANTOMBASE_STREAM_BATCHES" in os.environ else (9,)
@@ -50,12 +50,12 @@ def _files(folder: Path, pick: random.Random) -> dict[str, tuple[int, float]]:
 
 @pytest.mark.spark
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("version", VERSIONS)
-def test_killed_and_restarted(version: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "way"), [*((version, "foreach") for version in VERSIONS), deep(9, "source")])
+def test_killed_and_restarted(version: int, way: str, tmp_path: Path) -> None:
     pick = random.Random(f"{SEED} {version}")
     live = _files(tmp_path / "in", pick)
     command = [sys.executable, "-m", "tests.support.stream_child"]
-    command += [str(tmp_path / name) for name in ("in", "checkpoint", "table")] + [str(version)]
+    command += [str(tmp_path / name) for name in ("in", "checkpoint", "table")] + [str(version), way]
     kills = 0
     log = (tmp_path / "log").open("wb")
     while True:
