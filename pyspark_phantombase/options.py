@@ -138,6 +138,8 @@ def sink_options(given: Mapping[str, str], *, streams: bool = False) -> SinkOpti
             storage[name.removeprefix(_STORAGE)] = value
         elif name.lower() in own:
             found[name.lower()] = value
+        elif name.lower() == "meta_columns":  # of a view that takes rows: its columns are matched by name anyway
+            _flag(name, value)
         elif not (streams and name.lower() in _OF_SPARK):
             conf[_cased().get(name, name)] = value
     if "path" not in found:

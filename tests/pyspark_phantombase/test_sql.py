@@ -77,9 +77,10 @@ def test_in_sql(spark: Any, tmp_path: Path) -> None:
     assert logs == 1
     done = one("SELECT instant, rows FROM phantombase_compact('{path}', schedule => true, sole_writer => true)")
     assert sum(row.rows for row in done[:2]) == wanted.num_rows
-    one("CREATE TEMPORARY VIEW v USING phantombase OPTIONS (path '{path}')")
-    assert one("SELECT count(*) FROM v")[0][0] == wanted.num_rows
-    one("INSERT INTO v SELECT * FROM v")
+    for name, meta in (("v", "true"), ("w", "false")):
+        one(f"CREATE TEMPORARY VIEW {name} USING phantombase OPTIONS (path '{{path}}', meta_columns '{meta}')")
+        assert one(f"SELECT count(*) FROM {name}")[0][0] == wanted.num_rows
+        one(f"INSERT INTO {name} SELECT * FROM {name}")
     assert read_table(path).num_rows == wanted.num_rows
     assert read_table(path).schema.names == wanted.schema.names
     for query in (
