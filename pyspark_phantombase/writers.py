@@ -142,12 +142,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         assert context is not None
         query, run, number = ((context.getLocalProperty(name) or "") for name in (_QUERY, _RUN, _BATCH))
-        job = f"{run}.{number}"
+        job = f"{run or uuid.uuid4().hex}.{number}"
         return Staged(job, stage(self._sink.storage(), iterator, job), query, run)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Writes the batch, unless an earlier try did. Errors: those of `write.write_batch`."""
         staged, options = _all_of(messages), self._sink.options
+        if not staged or not all(one.query for one in staged):
+            raise UnknownStateError(
+                "Spark did not name the query of a stream, by which a batch that comes again is known",
+                found=f"batch {batchId}",
+                todo="Nothing was written. Write it with foreachBatch(writer()...foreach_batch(PATH)).",
+            )
         described = self._sink.writer(staged)
         described.foreach_batch(options.path, take_over=options.take_over)(described.source, batchId)
         self._remove(staged)

@@ -193,6 +193,8 @@ def test_each_batch_of_a_stream_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found(path) == [("1", 1), ("2", 1)]
     with pytest.raises(UsageError, match="another query writes under the name"):
         batch("r", "run3", 0, rows(("3", 1)))
+    with pytest.raises(UnknownStateError, match="did not name the query"):
+        batch("", "", 0, rows(("3", 1)))
     batch("r", "run3", 0, rows(("3", 1)), **{"hoodie.datasource.write.streaming.checkpoint.identifier": "r"})
     assert found(path) == [("1", 1), ("2", 1), ("3", 1)]
 
