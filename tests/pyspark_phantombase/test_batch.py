@@ -129,9 +129,13 @@ def test_a_file_that_was_cleaned_meanwhile_is_an_error(tmp_path: Path) -> None:
 
 
 def test_an_old_pyspark_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams need 4.2, whose sources take a limit; before, a module that Spark has not would be missing."""
+    """Streams need 4.2, whose sources take a limit; before, a module that Spark has not would be missing. To write one,
+    4.1, whose sources take Arrow."""
     path = unzip_golden(GOLDEN[0], tmp_path)
     source = DefaultSource({"path": str(path)})
     monkeypatch.setattr("pyspark_phantombase.find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match=r"streams of the source phantombase.*PySpark 4\.2 or newer"):
         source.streamReader(source.schema())
+    monkeypatch.delattr("pyspark.sql.datasource.DataSourceStreamArrowWriter", raising=False)
+    with pytest.raises(UnsupportedError, match=r"writing a stream .*PySpark 4\.1 or newer"):
+        source.streamWriter(source.schema(), False)

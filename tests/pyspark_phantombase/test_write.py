@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
+from pyspark.sql import datasource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -32,6 +33,9 @@ TABLE = {
 
 INSERT: dict[str, Any] = {OPERATION: "insert"}
 DELETE: dict[str, Any] = {OPERATION: "delete"}
+streams = pytest.mark.skipif(
+    not hasattr(datasource, "DataSourceStreamArrowWriter"), reason="PySpark 4.0 takes no Arrow batches of a stream"
+)
 METADATA: dict[str, Any] = {"hoodie.metadata.enable": "true"}
 
 
@@ -178,6 +182,7 @@ class _Task:
         return self.properties.get(name)
 
 
+@streams
 def test_each_batch_of_a_stream_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that comes again adds nothing; another query is refused under the same name; a name of its own works."""
     path = tmp_path / "t"
@@ -228,6 +233,7 @@ def test_by_spark(spark: Any, tmp_path: Path) -> None:
     assert staged(path) == []
 
 
+@streams
 @pytest.mark.spark
 @pytest.mark.deep
 def test_a_stream_by_spark(spark: Any, tmp_path: Path) -> None:
