@@ -162,6 +162,8 @@ def setting(name: str) -> str:
 
 def texts(conf: Mapping[str, Any]) -> dict[str, str]:
     """Values as Hudi reads them, as text; of an enum its value. UsageError: another type, or a name that is no text."""
+    if not isinstance(conf, Mapping):
+        raise UsageError("not a dictionary of configurations", expected="{name: value}", found=repr(conf))
     if any(not isinstance(name, str) for name in conf):
         raise UsageError("the name of a configuration is a text", found=", ".join(map(repr, conf)))
     return {name: _text(name, value.value if isinstance(value, Enum) else value) for name, value in conf.items()}

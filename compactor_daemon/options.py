@@ -21,6 +21,7 @@ from phantombase.timeline.option import (
     idle_of,
     least_of,
     option,
+    spelled_class,
 )
 
 
@@ -57,6 +58,7 @@ def output_from_json(values: object) -> OutputOptions | None:
         return None
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteOptions:
     """Where file slices are compacted, and how many at a time (stage: execute)."""
@@ -158,6 +160,7 @@ _SPARK_NAMES = {
 """Settings of Spark that have an option here, which must be used instead."""
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOptions:
     """How long one attempt waits, and for what (stages: claim, open, decide). Seconds, except `redo_max`. `properties`:

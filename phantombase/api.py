@@ -18,6 +18,7 @@ from .timeline.codec.output_options import OutputOptions
 from .timeline.errors import UsageError
 from .timeline.filter.tree import Filter
 from .timeline.locks.table_lock import table_lock
+from .timeline.option import path_text, spelled
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
 from .timeline.read.export import Rows, read_any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+@spelled
 def read(
     table: Table | str | os.PathLike[str],
     columns: Sequence[str] | None = None,
@@ -70,6 +72,7 @@ def read(
     return Rows.of(_opened(table, storage_options), chosen, PinOptions.asked(pin, pin_for))
 
 
+@spelled
 def read_table(
     table: Table | str | os.PathLike[str],
     options: ReadOptions | None = None,
@@ -97,6 +100,7 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     return read_by_both(spark, path, **options)
 
 
+@spelled
 def schedule(
     table: Table | str | os.PathLike[str],
     options: ScheduleOptions | None = None,
@@ -125,6 +129,7 @@ def schedule(
     return schedule_compaction(opened, table_lock(opened.storage, lock), options or PLAN_NOW)
 
 
+@spelled
 def compact(
     table: str | os.PathLike[str],
     instant: str | None = None,
@@ -142,7 +147,7 @@ def compact(
     `storage_options`: see `read`.
     """
     return run_compactions(
-        os.fspath(table),
+        path_text(table),
         instant=instant,
         lock=lock,
         output=output or OutputOptions(),
@@ -156,4 +161,4 @@ def compact(
 def _opened(
     table: Table | str | os.PathLike[str], storage_options: Mapping[str, str] | None, *, reading: bool = True
 ) -> Table:
-    return table if isinstance(table, Table) else Table.open(os.fspath(table), storage_options, reading=reading)
+    return table if isinstance(table, Table) else Table.open(path_text(table), storage_options, reading=reading)

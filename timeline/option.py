@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field, fields, is_dataclass, replace
 from enum import Enum
-from functools import cache
+from functools import cache, wraps
+from inspect import Parameter, isfunction, signature
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import UsageError
 
@@ -30,6 +32,68 @@ def option(
     what its value stands for. `least`, `most`: the range that commands accept."""
     metadata = {"help": help_text, "flag": flag, "size": size, "metavar": metavar, "least": least, "most": most}
     return field(default=default, metadata=metadata)
+
+
+_C = TypeVar("_C", bound=type)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def spelled(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """The function with a UsageError, instead of Python's TypeError, if it is called with other options than it has."""
+    form = signature(function)
+    kinds = {name: one.kind for name, one in form.parameters.items()}
+    known = [name for name, kind in kinds.items() if kind is not Parameter.VAR_POSITIONAL and name != "self"]
+
+    @wraps(function)
+    def call(*args: _P.args, **options: _P.kwargs) -> _T:
+        if Parameter.VAR_KEYWORD not in kinds.values():
+            _check_spelling(options, known, function.__name__)
+        try:
+            form.bind(*args, **options)
+        except TypeError as error:
+            raise UsageError(f"{function.__name__}: {error}", expected=", ".join(known)) from None
+        return function(*args, **options)
+
+    return call
+
+
+def spelled_class(kind: _C) -> _C:
+    """A class whose public methods are `spelled`; of a dataclass its fields, too."""
+    for name, method in vars(kind).copy().items():
+        if isfunction(method) and not name.startswith("_"):
+            setattr(kind, name, spelled(method))
+    if is_dataclass(kind):
+        make, known = kind.__init__, [one.name for one in fields(kind) if one.init]
+
+        @wraps(make)
+        def init(self: Any, *args: Any, **options: Any) -> None:
+            _check_spelling(options, known, kind.__name__)
+            make(self, *args, **options)
+
+        kind.__init__ = init  # type: ignore[method-assign]
+    return kind
+
+
+def _check_spelling(given: Iterable[str], known: Collection[str], of: str) -> None:
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            others = ", ".join(sorted(known)) or "none"
+            raise UsageError(
+                f"{of} has no such option",
+                expected=None if near else others,
+                found=name,
+                todo=f"Did you mean {near[0]}?" if near else None,
+            )
+
+
+def path_text(path: Any) -> str:
+    """A path or URL as text. UsageError: it is none."""
+    text = path.__fspath__() if hasattr(path, "__fspath__") else path
+    if not isinstance(text, str):
+        raise UsageError("not a path", expected="a text, or a path of pathlib", found=repr(path))
+    return text
 
 
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)

@@ -20,7 +20,15 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
-from phantombase.timeline.option import check_above_zero, check_below, check_finite, check_least, least_of, option
+from phantombase.timeline.option import (
+    check_above_zero,
+    check_below,
+    check_finite,
+    check_least,
+    least_of,
+    option,
+    spelled_class,
+)
 from phantombase.timeline.planning.options import ScheduleOptions
 
 from .merge_into import MergeInto
@@ -35,6 +43,7 @@ class Mode(Enum):
     INLINE = "inline"
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOptions:
     """What a write does for compaction after its commit. In brackets: Hudi's names. `schedule`: when and what to
@@ -78,6 +87,7 @@ class FullAction(Enum):
     GO_ON = "go-on"
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackPressure:
     """How long a file group's log may become. `wait_s`: the longest time in seconds that a write waits, over all its
@@ -130,6 +140,7 @@ class Operation(Enum):
         return self in (Operation.INSERT_OVERWRITE, Operation.INSERT_OVERWRITE_TABLE, Operation.DELETE_PARTITION)
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """How a write works; sizes in bytes, times in seconds. In brackets: Hudi's names. `lock`: `file:PATH` or

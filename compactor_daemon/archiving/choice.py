@@ -34,9 +34,10 @@ from itertools import takewhile
 
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline, delta_commits
-from phantombase.timeline.option import check_below, check_least, option
+from phantombase.timeline.option import check_below, check_least, option, spelled_class
 
 
+@spelled_class
 @dataclass(frozen=True, kw_only=True)
 class ArchiveOptions:
     """Nothing is archived until more than `max_instants` commits are completed; then all but the newest `min_instants`.

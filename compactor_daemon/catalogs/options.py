@@ -10,7 +10,7 @@ from typing import Any
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.option import check_least, least_of, option, whole_number
+from phantombase.timeline.option import check_least, least_of, option, spelled_class, whole_number
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.object_url import S3, ObjectUrl
 from phantombase.timeline.storage.storage_options import Settings, StorageOptions
@@ -67,6 +67,7 @@ class Names(Enum):
     RT = "rt"
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncOptions:
     """See the options; in brackets: Hudi's names. `table_properties`, `serde_properties`: `NAME=VALUE`."""

@@ -28,7 +28,7 @@ from enum import Enum
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.option import check_finite, check_least, least_of, option
+from phantombase.timeline.option import check_finite, check_least, least_of, option, spelled_class
 from phantombase.timeline.read.pins import earliest_to_retain
 from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, input_names
 
@@ -52,6 +52,7 @@ _MOST_HOURS = 24 * 365 * 1000
 """An earlier point in time may be no valid date."""
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanOptions:
     """`retain`: how many commits, hours or file versions stay; None: 10, 24 or 3. Besides, everything stays that a

@@ -7,7 +7,7 @@ from enum import Enum
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.filter.tree import parse_filter
-from phantombase.timeline.option import check_finite, check_least, least_of, option
+from phantombase.timeline.option import check_finite, check_least, least_of, option, spelled_class
 from phantombase.timeline.planning.strategies import compiled
 
 
@@ -73,6 +73,7 @@ def _reasons(given: tuple[str, ...] | str, sort_by: tuple[str, ...]) -> frozense
     return frozenset(known[word] for word in words)
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
     """Which files are clustered, and how large the new ones become. Sizes in bytes, `wait_s` in seconds. `small_size`:

@@ -22,6 +22,7 @@ from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.instants.reserved_times import attempts
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.option import path_text, spelled
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
@@ -266,6 +267,7 @@ class PlannedCompaction:
         return PlannedCompaction(table=table, instant=instant, tasks=tasks)
 
 
+@spelled
 def plan_compaction(
     path: str | os.PathLike[str],
     instant: str | None = None,
@@ -277,8 +279,9 @@ def plan_compaction(
     """Opens an attempt at a pending compaction, by default the earliest, and returns its tasks. None: no compaction is
     pending. One that is decided already has no tasks: `commit` publishes it. UsageError: `instant` is not pending.
     ClaimedError: another compactor is at work on it. Other errors: as of `compact`, before anything is changed."""
-    path, options, given = os.fspath(path), attempt or AttemptOptions(), StorageOptions.of(storage_options)
-    table = Table.open(path, given)
+    options, given = attempt or AttemptOptions(), StorageOptions.of(storage_options)
+    table = Table.open(path_text(path), given)
+    path = table.storage.base_path  # absolute: other processes execute the tasks
     seen = table.snapshot()
     pending = pending_instants(seen, instant)
     if not pending:

@@ -20,9 +20,10 @@ from datetime import timedelta
 from phantombase.timeline.format.instant import format_time, parse_time
 from phantombase.timeline.instants.timeline import Timeline, commits_since_compaction
 from phantombase.timeline.metadata_table.valid_instants import blocked_by
-from phantombase.timeline.option import check_least, least_of, option
+from phantombase.timeline.option import check_least, least_of, option, spelled_class
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataOptions:
     """When the metadata table is compacted; the default is Hudi's (`hoodie.metadata.compact.max.delta.commits`)."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import pyarrow as pa
 import pytest
 
+from phantombase import UsageError, compact, erase, read, schedule, writer
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.terminal.boundary import run
 from tests.support.compaction_steps import AS_A_USER, as_a_user
@@ -135,6 +138,42 @@ def test_no_java(fails: Fails, table: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_typo(args: tuple[str, ...], what: str, fails: Fails, table: Path) -> None:
     before = traces(table)
     assert what in fails(args[0], table, *args[1:], code=2)
+    assert traces(table) == before
+
+
+_ROWS = pa.table({"id": ["a"], "ts": [1]})
+IN_PYTHON: tuple[tuple[Callable[[Any], Any], str], ...] = (
+    (lambda _: writer(_ROWS).option(retry=3), r"no such option; found retry\. Did you mean retries\?"),
+    (lambda _: writer(_ROWS).schedule(max_delta_commit=3), r"Did you mean max_delta_commits\?"),
+    (lambda _: writer(_ROWS).compact_inline(max_delta_commit=3), r"Did you mean max_delta_commits\?"),
+    (lambda _: writer(_ROWS).clean(retains=3), r"CleanOptions has no such option.*Did you mean retain\?"),
+    (lambda _: writer(_ROWS).cluster(taget_size=3), r"Did you mean target_size\?"),
+    (lambda _: writer(_ROWS).archive(min_instant=3), r"Did you mean min_instants\?"),
+    (lambda _: writer(_ROWS).sync("hive:a:1", databse="x"), r"Did you mean database\?"),
+    (lambda _: writer(_ROWS).back_pressure(stop=3), "expected action, stop_trigger, wait_s"),
+    (lambda _: writer(_ROWS).table("t", versions=9), r"table has no such option.*Did you mean version\?"),  # type: ignore[call-arg]
+    (lambda path: writer(_ROWS).table("t", version="nine").key("id").upsert(path), "not a value of version"),  # type: ignore[arg-type]
+    (lambda _: writer(_ROWS).config(Path("/nowhere.toml")), "at /nowhere.toml"),
+    (lambda _: writer(_ROWS).conf(None), "not a dictionary of configurations"),  # type: ignore[arg-type]
+    (lambda path: writer(_ROWS).foreach_batch(path, operation="upser"), "expected UPSERT"),
+    (lambda _: writer(_ROWS).upsert(None), "not a path.*found None"),  # type: ignore[arg-type]
+    (lambda path: read(path, colums=["id"]), r"read has no such option.*Did you mean columns\?"),  # type: ignore[call-arg]
+    (lambda path: read(path, filter="_hoodie_file_name = north").to_arrow(), r"Write a text in quotes: 'north'"),
+    (lambda path: read(path, query="snap"), "expected snapshot"),
+    (lambda _: read(3), "not a path; expected a text, or a path of pathlib; found 3"),  # type: ignore[arg-type]
+    (lambda path: erase(path), "missing a required argument: 'keys'"),  # type: ignore[call-arg]
+    (lambda path: schedule(path, sole_writers=True), r"Did you mean sole_writer\?"),  # type: ignore[call-arg]
+    (lambda path: compact(path, exectue=None), r"Did you mean execute\?"),  # type: ignore[call-arg]
+)
+"""A call, and what its UsageError says."""
+
+
+def test_a_mistake_in_python(table: Path) -> None:
+    """No error of Python itself, and nothing in the table."""
+    before = traces(table)
+    for call, what in IN_PYTHON:
+        with pytest.raises(UsageError, match=what):
+            call(table)
     assert traces(table) == before
 
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from enum import Enum
 
 from ..errors import UsageError
-from ..option import check_least, least_of, option
+from ..option import check_least, least_of, option, spelled_class
 
 
 class Codec(Enum):
@@ -31,6 +31,7 @@ class Bloom(Enum):
     OFF = "off"
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
     """How slices are merged and base files written (stages: merge, write)."""

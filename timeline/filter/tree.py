@@ -218,6 +218,12 @@ class _Reader:
             return str(node.this.this)  # the column's type determines how to read it
         if isinstance(node, e.Null):
             raise UsageError("a comparison with null is never true", found=self._text[:200], todo="Write `is null`.")
+        if isinstance(node, e.Column):
+            raise UsageError(
+                "this filter compares with a column, not with a value",
+                found=f"{node.sql(dialect=_DIALECT)} in {self._text[:200]}",
+                todo=f"Write a text in quotes: '{node.name}'. Reads do not compare columns with each other.",
+            )
         raise self._unknown(node, "a value")
 
     def _number(self, node: Any) -> int | Decimal:

@@ -39,7 +39,7 @@ from ..errors import ClockError, UsageError
 from ..format.instant import MERGES, Instant, State, parse_time
 from ..format.table_config import UTC_PROPERTY, TableConfig
 from ..gathered import gathered
-from ..option import check_least, least_of, option
+from ..option import check_least, least_of, option, spelled_class
 from ..storage.contract import Storage
 from ..storage.server_clock import ahead_of
 
@@ -186,6 +186,7 @@ LOCAL = "LOCAL"
 """Hudi's name for the zone of the process."""
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockOptions:
     """How times of instants are chosen and read (by every stage that requests or completes an instant)."""

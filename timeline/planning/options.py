@@ -9,12 +9,13 @@ from fnmatch import fnmatchcase
 from ..errors import UsageError
 from ..instants.timeline import Timeline
 from ..instants.triggers import TriggerOptions, TriggerStrategy, UrgencyOptions, triggered, unplanned
-from ..option import idle_of, option
+from ..option import idle_of, option, spelled_class
 from .limits import BoundOptions
 from .strategies import StrategyOptions
 from .universal import Picking, PickOptions
 
 
+@spelled_class
 @dataclass(frozen=True, kw_only=True)
 class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptions, BoundOptions):
     """When to request a compaction (trigger, urgency), of what (strategy, picking), and how much of it (bounds).

@@ -41,6 +41,15 @@ if TYPE_CHECKING:
     import polars
 
 
+@contextmanager
+def _installed(package: str) -> Iterator[None]:
+    """UsageError: an import fails since the package is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{package} is not installed", todo=f"Install it: pip install {package}.") from error
+
+
 @dataclass(frozen=True)
 class Rows:
     """The rows of a table as `read` gives them. Each call reads the table again, in its state at that time.
@@ -88,19 +97,22 @@ class Rows:
             return self._checked(read_any(self.table, self.options))
 
     def to_polars(self) -> polars.DataFrame:
-        import polars
+        with _installed("polars"):
+            import polars
 
         frame = polars.from_arrow(self.to_arrow())
         assert isinstance(frame, polars.DataFrame)
         return frame
 
     def to_pandas(self) -> pandas.DataFrame:
-        frame: pandas.DataFrame = self.to_arrow().to_pandas()
+        with _installed("pandas"):
+            frame: pandas.DataFrame = self.to_arrow().to_pandas()
         return frame
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation, which reads the table each time it is evaluated. DuckDB must be installed."""
-        import duckdb
+        with _installed("duckdb"):
+            import duckdb
 
         return (connection or duckdb.default_connection()).from_arrow(self)
 

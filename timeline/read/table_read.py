@@ -34,7 +34,7 @@ from ..metadata_table.measure import stats_bounds
 from ..metadata_table.read import named_files_of, read_entries
 from ..metadata_table.records.keys import column_stats_key
 from ..metadata_table.records.partitions import COLUMN_STATS
-from ..option import check_least, least_of, option, same_option
+from ..option import check_least, least_of, option, same_option, spelled_class
 from ..table.schema_finder import WasVisible
 from ..table.table import Snapshot, Table, TableSchema, from_one_snapshot
 from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView, latest_base_slice
@@ -103,6 +103,7 @@ SHOWN_ROWS = 20
 """Rows that a terminal shows unless a limit is given."""
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """One read. `partition`: at or under this path; `threads`: slices to read in parallel. `as_of`: a point in time,

@@ -11,6 +11,7 @@ from typing import Any
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.option import path_text, spelled
 from phantombase.timeline.table.table import Table
 
 from ..engine.arrow_source import in_arrow
@@ -19,6 +20,7 @@ from .erase import Erased, EraseOptions, erase_keys
 from .key_list import keys_of_rows, read_keys
 
 
+@spelled
 def erase(
     table: Table | str | os.PathLike[str],
     keys: Any,
@@ -42,7 +44,7 @@ def erase(
     if (lock is None) == (not sole_writer) and not dry_run:
         found = "both" if sole_writer else "neither"
         raise UsageError("erase needs to know which other processes write", expected="lock or sole_writer", found=found)
-    opened = table if isinstance(table, Table) else Table.open(os.fspath(table), storage_options)
+    opened = table if isinstance(table, Table) else Table.open(path_text(table), storage_options)
     is_path = isinstance(keys, str | os.PathLike)
     asked = read_keys(Path(keys), opened) if is_path else keys_of_rows(in_arrow(keys), opened)
     own = writes or WriteOptions()

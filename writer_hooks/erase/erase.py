@@ -52,7 +52,7 @@ from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.metadata_table.records.partitions import COLUMN_STATS, OF_ROWS, PARTITION_STATS, RECORD_INDEX
-from phantombase.timeline.option import check_finite, option
+from phantombase.timeline.option import check_finite, option, spelled_class
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.pins import live_pins
@@ -75,6 +75,7 @@ _SLOTS = 2
 _log = get_logger()
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EraseOptions:
     """`floor_s`: see `CleanOptions`; files that a query may need which began that long ago stay, and are refused."""

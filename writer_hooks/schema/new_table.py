@@ -23,6 +23,7 @@ from phantombase.timeline.format.table_config import (
     make_table_folders,
 )
 from phantombase.timeline.metadata_table.create import make_metadata_table
+from phantombase.timeline.option import check_kinds
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
@@ -73,6 +74,9 @@ class NewTable:
     schema_text: str | None = None
     metadata_table: bool = False
     meta_columns: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
 
     @property
     def mode(self) -> MergeMode:
@@ -210,6 +214,13 @@ def same_as(config: TableConfig) -> NewTable:
         utc_timezone=config.utc_timezone,
         database=config.database,
     )
+
+
+def column_names(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that a method was given. UsageError: such as a list of names instead of names."""
+    if not all(isinstance(name, str) for name in fields):
+        raise UsageError("not names of columns", expected="each as an argument of its own, a text", found=repr(fields))
+    return fields
 
 
 def check_same_table(config: TableConfig, spec: NewTable) -> None:

@@ -49,17 +49,17 @@ _PAUSE_MAX_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A completed write: counts in rows (updates: rows of keys that exist, or may exist under a bucket index).
-    `replaced`: file groups that it replaced. `seconds`: duration of the try that succeeded. `waited_s`: its wait for
-    full file groups (see `back_pressure`)."""
+    """A completed write: counts in rows. `inserts`, `updates`: None under a bucket index, which looks for no keys, if
+    rows went into log files: the keys of some may be new. `replaced`: file groups that it replaced. `seconds`: duration
+    of the try that succeeded. `waited_s`: its wait for full file groups (see `back_pressure`)."""
 
     instant: str
     operation: Operation
     files: int
     bytes_written: int
     writes: int
-    inserts: int
-    updates: int
+    inserts: int | None
+    updates: int | None
     deletes: int
     replaced: int
     seconds: float
@@ -277,14 +277,16 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
             check = partial(_check_still, begun.instant, mine, job)
             begun.complete(mine, metadata, measured, check, noted)
     remove_leftovers(table)
+    updates = sum(f.updates for f in files)
+    knows_keys = what.options.buckets is None or updates == 0
     done = Written(
         instant=begun.instant,
         operation=what.operation,
         files=len(files),
         bytes_written=sum(f.size for f in files),
         writes=sum(f.writes for f in files),
-        inserts=sum(f.inserts for f in files),
-        updates=sum(f.updates for f in files),
+        inserts=sum(f.inserts for f in files) if knows_keys else None,
+        updates=updates if knows_keys else None,
         deletes=sum(f.deletes for f in files),
         replaced=len(mine.replaced),
         seconds=time.monotonic() - started,

@@ -30,7 +30,7 @@ from phantombase.timeline.errors import NotATableError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash, table_lock
-from phantombase.timeline.option import member
+from phantombase.timeline.option import member, path_text, spelled, spelled_class
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
@@ -47,7 +47,7 @@ from ..engine.staged import StagedEngine, StagedRows
 from ..merge_into import MergeInto
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.key_generator import PARTITION_TYPES
-from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place, same_as
+from ..schema.new_table import NewTable, check_same_table, column_names, create_table, refuse_place, same_as
 from ..schema.write_schema import checked_schema
 from .conf import METADATA, OPERATION, STREAM, check_description, parse_operation_conf, parse_write_conf
 from .rows import first_rows
@@ -60,6 +60,7 @@ Place: TypeAlias = str | os.PathLike[str]
 """The path or URL of a table."""
 
 
+@spelled_class
 @dataclass(frozen=True, kw_only=True)
 class Writer:
     """The description of a write; every method returns a new one. In brackets: Hudi's names, which `conf` takes. The
@@ -93,17 +94,17 @@ class Writer:
     def key(self, *fields: str) -> Writer:
         """The columns that make a row unique (`hoodie.datasource.write.recordkey.field`). Without columns the table is
         keyless: each row that is inserted gets a key of its own, and no row is updated."""
-        return self._with(key_fields=_names(fields))
+        return self._with(key_fields=column_names(fields))
 
     def partition(self, *fields: str, hive_style: bool | None = None, url_encode: bool | None = None) -> Writer:
         """The partition columns, and how their folders are named (`hoodie.datasource.write.partitionpath.field`,
         `...hive_style_partitioning`, `...partitionpath.urlencode`)."""
-        return self._with(partition_fields=_names(fields), hive_style=hive_style, url_encode=url_encode)
+        return self._with(partition_fields=column_names(fields), hive_style=hive_style, url_encode=url_encode)
 
     def ordering(self, *fields: str) -> Writer:
         """The columns that decide between two rows of one key (`hoodie.table.ordering.fields`, `...precombine.field`).
         Without them the later write wins."""
-        return self._with(ordering_fields=_names(fields))
+        return self._with(ordering_fields=column_names(fields))
 
     def key_generator(self, kind: str, **times: str) -> Writer:
         """SIMPLE, COMPLEX, NON_PARTITION, TIMESTAMP or CUSTOM (`hoodie.datasource.write.keygenerator.type`). `times`:
@@ -200,20 +201,21 @@ class Writer:
         fails is a warning; the next one makes up for it."""
         return self.option(sync=SyncOptions(to=to, **options))
 
-    def config(self, path: str | None = None) -> Writer:
+    def config(self, path: Place | None = None) -> Writer:
         """Takes the options of the write from a configuration file, the one of the commands and the daemon: its top
         level, [write] and [schedule]. Variables, such as `PHANTOMBASE_BUCKETS`, override the file. None: the file that
         PHANTOMBASE_CONFIG names, if it names one. Call it first: later calls override it. UsageError: an option of the
         write is set already."""
         from .settings import write_settings  # imported here: few writers need the reader of commands' options
 
+        named = None if path is None else path_text(path)
         if self.options != WriteOptions():
             raise UsageError(
                 "a configuration file would undo options of this write",
-                path=path,
+                path=named,
                 todo="Call writer(...).config(...) first: what is called after it wins.",
             )
-        found = write_settings(path)
+        found = write_settings(named)
         own = self.storage_options if self.storage_options.given else found.storage_options
         return replace(self, storage_options=own)._told(own=found.options)
 
@@ -310,7 +312,7 @@ class Writer:
             return self._write(path, Operation.DELETE_PARTITION)
         if isinstance(partitions, str) or not all(named) or not named:
             raise UsageError("not a list of partitions", expected="paths such as 2024/01, or 2024/*", found=repr(named))
-        rows = _columns(Table.open(os.fspath(path), self.storage_options)).empty_table()
+        rows = _columns(Table.open(path_text(path), self.storage_options)).empty_table()
         return replace(self, source=rows, partitions=named)._write(path, Operation.DELETE_PARTITION)
 
     def foreach_batch(
@@ -318,7 +320,7 @@ class Writer:
         path: Place,
         *,
         stream: str | None = None,
-        operation: Operation | None = None,
+        operation: Operation | str | None = None,
         take_over: str | None = None,
     ) -> Callable[[Any, int], None]:
         """For `df.writeStream.foreachBatch(writer().key("id")...foreach_batch(path))`: writes each batch exactly once.
@@ -331,7 +333,7 @@ class Writer:
         sinks needs one for each operation, in the same order each time, or names of their own. Batches wait for
         compaction, unless `back_pressure` says otherwise. UsageError: not a name of a stream. The sink raises it for
         rows that it does not write, see `written_as`."""
-        chosen, own = operation or self.operation or Operation.UPSERT, secrets.token_hex(8)
+        own, chosen = secrets.token_hex(8), member(Operation, operation or self.operation or "upsert", "an operation")
         name = checked_stream(stream or self.stream)
         undone = [OPERATION] if self.operation not in (None, chosen) else []
         if undone := undone + ([STREAM] if self.stream not in (DEFAULT_STREAM, name) else []):
@@ -368,7 +370,7 @@ class Writer:
             times = (*times, (PARTITION_TYPES, ",".join(fields)))
         options = replace(self.options, times=times)
         if options.lock is not None and BASE_PATH_HASH in options.lock:
-            options = replace(options, lock=options.lock.replace(BASE_PATH_HASH, base_path_hash(os.fspath(path))))
+            options = replace(options, lock=options.lock.replace(BASE_PATH_HASH, base_path_hash(path_text(path))))
         return Write(operation=operation, options=options, partitions=self.partitions)
 
     def _engine(self) -> Engine:
@@ -386,7 +388,7 @@ class Writer:
         engine, what = self._engine(), self._described(place, self.operation or Operation.UPSERT)
         storage, options = self._place(place, engine)
         try:
-            table = Table.open(os.fspath(place), options)
+            table = Table.open(path_text(place), options)
         except NotATableError:
             self._new(storage, options, engine, what, streams=streams)
             return
@@ -396,7 +398,7 @@ class Writer:
 
     def _place(self, place: Place, engine: Engine) -> tuple[Storage, StorageOptions]:
         """The storage at the path, and its options. UsageError: the names of `conf` say another path."""
-        path = os.fspath(place)
+        path = path_text(place)
         options = self.storage_options.over(engine.hadoop_conf(path))
         storage = open_storage(path, options)
         named = self.given.get("base_path")
@@ -429,7 +431,7 @@ class Writer:
         """The table at the path; a new one with the prepared rows. `streams`: deletes make it, too."""
         storage, options = self._place(place, engine)
         try:
-            table = Table.open(os.fspath(place), options)
+            table = Table.open(path_text(place), options)
         except NotATableError:
             spec, text = self._new(storage, options, engine, what, streams=streams)
             config = spec.config()
@@ -462,13 +464,6 @@ class Writer:
             _log.warning("configurations_without_meaning", names=" ".join(sorted(names)), path=table.storage.base_path)
 
 
-def _names(fields: tuple[str, ...]) -> tuple[str, ...]:
-    """UsageError: such as a list of names instead of names."""
-    if not all(isinstance(name, str) for name in fields):
-        raise UsageError("not names of columns", expected="each as an argument of its own, a text", found=repr(fields))
-    return fields
-
-
 def _requests(given: Mapping[str, Any]) -> ScheduleOptions:
     """The options of a method. UsageError: one of them is never used with the others."""
     options = ScheduleOptions(**given)
@@ -491,6 +486,7 @@ def _columns(table: Table) -> pa.Schema:
     return arrow_schema(table.with_timeline(table.load_timeline()).newest_schema().commit_text)
 
 
+@spelled
 def writer(rows: Any = None, *, storage_options: Mapping[str, str] | None = None) -> Writer:
     """A write of a Spark DataFrame, or of rows that are, or give, an Arrow table or stream (pyarrow, pandas, Polars,
     DuckDB); without `rows` if batches come later (`foreach_batch`). A stream is read now, and kept in memory.

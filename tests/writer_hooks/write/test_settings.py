@@ -370,7 +370,7 @@ def test_all_contradictions_are_in_one_error() -> None:
     [
         ("hoodie.table.nam", "t", "Did you mean hoodie.table.name"),
         ("hoodie.datasource.write.recordkey.fields", "id", "Did you mean hoodie.datasource.write.recordkey.field"),
-        ("path", "/data", "not a known configuration"),
+        ("primaryKey", "id", "Did you mean hoodie.datasource.write.recordkey.field"),
         ("hoodie.write.concurrency.mode", "OPTIMISTIC_CONCURRENCY_CONTROL", "without a lock"),
         ("hoodie.datasource.write.commitmeta.key.prefix", "x", "not copied into commits"),
     ],
@@ -407,7 +407,7 @@ def test_a_port_that_hudi_does_not_read_is_refused() -> None:
         writer().conf({**JOB, **given})
 
 
-def test_a_lock_within_a_process_is_refused_with_what_to_do() -> None:
-    given = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.InProcessLockProvider"}
+def test_a_lock_that_locks_nothing_is_refused_with_what_to_do() -> None:
+    given = {"hoodie.write.lock.provider": "org.apache.hudi.client.transaction.lock.NoopLockProvider"}
     with pytest.raises(UnsupportedError, match="leave it out if no other process writes"):
         writer().conf({**JOB, **given})
