@@ -42,7 +42,15 @@ from phantombase.timeline.table.schema_finder import TableSchema
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey
 
-from .iceberg_files import FileReader, changed_columns, evolve, iceberg_columns, name_others, partition_columns
+from .iceberg_files import (
+    FileReader,
+    changed_columns,
+    evolve,
+    iceberg_columns,
+    name_others,
+    partition_columns,
+    set_name_mapping,
+)
 from .iceberg_state import StateMark, base_files, changed_groups, writes_since
 from .options import ICEBERG, SyncedTable, SyncOptions, SyncResult
 
@@ -58,7 +66,6 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
-_NAME_MAPPING = "schema.name-mapping.default"
 _PIN_S, _GRACE_S = 30 * 86_400, 2 * 3600
 """How long the files of the newest snapshot are held without a new one, and those of the snapshot before it."""
 _TRIES = 5
@@ -165,7 +172,7 @@ class _Publisher:
         if self._dry_run:
             added, removed, _ = self._difference(iceberg, now)
             columns = () if iceberg is None else self._columns(iceberg, now)
-            return self._result(now, self._done(iceberg, columns, len(added), len(removed)))
+            return self._result(now, created=iceberg is None, columns=columns, added=len(added), dropped=len(removed))
         with self._asked():
             transaction = self._created(now) if iceberg is None else iceberg.transaction()
         name = PinOptions(name=_pin_name(self._name[-1], transaction.table_metadata.table_uuid), for_s=_PIN_S)
@@ -230,7 +237,7 @@ class _Publisher:
             with made.update_spec() as spec:
                 for name in names:
                     spec.add_identity(name)
-        made.set_properties({_NAME_MAPPING: made.table_metadata.schema().name_mapping.model_dump_json()})
+        set_name_mapping(made)
         return made
 
     def _columns(self, iceberg: Any, now: _Now) -> tuple[str, ...]:
@@ -283,6 +290,7 @@ class _Publisher:
                 reader = FileReader(now.table.storage, self._base, transaction.table_metadata, now.schema.defaults)
                 entries = reader.entries(added.values())
             name_others(transaction, reader.others)
+            set_name_mapping(transaction)
             entries = [entry for entry in entries if entry.record_count]
             snapshot_id = 0 if current is None else current.snapshot_id
             if current is None or entries or removed:
@@ -300,17 +308,10 @@ class _Publisher:
             transaction.commit_transaction()
         if gone:
             self._sweep(gone, transaction._table.io)
-        return self._result(now, self._done(iceberg, columns, len(entries), len(removed)))
+        return self._result(now, created=iceberg is None, columns=columns, added=len(entries), dropped=len(removed))
 
-    def _done(self, iceberg: Any, columns: tuple[str, ...], added: int, removed: int) -> SyncedTable:
-        made, altered = iceberg is None, bool(columns)
-        name = self._name[-1]
-        return SyncedTable(
-            name=name, of="file", created=made, altered=altered, columns=columns, added=added, dropped=removed
-        )
-
-    def _result(self, now: _Now | None, done: SyncedTable | None = None, why: str = "") -> SyncResult:
-        one = done or SyncedTable(name=self._name[-1], of="file")
+    def _result(self, now: _Now | None, why: str = "", **done: Any) -> SyncResult:
+        one = SyncedTable(name=self._name[-1], of="file", altered=bool(done.get("columns")), **done)
         return SyncResult(
             catalog=self.shown,
             database=".".join(self._name[:-1]),

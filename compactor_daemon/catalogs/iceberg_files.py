@@ -159,6 +159,28 @@ def name_others(transaction: Any, others: Mapping[str, Any]) -> None:
                 update.add_column(name, kind) if adds else update.delete_column(name)
 
 
+NAME_MAPPING = "schema.name-mapping.default"
+
+
+def set_name_mapping(transaction: Any) -> None:
+    """Names the elements of lists as Hudi's writer does, too: it writes lists of two levels, `tags.array`."""
+    from pyiceberg.table.name_mapping import MappedField, NameMapping
+    from pyiceberg.types import ListType
+
+    metadata = transaction.table_metadata
+    types = {number: one.field_type for number, one in metadata.schema()._lazy_id_to_field.items()}
+
+    def named(one: MappedField, of: Any) -> MappedField:
+        names = ["element", "array"] if isinstance(of, ListType) else list(one.names)
+        below = [named(part, types.get(one.field_id)) for part in one.fields]
+        return one.model_copy(update={"names": names, "fields": below})
+
+    known = metadata.name_mapping() or metadata.schema().name_mapping
+    text = NameMapping([named(one, None) for one in known]).model_dump_json()
+    if metadata.properties.get(NAME_MAPPING) != text:
+        transaction.set_properties({NAME_MAPPING: text})
+
+
 class _Lenient(dict[Any, Any]):
     """Columns that a file has and the table lacks have no statistics."""
 
