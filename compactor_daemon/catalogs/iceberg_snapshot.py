@@ -78,6 +78,7 @@ class PublishFiles(_OverwriteFiles):
         for one in added:
             self.append_data_file(one)
         self._removed, self._published = frozenset(removed), published
+        self._size = max(_LEAST, math.isqrt(len(published.files) + len(self._added_data_files)))
         self._touched = self._to_write()
         for manifest in self._touched:
             for entry in self.fetch_manifest_entry(manifest):
@@ -90,10 +91,6 @@ class PublishFiles(_OverwriteFiles):
         lose = [manifest for manifest, of in files.items() if not self._removed.isdisjoint(of)]
         small = [m for m, of in files.items() if m not in lose and 0 < len(of) < self._size // 2]
         return [*lose, *(small if len(small) > 1 else ())]
-
-    @property
-    def _size(self) -> int:
-        return max(_LEAST, math.isqrt(sum(map(len, self._published.manifests.values())) + len(self._added_data_files)))
 
     def _manifests(self) -> list[ManifestFile]:
         made = [m for m, of in self._published.manifests.items() if of and m not in self._touched]
@@ -119,6 +116,7 @@ class PublishFiles(_OverwriteFiles):
                     data_file=old.data_file,
                 )
                 found.setdefault(manifest.partition_spec_id, []).append(kept)
+        spec_id = self._transaction.table_metadata.default_spec_id  # milliseconds, each time
         for one in self._added_data_files:
             new = ManifestEntry.from_args(
                 status=ManifestEntryStatus.ADDED,
@@ -127,7 +125,7 @@ class PublishFiles(_OverwriteFiles):
                 file_sequence_number=None,
                 data_file=one,
             )
-            found.setdefault(self._transaction.table_metadata.default_spec_id, []).append(new)
+            found.setdefault(spec_id, []).append(new)
         return {
             spec_id: sorted(entries, key=lambda e: (e.data_file.file_path, e.status))
             for spec_id, entries in found.items()

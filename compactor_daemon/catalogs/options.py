@@ -74,8 +74,8 @@ class SyncOptions:
 
     to: str | None = option(
         None,
-        "the catalog: a Hive Metastore, hive:HOST:PORT (hoodie.datasource.hive_sync.metastore.uris), or AWS Glue, "
-        "glue:[REGION] (hoodie.meta.sync.client.tool.class)",
+        "the catalog: a Hive Metastore, hive:HOST:PORT (hoodie.datasource.hive_sync.metastore.uris), AWS Glue, "
+        "glue:[REGION] (hoodie.meta.sync.client.tool.class), or one of PyIceberg, iceberg:NAME",
         metavar="CATALOG",
     )
     database: str | None = option(

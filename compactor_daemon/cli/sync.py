@@ -33,6 +33,9 @@ def sync_command(
     Hudi's own sync makes, so both may sync one table. Only what has changed since the last sync is sent: the tables of
     the catalog say up to which write they were synced.
 
+    To an Iceberg catalog the read-optimized view is published, as fresh as the last compaction: the same data files,
+    and one snapshot for all that has changed. Options that are about Hive are refused there.
+
     No lock is needed: the table itself is only read, and syncs may run concurrently. As a service, `run --services
     sync`, or after each commit of a writer, it runs by itself.
 
