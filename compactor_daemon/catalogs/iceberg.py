@@ -127,12 +127,9 @@ class _Publisher:
         with self._asked():
             try:
                 return load_catalog(named or None, **properties)
-            except ImportError as error:
-                what = "a package for this kind of Iceberg catalog is missing"
-                raise UsageError(what, path=self.shown, found=str(error)) from error
-            except (ValueError, TypeError) as error:
+            except (ImportError, ValueError, TypeError) as error:
                 raise UsageError(
-                    "no such Iceberg catalog",
+                    "no such Iceberg catalog, or a package for its kind is missing",
                     path=self.shown,
                     expected="a catalog of .pyiceberg.yaml or PYICEBERG_CATALOG__NAME__URI, or iceberg:NAME?uri=...",
                     found=str(error),
@@ -157,7 +154,7 @@ class _Publisher:
 
     def once(self) -> SyncResult | None:
         """None: another process was first."""
-        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+        from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 
         iceberg = self._loaded()
         mark = _mark_of(iceberg)
@@ -178,12 +175,17 @@ class _Publisher:
         name = PinOptions(name=_pin_name(self._name[-1], transaction.table_metadata.table_uuid), for_s=_PIN_S)
         holds = held_moment(now.table, ReadOptions())
         pin = HeldPin(self._table.storage, name, holds)
-        try:  # a request that did not answer may have taken effect: it needs the pin
+        self._asks = False
+        try:
             now = self._now(mark)
             done = self._commit(iceberg, transaction, now, broken, holds)
-        except (CommitFailedException, TableAlreadyExistsError):
+        except (CommitFailedException, NoSuchTableError, TableAlreadyExistsError):
             pin.remove()
             return None
+        except BaseException:
+            if not self._asks:  # a commit that did not answer may have taken effect: it needs the pin
+                pin.remove()
+            raise
         self._end_older(name.name, holds)
         return done
 
@@ -305,6 +307,7 @@ class _Publisher:
                 ExpireSnapshots(transaction).by_ids([one.snapshot_id for one in gone]).commit()
             mark = StateMark.at(now.timeline, snapshot=snapshot_id, holds=holds, held_ms=clock_ms())
             transaction.set_properties({_MARK: mark.to_json()})
+            self._asks = True
             transaction.commit_transaction()
         if gone:
             self._sweep(gone, transaction._table.io)
