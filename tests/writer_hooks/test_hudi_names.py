@@ -57,7 +57,11 @@ ZOOKEEPER = {
 }
 STAYS = {"hoodie.simple.index.update.partition.path": "false"}
 COMMIT_TIME_ID = "ce9acb64-bde0-424c-9b91-f6ebba25356d"
-NEEDS_OTHERS = {"hoodie.datasource.write.table.type": "not Hudi's default", "hoodie.index.type": "no default"}
+NEEDS_OTHERS = {
+    "hoodie.datasource.write.table.type": "not Hudi's default",
+    "hoodie.table.type": "not Hudi's default",
+    "hoodie.index.type": "no default",
+}
 
 
 def natural(text: str) -> Any:

@@ -90,7 +90,6 @@ MERGERS = "hoodie.write.record.merge.custom.implementation.classes"
         ([{LAYOUT: 2}], []),
         ([{LAYOUT: 1}], [LAYOUT]),
         ([SIX, {LAYOUT: "2"}], [LAYOUT]),
-        ([{"hoodie.table.type": "COPY_ON_WRITE"}], ["hoodie.table.type"]),
         ([{}, {"hoodie.archivelog.folder": "archived"}], ["hoodie.archivelog.folder"]),
         ([{f"{_TIMES}timezone": "Asia/Tokyo", f"{_TIMES}timestamp.type": "SCALAR"}],
          [f"{_TIMES}timestamp.type", f"{_TIMES}timezone"]),
