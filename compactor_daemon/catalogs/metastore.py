@@ -19,7 +19,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import StorageError, UsageError
+from phantombase.timeline.errors import StorageError, UnsupportedError, UsageError
 from phantombase.timeline.reachable import why_unreachable
 
 from .catalog import (
@@ -35,12 +35,14 @@ from .catalog import (
     batches,
 )
 
+_SASL = "hive.metastore.sasl.enabled"
 _SITES = ("HIVE_CONF_DIR", "SPARK_CONF_DIR", "HADOOP_CONF_DIR")
 
 
 def uris_of_site() -> str | None:
     """`hive.metastore.uris` of the first hive-site.xml in the folders that these variables name, as Hudi's sync finds
-    it; None: there is none, or it says that Glue is asked. UsageError: the file cannot be read."""
+    it; None: there is none, or it says that Glue is asked. UsageError: the file cannot be read. UnsupportedError: it
+    asks for SASL."""
     for folder in filter(None, map(os.environ.get, _SITES)):
         if (file := Path(folder) / "hive-site.xml").is_file():
             try:
@@ -48,6 +50,14 @@ def uris_of_site() -> str | None:
             except (OSError, ElementTree.ParseError) as error:
                 raise UsageError("hive-site.xml cannot be read", path=str(file), found=str(error)) from error
             site = {one.findtext("name", "").strip(): one.findtext("value", "").strip() for one in found}
+            if site.get(_SASL, "").lower() == "true":
+                raise UnsupportedError(
+                    "a Hive Metastore with SASL (Kerberos) is not supported",
+                    path=str(file),
+                    expected=f"{_SASL}=false",
+                    found=f"{_SASL}=true",
+                    todo="Turn the sync off, and let Hudi's own sync tool register the table.",
+                )
             is_glue = "glue" in site.get("hive.metastore.client.factory.class", "").lower()
             return None if is_glue else site.get("hive.metastore.uris") or None
     return None

@@ -231,7 +231,7 @@ class _Run:
             serde_properties={**found.serde_properties, **wanted.serde_properties},
         )
         altered = _differs(found, wanted)
-        if not self._calls.alter(made, partitions=cascades and bool(wanted.partition_columns)):
+        if made != found and not self._calls.alter(made, partitions=cascades and bool(wanted.partition_columns)):
             return None
         return replace(done, altered=altered and not done.created, columns=() if done.created else names)
 

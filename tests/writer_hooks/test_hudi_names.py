@@ -276,16 +276,18 @@ def test_the_metastore_of_a_sync_is_that_of_hive_site(tmp_path: Path, monkeypatc
     conf = {"hoodie.datasource.hive_sync.enable": "true"}
     uris = "<property><name>hive.metastore.uris</name><value>thrift://a:9083,thrift://b:9083</value></property>"
     glue = "hive.metastore.client.factory.class</name><value>com.amazonaws.glue.AWSGlueFactory</value></property>"
+    sasl = "<property><name>hive.metastore.sasl.enabled</name><value>true</value></property>"
     monkeypatch.setenv("HIVE_CONF_DIR", str(tmp_path))
     for content, match in {
         "": "needs its metastore",
         f"<configuration>{uris}</configuration>": None,
         f"<configuration>{uris}<property><name>{glue}</configuration>": "needs its metastore",
+        f"<configuration>{uris}{sasl}</configuration>": "SASL .* is not supported; .* expected .*sasl.enabled=false",
         "<configuration>": "hive-site.xml cannot be read",
     }.items():
         if content:
             (tmp_path / "hive-site.xml").write_text(content)
-        with pytest.raises(UsageError, match=match) if match else nullcontext():
+        with pytest.raises((UsageError, UnsupportedError), match=match) if match else nullcontext():
             synced = writer().conf(conf).options.sync
             assert synced is not None
             assert synced.to == "hive:a:9083,b:9083"

@@ -108,6 +108,7 @@ def test_throttled_and_lost_requests_are_made_again(path: Path, memory_glue: Mem
     }
     assert [one.added for one in synced(path, memory_glue).tables] == [1]
     assert memory_glue.values("default", "t") == [("a",), ("b",), ("c",)]
+    assert memory_glue.calls.count(TABLE) == 2, "the second one is refused: the table has another version"
     memory_glue.calls.clear()
     assert synced(path, memory_glue).changed == ()
     memory_glue.faults = {memory_glue.asks: [Fault("ThrottlingException")] * 5}
