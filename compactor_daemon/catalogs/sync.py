@@ -12,9 +12,11 @@ may stay in a Hive Metastore: it has no rows. Glue refuses 4 of the second one, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
@@ -32,8 +34,11 @@ from .tables import partition_values, tables_of, widens
 _log = get_logger()
 _EMPTY: Mapping[tuple[str, ...], CatalogPartition] = {}
 """The partitions of a new table."""
+_FEW, _AT_ONCE = 500, 2
+"""Of more partitions two tables are changed at once."""
 _TRIES = 5
 """As often as another process may sync meanwhile; the next sync goes on from the mark."""
+_Work: TypeAlias = Callable[[Calls], SyncedTable]
 
 
 def sync_table(table: Table, options: SyncOptions, *, dry_run: bool = False) -> SyncResult:
@@ -61,7 +66,7 @@ def sync_table(table: Table, options: SyncOptions, *, dry_run: bool = False) -> 
     if not seen.timeline.completed:
         return replace(nothing, why="the table has no completed write")
     with store.calls() as calls:
-        run = _Run(calls, table, options, database, dry_run=dry_run)
+        run = _Run(store, calls, table, options, database, dry_run=dry_run)
         return replace(nothing, **run.synced(seen))
 
 
@@ -70,11 +75,13 @@ def _catalog_of(table: Table, options: SyncOptions) -> TableCatalog:
 
 
 class _Run:
-    """One sync."""
+    """One sync. `calls`: the connection of its own thread."""
 
-    def __init__(self, calls: Calls, table: Table, options: SyncOptions, database: str, *, dry_run: bool) -> None:
-        self._calls, self._table, self._options, self._database = calls, table, options, database
-        self._dry_run = dry_run
+    def __init__(
+        self, store: TableCatalog, calls: Calls, table: Table, options: SyncOptions, database: str, *, dry_run: bool
+    ) -> None:
+        self._store, self._calls, self._table, self._options = store, calls, table, options
+        self._database, self._dry_run = database, dry_run
         path = table.storage.base_path.rstrip("/")
         self._location = f"file:{path}" if path.startswith("/") else path
 
@@ -88,11 +95,22 @@ class _Run:
             self._check(wanted, known)
             changes = {mark: changes_since(seen, mark) for mark in set(since.values())}
             before, known = known.keys(), self._made(wanted, known, done)
-            for one in wanted:
-                if one.partition_columns and one.name in known:
-                    made = _EMPTY if one.name not in before and done[one.name].created else None
-                    found, mark = known[one.name], since[one.name]
-                    done[one.name] = self._partitions(found, one, mark, changes[mark], made, seen, done[one.name])
+            work = [
+                partial(
+                    self._partitions,
+                    known[one.name],
+                    one,
+                    since[one.name],
+                    changes[since[one.name]],
+                    _EMPTY if one.name not in before and done[one.name].created else None,
+                    seen,
+                    done[one.name],
+                )
+                for one in wanted
+                if one.partition_columns and one.name in known
+            ]
+            most = max(len(one.written) + len(one.gone) for one in changes.values())
+            done |= {one.name: one for one in self._each(work, at_once=most > _FEW)}
             timeline = seen.timeline
             mark = Mark.at(timeline)
             stale = [
@@ -111,6 +129,18 @@ class _Run:
             known, seen = fresh, self._table.snapshot(cached=False)
             wanted = self._wanted(seen)
         return {"tables": tuple(done.values()), "up_to": seen.timeline.latest_completed}
+
+    def _each(self, work: Sequence[_Work], *, at_once: bool) -> Iterable[SyncedTable]:
+        """The results of work on single tables. `at_once`: each with a connection of its own, some at a time."""
+        if not at_once:
+            return [one(self._calls) for one in work]
+
+        def apart(one: _Work) -> SyncedTable:
+            with self._store.calls() as calls:
+                return one(calls)
+
+        with ThreadPoolExecutor(_AT_ONCE, "sync") as pool:
+            return list(pool.map(apart, work))
 
     def _wanted(self, seen: Snapshot) -> tuple[CatalogTable, ...]:
         schema = seen.newest_schema().file_text
@@ -152,6 +182,7 @@ class _Run:
         had: Mapping[tuple[str, ...], CatalogPartition] | None,
         seen: Table,
         done: SyncedTable,
+        calls: Calls,
     ) -> SyncedTable:
         """Adds, changes and drops partitions, by `changes` since `mark`. `had`: those that the catalog has, by values;
         None: it must be asked."""
@@ -161,10 +192,10 @@ class _Run:
         }
         gone = {values for values, _ in self._valued(changes.gone, seen)}
         if had is None and changes.all:
-            had = _by_values(self._calls.partitions(found))
+            had = _by_values(calls.partitions(found))
         elif had is None:
             asked = sorted({*written, *gone})
-            had = _by_values(self._calls.named(found, asked)) if asked else {}
+            had = _by_values(calls.named(found, asked)) if asked else {}
         gone = set(had.keys() - written.keys()) if changes.all else gone & had.keys()
         new = [written[values] for values in sorted(written.keys() - had.keys())]
         moved = [
@@ -175,11 +206,11 @@ class _Run:
         ]
         if not self._dry_run:
             gone = self._still(gone, mark)
-            for change, what in ((self._calls.add, new), (self._calls.move, moved)):
+            for change, what in ((calls.add, new), (calls.move, moved)):
                 if what:
                     change(found, what)
             if gone:
-                self._calls.drop(found, sorted(gone))
+                calls.drop(found, sorted(gone))
         return replace(
             done, added=done.added + len(new), moved=done.moved + len(moved), dropped=done.dropped + len(gone)
         )

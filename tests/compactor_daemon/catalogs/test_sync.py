@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
+from phantombase.compactor_daemon.catalogs import sync
 from phantombase.compactor_daemon.catalogs.options import Names, SyncOptions, SyncResult
 from phantombase.compactor_daemon.catalogs.sync import sync_table
 from phantombase.compactor_daemon.catalogs.tables import MARK, widens
@@ -284,6 +285,26 @@ def test_a_sync_that_dies_is_done_again(tmp_path: Path, catalog: Catalog) -> Non
         assert all(MARK in catalog.parameters("default", name) for name in NAMES)
         at += 1
     assert at > 10
+
+
+def test_many_partitions_go_to_two_tables_at_once(
+    tmp_path: Path, memory_metastore: MemoryMetastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No table is marked if one of them fails."""
+    monkeypatch.setattr(sync, "_FEW", 1)
+    put(tmp_path / "t", 1, "a", "b")
+
+    def dies(call: str) -> None:
+        if memory_metastore.calls.count("add_partitions_req") == 2:
+            raise ValueError(call)
+
+    memory_metastore.before = dies
+    with pytest.raises(StorageError, match="did not answer"):
+        synced(tmp_path / "t", memory_metastore)
+    assert not any(MARK in memory_metastore.parameters("default", name) for name in NAMES)
+    memory_metastore.before = lambda _: None
+    synced(tmp_path / "t", memory_metastore)
+    assert [shown(memory_metastore, name) for name in NAMES] == [["a", "b"]] * 3
 
 
 def test_a_write_stands_whatever_becomes_of_its_sync(path: Path, memory_metastore: MemoryMetastore) -> None:
