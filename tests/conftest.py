@@ -218,17 +218,7 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
 
 _HALF = "test_n"
 """What the tests with Hudi 1.2 are parted at in a run of all tests: one worker has them too long."""
-_SMALL_FILTERS = (
-    *(f"compactor_daemon/{name}/" for name in ("archiving", "attempt", "cleaning", "cli", "clustering")),
-    *(f"compactor_daemon/undo/test_{name}.py" for name in ("restore", "lost_lock", "narrowed")),
-    *(f"timeline/{name}/" for name in ("filter", "merge", "metadata_table")),
-    *(f"timeline/read/test_{name}" for name in ("beside", "busy", "changes", "golden", "incremental", "listing")),
-    *(f"writer_hooks/index/test_{name}.py" for name in ("placed_keys", "record_index")),
-    *(
-        f"writer_hooks/write/test_{name}.py"
-        for name in ("captured", "data_before", "interleaved_writers", "merge_into")
-    ),
-)
+_SMALL_FILTERS = ("compactor_daemon/", "timeline/", "writer_hooks/", "world/")
 """Beginnings of names below `tests` that write small filters."""
 _FILES = 40
 """Files of tests whose time a run shows."""

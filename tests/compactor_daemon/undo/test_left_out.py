@@ -236,6 +236,7 @@ def test_writes_are_refused(version: int, tmp_path: Path) -> None:
     assert digest(path) == there
 
 
+@pytest.mark.usefixtures("default_filters")  # it goes by the sizes of files
 @one_of("version", 9, 8)
 def test_log_files_are_not_merged_with_each_other(version: int, tmp_path: Path) -> None:
     """Their names do not show which writes they hold."""

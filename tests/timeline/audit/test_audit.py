@@ -414,6 +414,7 @@ def test_another_file_under_its_name(tmp_path: Path) -> None:
 _SORTED = ClusterOptions(grouping=Grouping.SIZE, target_size=400_000, sort_by=("ts",), wait_s=0)
 
 
+@pytest.mark.usefixtures("default_filters")  # it goes by the sizes of files
 def test_two_files_that_are_swapped(tmp_path: Path) -> None:
     """Of one group, and of one size: all rows are there, each file has those of the other."""
     path = tmp_path / "trips"
@@ -474,6 +475,7 @@ def test_the_audit_log_has_clusterings(version: int, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["audit", str(undone), done.instant]).exit_code == 0
 
 
+@pytest.mark.usefixtures("default_filters")  # it goes by the sizes of files
 @pytest.mark.parametrize("each", [True, False])
 def test_other_rows_than_recorded(each: bool, tmp_path: Path) -> None:
     """The inputs are gone; the ledger agrees with itself, but not with the files. `each`: it has a hash of each."""

@@ -50,6 +50,8 @@ from tests.support.selection import deep
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 
+pytestmark = pytest.mark.usefixtures("default_filters")
+"""What is planned goes by the sizes of files."""
 ONE = replace(PLAN_NOW, max_file_slices=1)
 DAYS = [f"2026/11/{day}" for day in range(10, 18)]
 

@@ -293,6 +293,7 @@ def test_another_write_that_pends_is_asked_to_make_way(tmp_path: Path) -> None:
 # --- no room ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("default_filters")  # it goes by the sizes of files
 @pytest.mark.usefixtures("_look_often")
 def test_a_log_compaction_makes_room(tmp_path: Path) -> None:
     """The files it stands for are still there, and count no more."""
