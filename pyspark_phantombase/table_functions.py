@@ -11,9 +11,11 @@ Spark evaluates a function in one task, when rows are asked for. The columns hav
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.errors import UnsupportedError, UsageError
+from phantombase.timeline.option import check_kinds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,10 +37,30 @@ _Options = Mapping[str, str] | None
 """Options of the object store, by name: `map('region', 'eu-west-1')`."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Given:
+    """The arguments of a call, checked: Spark passes values of any type, and the text `false` would count as true."""
+
+    path: str
+    instant: str | None = None
+    lock: str | None = None
+    archived: bool = False
+    schedule: bool = False
+    sole_writer: bool = False
+    storage_options: _Options = None
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
+        options = self.storage_options
+        if options is not None and not (isinstance(options, dict) and all(isinstance(n, str) for n in options)):
+            raise UsageError("storage-options is of another type", expected="map('name', 'value')", found=repr(options))
+
+
 class Show:
     """The instants of the active timeline; with `archived` those of the archive, too: `timeline show`."""
 
     def eval(self, path: str, archived: bool = False, storage_options: _Options = None) -> Iterator[tuple[Any, ...]]:
+        _Given(path=path, archived=archived, storage_options=storage_options)
         from phantombase.timeline.dashboard.overview import as_json, overview
         from phantombase.timeline.table.table import Table, from_one_snapshot
 
@@ -54,6 +76,7 @@ class Plan:
     def eval(
         self, path: str, instant: str | None = None, storage_options: _Options = None
     ) -> Iterator[tuple[Any, ...]]:
+        _Given(path=path, instant=instant, storage_options=storage_options)
         from phantombase.timeline.cli.show import plan_facts
         from phantombase.timeline.table.table import Table, from_one_snapshot
 
@@ -81,13 +104,21 @@ class Compact:
         instant: str | None = None,
         storage_options: _Options = None,
     ) -> Iterator[tuple[Any, ...]]:
+        _Given(
+            path=path,
+            schedule=schedule,
+            lock=lock,
+            sole_writer=sole_writer,
+            instant=instant,
+            storage_options=storage_options,
+        )
         from phantombase.compactor_daemon.cli.option_flags import check_writers_known
         from phantombase.compactor_daemon.cli.schedule import left_out_line, unmergeable
         from phantombase.compactor_daemon.execution.run_compactions import run_compactions
         from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
         from phantombase.timeline.codec.output_options import OutputOptions
         from phantombase.timeline.dashboard.overview import as_json
-        from phantombase.timeline.errors import MalformedError, UsageError
+        from phantombase.timeline.errors import MalformedError
         from phantombase.timeline.locks.table_lock import table_lock
         from phantombase.timeline.planning.options import PLAN_NOW
         from phantombase.timeline.planning.schedule import schedule_compaction

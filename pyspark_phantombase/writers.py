@@ -121,8 +121,9 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Writes what the tasks staged. Errors: those of `write.write`, after which the table reads as before."""
-        self._sink.writer(_all_of(messages)).write(self._sink.options.path)
-        remove_job(self._sink.storage(), self._job)
+        described = self._sink.writer(_all_of(messages))
+        described.write(self._sink.options.path)
+        remove_job(described.source.storage, self._job)  # no new storage: one that fails now would fail the write
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         remove_job(self._sink.storage(), self._job)
@@ -156,11 +157,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         described = self._sink.writer(staged)
         described.foreach_batch(options.path, take_over=options.take_over)(described.source, batchId)
-        self._remove(staged)
+        self._remove(described.source.storage, staged)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        self._remove([one for one in messages if isinstance(one, Staged)])
+        self._remove(self._sink.storage(), [one for one in messages if isinstance(one, Staged)])
 
-    def _remove(self, staged: Sequence[Staged]) -> None:
+    @staticmethod
+    def _remove(storage: Storage, staged: Sequence[Staged]) -> None:
         for job in {one.job for one in staged}:
-            remove_job(self._sink.storage(), job)
+            remove_job(storage, job)

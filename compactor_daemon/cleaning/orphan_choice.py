@@ -29,6 +29,8 @@ from phantombase.timeline.read.pins import Pin
 from phantombase.timeline.view.view import GroupKey
 
 _LEAST_S = 3600
+ROWS_S = 24 * 3600
+"""The least age after which rows count as left by a killed write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,7 @@ class OrphanKind(Enum):
     MARKERS = "markers"
     HEARTBEAT = "heartbeat"
     TEMPORARY = "temporary file"
+    ROWS = "staged rows"
 
     @property
     def is_data(self) -> bool:
@@ -66,9 +69,9 @@ class OrphanKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A file, or the folder of one instant's staged files or markers. `path`: relative to the table. `instant`: in its
-    name; "" in that of a temporary file. `bytes`, `files`: of all its files. `modified_ms`: of the youngest, since the
-    epoch. `group`: the file group of a data file."""
+    """A file, or the folder of one instant's staged files or markers, or of rows. `path`: relative to the table.
+    `instant`: in its name; "" in that of a temporary file, or of rows. `bytes`, `files`: of all its files.
+    `modified_ms`: of the youngest, since the epoch. `group`: the file group of a data file."""
 
     path: str
     kind: OrphanKind
@@ -85,7 +88,7 @@ class Item:
     @property
     def is_folder(self) -> bool:
         """Whether all that is below the path goes."""
-        return self.kind in (OrphanKind.STAGED, OrphanKind.MARKERS)
+        return self.kind in (OrphanKind.STAGED, OrphanKind.MARKERS, OrphanKind.ROWS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +123,7 @@ class OrphanChoice:
 def why_by_time(item: Item, facts: OrphanFacts) -> str | None:
     """Why an item stays by its instant, the timeline and processes; None: its instant is gone, or it has none. Staged
     files, markers and heartbeats are left over once their instant is completed."""
-    if item.kind is OrphanKind.TEMPORARY:
+    if item.kind in (OrphanKind.TEMPORARY, OrphanKind.ROWS):
         return None
     time = item.instant
     if item.kind.is_data or not _is_over(time, facts.timeline):
@@ -178,6 +181,8 @@ def choose(items: Sequence[Item], facts: OrphanFacts, older_s: float, now_ms: in
 
 
 def why_young(item: Item, older_s: float, now_ms: int) -> str | None:
+    if item.kind is OrphanKind.ROWS:  # no record shows whether the write that staged them still runs
+        older_s = max(older_s, ROWS_S)
     return "it is younger than --older-than" if now_ms - item.modified_ms <= older_s * 1000 else None
 
 

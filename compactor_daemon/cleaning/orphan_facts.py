@@ -28,7 +28,7 @@ from phantombase.timeline.metadata_table.records.partitions import FILES
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there
-from phantombase.timeline.storage.folders import HEARTBEATS, HOODIE, RECORDS, TEMPORARY, WRITES, join
+from phantombase.timeline.storage.folders import HEARTBEATS, HOODIE, RECORDS, ROWS, TEMPORARY, WRITES, join
 from phantombase.timeline.table.in_progress import pending_rollbacks, refuse_in_progress
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.table.traces import list_markers
@@ -43,6 +43,7 @@ _PLANNED = frozenset((*SERVICES, "replacecommit", "clean", "rollback", "restore"
 """Actions whose requested file has a plan: an empty one is torn."""
 _OURS = (".hoodie_partition_metadata", "..hoodie_partition_metadata")
 _TOKEN = re.compile(r"\d+-\d+-\d+")
+_OF_ROWS = re.compile(r"\d+-[0-9a-f.-]+")
 _TIMED = re.compile(r"\d+")
 _TEMPORARY_NAME = re.compile(r"(clock-|probe-)?[0-9a-f]{32}(\.[a-z]+)?")
 
@@ -64,13 +65,15 @@ def list_items(table: Snapshot) -> tuple[list[Item], list[str]]:
             elif not table.timeline.is_committed(name.instant):
                 kind = OrphanKind.LOG if isinstance(name, LogFileName) else OrphanKind.BASE
                 items.append(_item(path, kind, name.instant, [entry], group=(folder, name.file_id)))
-    for kind, parent in ((OrphanKind.STAGED, WRITES), (OrphanKind.MARKERS, _MARKERS)):
+    for kind, parent in ((OrphanKind.STAGED, WRITES), (OrphanKind.MARKERS, _MARKERS), (OrphanKind.ROWS, ROWS)):
         below = defaultdict[str, list[Entry]](list)
         for path, entry in table.storage.list_below(parent):
             below[path.partition("/")[0] if "/" in path else ""].append(entry)
         for first, inside in below.items():
             if first.isdigit():
                 items.append(_item(f"{parent}/{first}", kind, first, inside))
+            elif kind is OrphanKind.ROWS and _OF_ROWS.fullmatch(first):
+                items.append(_item(f"{parent}/{first}", kind, "", inside))
             else:
                 foreign.append(f"{parent}/{first or inside[0].name}")
     for entry in listed_if_there(table.storage, HEARTBEATS) or ():

@@ -139,7 +139,7 @@ def _orphan(item: Item, now_ms: int) -> Orphan:
         path=item.path,
         kind=item.kind.value,
         instant=item.instant,
-        why="no process writes it any more" if item.kind is OrphanKind.TEMPORARY else ended,
+        why=ended if item.instant else "no process writes it any more",
         files=item.files,
         bytes=item.bytes,
         age_s=round((now_ms - item.modified_ms) / 1000, 1),

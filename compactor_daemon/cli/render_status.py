@@ -98,7 +98,8 @@ def checked(data: Row) -> Iterator[RenderableType]:
             yield from _findings(row["findings"])
             yield ""
     counts = Counter(row["verdict"] for row in rows)
-    yield f"{plural(len(rows), 'table')}: " + ", ".join(f"{counts[one]:,} {one}" for one in _VERDICTS if counts[one])
+    each = ", ".join(f"{counts[one]:,} {one}" for one in _VERDICTS if counts[one])
+    yield plural(len(rows), "table") + (f": {each}" if each else "")
 
 
 def _findings(rows: list[Row]) -> Iterator[RenderableType]:

@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.errors import NotATableError, PhantombaseError
+from phantombase.timeline.format.table_config import has_only_records
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions, triggered, unplanned
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.option import option
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.storage.folders import join
+from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import Given
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_duration, plural
@@ -119,8 +121,27 @@ def check_table(name: str, path: str, options: CheckOptions = _OPTIONS, means: C
     try:
         found += _findings(path, options, means)
     except PhantombaseError as error:
+        if isinstance(error, NotATableError) and _has_only_rows(path, means):
+            return TableCheck.of(path, name, [_NOT_MADE])
         found.append(_of_error("unreadable", "the table cannot be read", error, path))
     return TableCheck.of(path, name, found)
+
+
+def _has_only_rows(path: str, means: CheckMeans) -> bool:
+    """Whether a first write stages rows there, or left them. False: the path cannot be read, either."""
+    try:
+        return has_only_records(open_storage(path, means.storage))
+    except PhantombaseError:
+        return False
+
+
+_NOT_MADE = Finding(
+    name="not-made",
+    severity=Severity.INFO,
+    what="a first write by Spark stages rows here, or has died: it makes the table when it commits",
+    found="no hoodie.properties, only folders of phantombase",
+    todo="If it is dead, write again, or remove the folder.",
+)
 
 
 def _findings(path: str, options: CheckOptions, means: CheckMeans) -> Iterator[Finding]:

@@ -53,6 +53,26 @@ def test_compact_by_a_function(tmp_path: Path) -> None:
         rows("phantombase_compact", str(tmp_path / "none"))
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_arguments_of_another_type(name: str, tmp_path: Path) -> None:
+    """Spark checks none: the text 'false' would count as true."""
+    path = str(unzip_golden("v9_plain", tmp_path))
+    own: dict[str, dict[str, Any]] = {
+        "phantombase_show": {"archived": "false"},
+        "phantombase_plan": {"instant": 1},
+        "phantombase_compact": {"schedule": True, "sole_writer": "false"},
+    }
+    wrongs: tuple[dict[str, Any], ...] = (
+        {"path": None},
+        {"path": path, **own[name]},
+        {"path": path, "storage_options": {1: 2}},
+    )
+    for wrong in wrongs:
+        with pytest.raises(UsageError):
+            rows(name, **wrong)
+    assert rows("phantombase_plan", path) == []
+
+
 def test_a_catalog_keeps_no_table(tmp_path: Path) -> None:
     """Spark would read the table without its path; the error names what works. Spark hands over these options."""
     path = str(unzip_golden("v9_plain", tmp_path))

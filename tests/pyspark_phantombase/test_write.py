@@ -16,11 +16,16 @@ from pyspark.sql import datasource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from phantombase import MalformedError, NotATableError, UnknownStateError, UsageError, read_table
+from phantombase import MalformedError, NotATableError, Table, UnknownStateError, UsageError, read_table
+from phantombase.compactor_daemon.cleaning.orphan_choice import OrphanOptions
+from phantombase.compactor_daemon.cleaning.orphans import remove_orphans
+from phantombase.compactor_daemon.status.check import TableVerdict, check_table
+from phantombase.timeline.storage.folders import ROWS
 from phantombase.writer_hooks.engine import staged as staged_rows
-from phantombase.writer_hooks.engine.row_blobs import ROWS
 from pyspark_phantombase import DefaultSource
 from pyspark_phantombase.batch_reader import spark_columns
+from tests.support.faults import make_old
+from tests.support.golden_tables import LOCK
 
 OPERATION, KEY = "hoodie.datasource.write.operation", "hoodie.datasource.write.recordkey.field"
 TABLE = {
@@ -130,6 +135,33 @@ def test_an_aborted_job_leaves_nothing(tmp_path: Path) -> None:
     other.commit([message])
     assert found(path) == [("2", 1)]
     assert staged(path) == []
+
+
+def test_a_first_write_that_is_not_committed_is_no_table(tmp_path: Path) -> None:
+    """An aborted one leaves nothing; one that runs, or has died, is not a broken table, and keeps no path from others;
+    its rows that are older than a day are orphans."""
+    path = tmp_path / "lake/t"
+    writer = sink(path, rows().schema)
+    writer.abort([task(writer, rows(("1", 1)))])
+    assert list(path.iterdir()) == []
+    message = task(writer, rows(("1", 1)))
+    found_there = check_table("t", str(path))
+    assert (found_there.verdict, found_there.findings[0].name) == (TableVerdict.WELL, "not-made")
+    save(path.parent, rows(("2", 1)))
+    with pytest.raises(UsageError, match="a table cannot be made here"):
+        writer.commit([message])
+    writer.abort([message])
+    assert list(path.iterdir()) == []
+    other = sink(path.parent, rows().schema)
+    for _ in range(2):
+        task(other, rows(("3", 1)))
+    (young, old) = sorted((path.parent / ROWS).iterdir())
+    for folder, hours in ((young, 23), (old, 73)):
+        make_old(set(folder.iterdir()), hours * 3600)
+    for options in (OrphanOptions(older_than="1h"), OrphanOptions()):
+        remove_orphans(Table.open(str(path.parent)), options, LOCK)
+        assert list((path.parent / ROWS).iterdir()) == [young]
+    assert found(path.parent) == [("2", 1)]
 
 
 def test_rows_that_are_not_as_staged_are_not_written(tmp_path: Path) -> None:

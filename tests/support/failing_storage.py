@@ -255,6 +255,10 @@ class HookedStorage:
         """See `Storage`."""
         self._call("delete_folder", folder)
 
+    def delete_empty_folder(self, folder: str) -> bool:
+        """See `Storage`."""
+        return bool(self._call("delete_empty_folder", folder))
+
     def set_modified(self, path: str, modified_ms: int) -> None:
         """See `Storage`."""
         self._call("set_modified", path, modified_ms)

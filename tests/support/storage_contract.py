@@ -212,6 +212,8 @@ class StorageContract:
         storage.put_if_absent("e/x", b"")
         storage.delete_folder("d")
         storage.delete_folder("d")
+        assert storage.delete_empty_folder("d")
+        assert storage.delete_empty_folder("e") is not storage.is_file_system  # it has content
         assert [e.name for e in storage.list("") if e.name != HOODIE] == ["e"]
 
     def test_handles_see_each_other(self, storage: Storage, opener: Opener) -> None:

@@ -14,8 +14,8 @@ from typing import NoReturn
 import javaproperties
 
 from ..errors import MalformedError, MissingFileError, NotATableError, StorageError
-from ..storage.contract import Storage
-from ..storage.folders import HOODIE, inside_table
+from ..storage.contract import Storage, listed_if_there
+from ..storage.folders import HOODIE, RECORDS, inside_table, join
 from .layout import Layout, Slicing
 from .merge_settings import KEY_GENERATOR_TYPE, USE_HUDI, MergeSettings, key_generator_of, merge_settings, refusal
 from .merge_settings import PROPERTIES as PROPERTIES
@@ -313,6 +313,12 @@ def load_table_config(storage: Storage) -> TableConfig:
     found = f"no {HOODIE} folder" if storage.find(HOODIE) is None else "neither it nor its backup"
     todo = "Check the path; it must be the table's base folder."
     raise NotATableError("not a Hudi table", path=storage.base_path, expected=PROPERTIES, found=found, todo=todo)
+
+
+def has_only_records(storage: Storage, folder: str = "") -> bool:
+    """Whether a folder has no table, but records of phantombase: rows that a first write stages, or left."""
+    names = {entry.name for entry in listed_if_there(storage, join(folder, HOODIE)) or ()}
+    return names == {RECORDS.rpartition("/")[2]}
 
 
 def make_table_folders(storage: Storage, config: TableConfig) -> None:

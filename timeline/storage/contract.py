@@ -125,6 +125,9 @@ class Storage(Protocol):
     def delete_folder(self, folder: str) -> None:
         """Removes a folder with its content; success if it does not exist."""
 
+    def delete_empty_folder(self, folder: str) -> bool:
+        """Removes a folder, unless it has content; whether it is gone. An object store has no such folder."""
+
     def set_modified(self, path: str, modified_ms: int) -> None:
         """Changes the modification time of a file. Only for `timeline repair-times` and `compactor-daemon repair`.
         MissingFileError: there is no such file. StorageError: this store cannot set times."""

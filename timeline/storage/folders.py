@@ -28,6 +28,10 @@ TEMPORARY = f"{RECORDS}/tmp"
 WRITES = f"{RECORDS}/writes"
 """Writes stage their files here: a folder for each instant."""
 
+ROWS = f"{RECORDS}/rows"
+"""Rows of writes between two steps: a folder for each running write or task, `<ms since the epoch>-<random>`. Those of
+a first write are there before its table is made."""
+
 CLUSTERINGS = f"{RECORDS}/clusterings"
 """Clusterings stage their files here before their plan is visible: a folder for each run."""
 

@@ -100,6 +100,10 @@ class ForwardingStorage:
         self._changing(folder)
         self.storage.delete_folder(self._full(folder))
 
+    def delete_empty_folder(self, folder: str) -> bool:
+        self._changing(folder)
+        return self.storage.delete_empty_folder(self._full(folder))
+
     def set_modified(self, path: str, modified_ms: int) -> None:
         self._changing(path)
         self.storage.set_modified(self._full(path), modified_ms)

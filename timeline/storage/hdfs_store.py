@@ -201,6 +201,11 @@ class HdfsStorage:
         with suppress(MissingFileError), translated(self._shown(folder)):
             self._client.delete(self._full(folder), recursive=True)
 
+    def delete_empty_folder(self, folder: str) -> bool:
+        with suppress(StorageError), translated(self._shown(folder)):  # one with content is refused
+            self._client.delete(self._full(folder), recursive=False)
+        return self.find(folder) is None
+
     def set_modified(self, path: str, modified_ms: int) -> None:
         with translated(self._shown(path)):
             accessed_ms = self._client.get_file_info(self._full(path)).access_time

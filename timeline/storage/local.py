@@ -202,6 +202,11 @@ class LocalStorage:
         with _translated(self._full(folder)), suppress(FileNotFoundError):
             shutil.rmtree(self._full(folder))
 
+    def delete_empty_folder(self, folder: str) -> bool:
+        with suppress(OSError):
+            os.rmdir(self._full(folder))
+        return not os.path.lexists(self._full(folder))
+
     def set_modified(self, path: str, modified_ms: int) -> None:
         with _translated(self._full(path)):
             os.utime(self._full(path), ns=(modified_ms * 1_000_000,) * 2)

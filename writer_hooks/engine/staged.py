@@ -1,6 +1,6 @@
 """Rows that tasks of another engine staged as files on the table's storage, and the write of them in this process.
 
-A task stages its rows in one file of a folder of its own beside the pieces of writes (`row_blobs.ROWS`); readers do not
+A task stages its rows in one file of a folder of its own beside the pieces of writes (`folders.ROWS`); readers do not
 see it. Only the files that are named to `StagedRows` count, so a task that runs twice doubles no row. The process that
 writes reads them batch by batch; the pieces of many rows are in files, too, so that it holds no more of them in memory
 than its threads work on. The folders of a job are removed when it ends, those of dead jobs by later writes
@@ -25,9 +25,10 @@ from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import ROWS
 
 from .engine import LocalPieces, Pieces, Prepare, in_batches
-from .row_blobs import ROWS, Piece, Spool
+from .row_blobs import Piece, Spool, remove_unused
 
 _log = get_logger()
 _SLOT_BYTES = 16 << 20
@@ -113,6 +114,7 @@ def remove_job(storage: Storage, job: str) -> None:
         for entry in storage.list(ROWS):
             if f"-{job}-" in entry.name:
                 storage.delete_folder(f"{ROWS}/{entry.name}")
+        remove_unused(storage)
     except PhantombaseError as error:
         _log.warning("clean_up_failed", table=storage.base_path, error=str(error))
 

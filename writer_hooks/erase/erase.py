@@ -57,13 +57,12 @@ from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.pins import live_pins
 from phantombase.timeline.storage.contract import listed_if_there
-from phantombase.timeline.storage.folders import METADATA_FOLDER, RECORDS, TEMPORARY, WRITES, join
+from phantombase.timeline.storage.folders import METADATA_FOLDER, RECORDS, ROWS, TEMPORARY, WRITES, join
 from phantombase.timeline.table.in_progress import refuse_left_to_hudi
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..engine.engine import LocalEngine
-from ..engine.row_blobs import ROWS
 from ..files.stored_keys import KEY_FIELD, slice_keys
 from ..options import Operation, Write, WriteOptions
 from ..write.write import write

@@ -19,6 +19,7 @@ from phantombase.timeline.format.table_config import (
     MergeMode,
     TableConfig,
     checksum,
+    has_only_records,
     load_table_config,
     make_table_folders,
 )
@@ -341,7 +342,7 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
                 raise _no_place(storage, f"a Delta table at {folder or 'this path'}")
             if folder.rpartition("/")[2] == _ICEBERG and _is_iceberg(names):
                 raise _no_place(storage, f"an Iceberg table at {folder.rpartition('/')[0] or 'this path'}")
-            if folder and HOODIE in names:
+            if folder and HOODIE in names and not has_only_records(storage, folder):
                 raise _no_place(storage, f"the table {folder} below it")
             if depth < _LEVELS:
                 below += subfolders(folder, entries)
@@ -350,7 +351,7 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
 
 def _kind_of(folder: Storage) -> str | None:
     """What a folder is; None: no table."""
-    if folder.find(HOODIE) is not None:
+    if folder.find(HOODIE) is not None and not has_only_records(folder):
         return "table"
     if folder.find(_DELTA) is not None:
         return "Delta table"

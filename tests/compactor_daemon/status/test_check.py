@@ -121,6 +121,8 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
 
 def test_a_catalog_with_broken_tables(tmp_path: Path) -> None:
     """The worst table comes first and gives the exit code; each finding is shown once, with its way out."""
+    none = CliRunner().invoke(app, ["check", "--root", str(tmp_path)])
+    assert (none.exit_code, none.stdout.splitlines()[-1]) == (0, "0 tables")
     for name in ("well", *BROKEN):
         for ts in (1, 2):
             rows = pa.table({"id": ["a", "b"], "ts": [ts, ts]})

@@ -151,6 +151,10 @@ class MemoryStorage:
         """See `Storage`."""
         self.delete(folder)
 
+    def delete_empty_folder(self, folder: str) -> bool:
+        """See `Storage`: it has no folders that nothing is in."""
+        return True
+
     def set_modified(self, path: str, modified_ms: int) -> None:
         """See `Storage`."""
         file, above = self._file(path), self._node(path.rpartition("/")[0])

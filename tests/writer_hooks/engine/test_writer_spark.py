@@ -20,11 +20,12 @@ from phantombase.timeline.errors import PhantombaseError, SparkError, Unsupporte
 from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import ROWS
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import is_replaced
 from phantombase.writer_hooks.engine import spark as spark_engine
-from phantombase.writer_hooks.engine.row_blobs import ROWS, Piece, Spool, pack, remove_old
+from phantombase.writer_hooks.engine.row_blobs import Piece, Spool, pack, remove_old
 from phantombase.writer_hooks.engine.spark import SparkEngine, SparkPieces, default_slots
 from phantombase.writer_hooks.options import Operation
 from tests.hudi.cases.rows import partition
