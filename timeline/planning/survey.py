@@ -50,7 +50,7 @@ class Survey:
         self._everywhere = known is None
         self._walk = PartitionWalk(table.storage, table.config, [Waiting(folder="")] if known is None else known)
         self._listed: set[str] = set()
-        self._rules: SliceRules | None = None
+        self._rules: tuple[Snapshot, SliceRules] | None = None
         self._known_blocks: KnownBlocks | None = None
         self._footers, self._base_instants = 0, set[str]()
 
@@ -181,10 +181,10 @@ class Survey:
         return is_new or self._footers <= _FOOTERS_MAX
 
     def _slice_rules(self) -> SliceRules:
-        if self._rules is None:
-            schema = self._table.newest_schema()
-            self._rules = slice_rules(self._table, schema)
-        return self._rules
+        table, known = self._table, self._rules
+        if known is None or known[0] is not table:  # a later partition may have needed the archive
+            known = self._rules = table, slice_rules(table, table.newest_schema())
+        return known[1]
 
     def _measured(self, slice_: FileSlice, rules: SliceRules, counted: bool) -> tuple[FileSlice, SliceStats]:
         """Reads only headers of the logs. An unreadable file affects this slice only."""

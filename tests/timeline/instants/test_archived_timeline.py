@@ -7,6 +7,7 @@ import os
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,9 +24,12 @@ from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.format.layout import LAYOUT_2, Layout
 from phantombase.timeline.format.table_config import load_table_config
 from phantombase.timeline.instants.archived_timeline import load_history
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.survey import Survey
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.view.view import latest_slice
 from tests.support.archived_tables import archive, behind_archived, compact, long_table, one_row, rename, row, upsert
 from tests.support.builders import timeline_of
 from tests.support.golden_tables import GOLDEN, LOCK, one_of, unzip_golden
@@ -457,6 +461,25 @@ def test_archived_log_blocks_behind_the_start_count(version: int, how: str, tmp_
     compact(path)
     assert read_rows(path) == rows
     assert as_rows(read(str(path), query="read-optimized").to_arrow()) == rows
+
+
+def test_a_plan_counts_archived_log_blocks_behind_the_start(tmp_path: Path) -> None:
+    """Only files of a later partition, and not their times, show that the archive is needed."""
+    path = tmp_path / "t"
+    long_table(path, 6, 1, compact_at=None)
+    for number, (key, day) in enumerate([("k9", "b"), ("k9", "b"), ("k5", "A"), ("k5", "A")]):
+        upsert(path, row(key, day, number))
+    first = archive(path).archived[0].instant
+    upsert(path, row("slow", "c", 7))
+    rename(path, -1, later(first, 1))
+    folder = path / Table.open(str(path)).config.timeline_folder
+    for number, file in enumerate(sorted(folder.glob("[0-9]*"), key=lambda f: (f.name[:17], -len(f.name)))):
+        os.utime(file, (number, number))
+    table = Table.open(str(path)).snapshot()
+    survey = Survey(table, table.load_facts(), replace(PLAN_NOW, max_source_rows=9))
+    slices = ([s for g in look.groups if (s := latest_slice(g)) is not None] for look in survey.looks())
+    found = {s.partition: stats.log_rows for some in slices for s, stats in survey.measure(some)}
+    assert found == {"A": 1, "a": 0, "b": 1, "c": 0}
 
 
 def test_a_savepoint_makes_no_clock_slow(tmp_path: Path) -> None:

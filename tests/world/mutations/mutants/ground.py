@@ -193,6 +193,8 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/instants/timeline", "        return time > self.start and time.isdecimal() and not known\n", "        return False\n", "archived_timeline"),
     ("timeline/instants/timeline", "if i.requested_time not in self._saved), None)", "if True), None)", "archived_timeline"),
     ("timeline/planning/survey", "if not self._table.timeline.archived and needs_archive(", "if False and needs_archive(", "archived_timeline"),
+    ("timeline/planning/survey", "if known is None or known[0] is not table:", "if known is None:", "archived_timeline"),
+    ("timeline/planning/survey", "slice_rules(table, table.newest_schema())", "slice_rules(table.with_timeline(table.load_timeline()), table.newest_schema())", "archived_timeline"),
     ("compactor_daemon/archiving/archive", "        timeline = table.with_archive(timeline)\n    for time, paths", "        pass\n    for time, paths", "archived_timeline"),
     ("timeline/instants/timeline", "        if self.completed:\n", "        if True:\n", "archived_timeline"),
     ("timeline/instants/timeline", "and before.start <= i.requested_time < below", "and i.requested_time < below", "archived_timeline"),
