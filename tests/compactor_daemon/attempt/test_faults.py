@@ -298,8 +298,8 @@ def test_a_decision_that_the_metadata_table_was_compacted_after(version: int, tm
     with pytest.raises(ProcessDied):
         compact_with_metadata(path, HookedStorage(LocalStorage(str(path)), dies_before_it_tells))
     metadata = open_metadata_table(open_table(path))
-    began = metadata.snapshot().next_time()
-    ended = metadata.snapshot().next_time([began])
+    began = metadata.next_time()
+    ended = metadata.next_time([began])
     done = Instant(requested_time=began, action="commit", state=State.COMPLETED, completion_time=ended)
     metadata.storage.put_if_absent(metadata.instant_path(done), encode(CommitMetadata(), metadata.layout.encoding))
     compact_with_metadata(path, LocalStorage(str(path)))

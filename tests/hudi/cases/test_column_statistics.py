@@ -219,7 +219,7 @@ def _columns(table: SharedTable) -> tuple[tuple[IndexedColumn, ...], IndexVersio
 def _as_stored(table: Table, records: Iterator[Stored]) -> dict[tuple[str, str], tuple[Mapping[str, Any], bool]]:
     """The records as they are read again, written under the metadata table's own schema."""
     metadata = open_metadata_table(table)
-    schema = fastavro.parse_schema(json.loads(metadata.snapshot().newest_schema().commit_text))
+    schema = fastavro.parse_schema(json.loads(metadata.newest_schema().commit_text))
     found = {}
     for partition, (key, record), is_base in records:
         stream = io.BytesIO()

@@ -140,7 +140,7 @@ class Compose:
 
 def is_healthy(container: Any) -> bool:
     """What the engine's health check says now."""
-    container.snapshot(cached=False)
+    container.reload()
     return bool(container.attrs["State"]["Health"]["Status"] == "healthy")
 
 

@@ -102,5 +102,5 @@ def test_a_daemon_that_does_not_answer_is_unhealthy(images: Images, table: Path)
 
 def health(container: Any) -> str:
     """What the engine's health check says now."""
-    container.snapshot(cached=False)
+    container.reload()
     return str(container.attrs["State"]["Health"]["Status"])
