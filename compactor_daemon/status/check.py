@@ -19,7 +19,7 @@ from phantombase.timeline.format.table_config import has_only_records
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions, triggered, unplanned
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.option import option
+from phantombase.timeline.option import check_finite, least_of, option, spelled_class
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.open_storage import open_storage
@@ -54,6 +54,7 @@ _VERDICTS = {
 }
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
     """From when on something needs care."""
@@ -63,6 +64,9 @@ class CheckOptions:
     )
     log_files: int = option(50, "log files in one file group that need care: each read merges them", least=1)
     instants: int = option(100, "completed instants on the active timeline that need care: all read them", least=1)
+
+    def __post_init__(self) -> None:
+        check_finite(self, least_of(CheckOptions))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

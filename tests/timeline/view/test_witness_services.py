@@ -366,6 +366,7 @@ def test_a_write_with_a_lost_file_is_not_archived(what: str, version: int, tmp_p
     assert values(path) == whole
 
 
+@pytest.mark.usefixtures("default_filters")  # it goes by the sizes of files
 def test_a_write_whose_completed_file_alone_is_gone_and_that_a_log_compaction_merges(tmp_path: Path) -> None:
     """The plan of a pending log compaction names its log files."""
     path = tmp_path / "t"
