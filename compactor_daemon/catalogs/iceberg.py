@@ -23,26 +23,19 @@ from urllib.parse import parse_qsl
 import pyarrow as pa
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import (
-    ConflictError,
-    MalformedError,
-    MissingFileError,
-    PhantombaseError,
-    StorageError,
-    UsageError,
-)
+from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import parse_data_file
-from phantombase.timeline.instants.instant_files import retained_by
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.read.held_pins import HeldPin, held_moment
-from phantombase.timeline.read.pins import PinOptions, all_pins, earliest_to_retain
+from phantombase.timeline.read.pins import PinOptions, all_pins
 from phantombase.timeline.read.table_read import ReadOptions
 from phantombase.timeline.table.schema_finder import TableSchema
-from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey
 
 from .iceberg_files import (
+    NAME_MAPPING,
     FileReader,
     changed_columns,
     evolve,
@@ -51,16 +44,17 @@ from .iceberg_files import (
     partition_columns,
     set_name_mapping,
 )
-from .iceberg_state import StateMark, base_files, changed_groups, writes_since
+from .iceberg_state import HOLDS, MARK, StateMark, base_files, broken_snapshots, changed_groups, mark_of, writes_since
 from .options import ICEBERG, SyncedTable, SyncOptions, SyncResult
 
 if TYPE_CHECKING:
-    from .iceberg_snapshot import Published
+    from .iceberg_snapshot import Published, PublishFiles
 
 _log = get_logger()
-_MARK, _BASE = "hudi.published", "hudi.base-path"
-_INSTANT, _HOLDS = "hudi.instant", "hudi.holds"
+_BASE = "hudi.base-path"
+_INSTANT = "hudi.instant"
 _PROPERTIES = {
+    "format-version": "2",
     "gc.enabled": "false",  # the files are Hudi's: no engine removes them with the table, or as orphans
     "commit.retry.num-retries": "0",  # what lost to another process is no longer the newest state
     "write.metadata.delete-after-commit.enabled": "true",
@@ -96,7 +90,7 @@ def publish(table: Table, options: SyncOptions, *, dry_run: bool = False) -> Syn
 class _Now:
     """A state of the Hudi table. `changed`: the file groups that have changed since the mark; None: all may have."""
 
-    table: Table
+    table: Snapshot
     timeline: Timeline
     schema: TableSchema
     columns: pa.Schema
@@ -109,30 +103,34 @@ class _Publisher:
         self._table, self._options, self._dry_run = table, options, dry_run
         named, _, query = str(options.to).removeprefix(ICEBERG).partition("?")
         self.shown = f"{ICEBERG}{named}"
+        self._given = dict(pair.split("=", 1) for pair in options.table_properties)
         config = table.config
         namespace = (options.database or config.database or "default").lower()
         self._name = (*namespace.split("."), (options.name or config.name).lower())
         self.where = f"{self.shown} {'.'.join(self._name)}"
         path = table.storage.base_path.rstrip("/")
         self._base = f"file://{path}" if path.startswith("/") else path
-        self._catalog = self._opened(named, dict(parse_qsl(query)))
+        self._catalog = self._opened(named, query)
 
-    def _opened(self, named: str, properties: dict[str, str]) -> Any:
+    def _opened(self, named: str, query: str) -> Any:
         try:
             from pyiceberg.catalog import load_catalog
         except ImportError as error:
             raise UsageError(
                 "Iceberg needs the package pyiceberg", todo="Install it: pip install 'phantombase[iceberg]'."
             ) from error
+        from pyiceberg.exceptions import NotInstalledError
+
         with self._asked():
             try:
+                properties = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
                 return load_catalog(named or None, **properties)
-            except (ImportError, ValueError, TypeError) as error:
+            except (ImportError, NotInstalledError, ValueError, TypeError) as error:
                 raise UsageError(
                     "no such Iceberg catalog, or a package for its kind is missing",
                     path=self.shown,
                     expected="a catalog of .pyiceberg.yaml or PYICEBERG_CATALOG__NAME__URI, or iceberg:NAME?uri=...",
-                    found=str(error),
+                    found=_shown(error),
                 ) from error
 
     @contextmanager
@@ -148,7 +146,7 @@ class _Publisher:
             raise StorageError(
                 "the Iceberg catalog did not answer, or refused a request",
                 path=self.where,
-                found=f"{type(error).__name__}: {error}",
+                found=f"{type(error).__name__}: {_shown(error)}",
                 todo="Check its settings. The data are not affected; the next sync tries again.",
             ) from error
 
@@ -157,30 +155,35 @@ class _Publisher:
         from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 
         iceberg = self._loaded()
-        mark = _mark_of(iceberg)
+        mark = mark_of(iceberg)
         now = self._now(mark)
         if not now.timeline.completed:
             return self._result(None, why="the table has no completed write")
-        broken = frozenset() if iceberg is None else _broken(iceberg, now)
+        broken = frozenset() if iceberg is None else broken_snapshots(iceberg, now.table, now.changed)
         due = mark is None or mark.is_old(now.timeline, clock_ms() - _PIN_S * 500)
+        due = due or not self._given.items() <= iceberg.properties.items()
         changed = iceberg is None or now.changed is None or bool(now.changed) or bool(self._columns(iceberg, now))
         if not changed and (self._dry_run or not (due or broken - _heads(iceberg.metadata))):
             return self._result(now)
         if self._dry_run:
-            added, removed, _ = self._difference(iceberg, now)
             columns = () if iceberg is None else self._columns(iceberg, now)
+            added, removed, _ = self._difference(iceberg, now, columns)
             return self._result(now, created=iceberg is None, columns=columns, added=len(added), dropped=len(removed))
         with self._asked():
             transaction = self._created(now) if iceberg is None else iceberg.transaction()
         name = PinOptions(name=_pin_name(self._name[-1], transaction.table_metadata.table_uuid), for_s=_PIN_S)
         holds = held_moment(now.table, ReadOptions())
         pin = HeldPin(self._table.storage, name, holds)
-        self._asks = False
+        self._asks, self._marked = False, ""
+        self._made: PublishFiles | None = None
         try:
             now = self._now(mark)
             done = self._commit(iceberg, transaction, now, broken, holds)
         except (CommitFailedException, NoSuchTableError, TableAlreadyExistsError):
-            pin.remove()
+            if not self._has_taken_effect():  # a client that repeats a request meets what it did itself
+                pin.remove()
+                if self._made is not None:
+                    self._made.clean()
             return None
         except BaseException:
             if not self._asks:  # a commit that did not answer may have taken effect: it needs the pin
@@ -188,6 +191,17 @@ class _Publisher:
             raise
         self._end_older(name.name, holds)
         return done
+
+    def _has_taken_effect(self) -> bool:
+        from pyiceberg.exceptions import NoSuchTableError
+
+        with self._asked():
+            try:
+                found = self._catalog.load_table(self._name)
+            except NoSuchTableError:
+                return False
+        made = self._made is not None and found.snapshot_by_id(self._made.snapshot_id) is not None
+        return made or (bool(self._marked) and found.properties.get(MARK) == self._marked)
 
     def _loaded(self) -> Any:
         """The table of the catalog; None: there is none. ConflictError: it is another one."""
@@ -207,6 +221,7 @@ class _Publisher:
                 found=base or f"a table that phantombase did not make, at {found.location()}",
                 todo="Choose another name with --name or --database, or drop the table from the catalog.",
             )
+        self._base = base  # the files of a table are named in one way, also by processes that call the place another
         return found
 
     def _now(self, mark: StateMark | None) -> _Now:
@@ -230,9 +245,8 @@ class _Publisher:
 
     def _created(self, now: _Now) -> Any:
         """A transaction that makes the table with what it shows."""
-        given = dict(pair.split("=", 1) for pair in self._options.table_properties)
         self._catalog.create_namespace_if_not_exists(self._name[:-1])
-        properties = {**given, **_PROPERTIES, _BASE: self._base}
+        properties = {**self._given, **_PROPERTIES, _BASE: self._base}
         made = self._catalog.create_table_transaction(self._name, now.columns, properties=properties)
         names = partition_columns(now.table.config, now.columns)
         if names:
@@ -245,14 +259,18 @@ class _Publisher:
     def _columns(self, iceberg: Any, now: _Now) -> tuple[str, ...]:
         return changed_columns(iceberg.schema(), now.columns, self.where)
 
-    def _difference(self, iceberg: Any, now: _Now) -> tuple[dict[str, Any], list[str], Published]:
-        """The files to add by path, those to remove by URI, and those of the catalog."""
+    def _difference(
+        self, iceberg: Any, now: _Now, columns: Collection[str]
+    ) -> tuple[dict[str, Any], list[str], Published]:
+        """The files to add by path, those to remove by URI, and those of the catalog. `columns`: that change. If one
+        has a default, all files are added again, which asks whether each has it."""
         from .iceberg_snapshot import published_files
 
         with self._asked():
             snapshot = None if iceberg is None else iceberg.current_snapshot()
             published = published_files(iceberg and iceberg.io, snapshot, self.where)
-        only = now.changed
+        renewed = any(tuple(name.split(".")) in now.schema.defaults for name in columns)
+        only = None if renewed else now.changed
         exactly = None if only is None else now.table.views.existing({partition for partition, _ in only})
         view = now.table.load_view(exactly=exactly)
         if view.timeline.completed != now.timeline.completed:
@@ -260,7 +278,7 @@ class _Publisher:
         wanted = base_files(now.table, view, only)
         theirs = {uri: size for uri, size in published.files.items() if only is None or self._group_of(uri) in only}
         sizes = {self._uri(path): one.file.size for path, one in wanted.items()}
-        same = {uri for uri, size in sizes.items() if uri in theirs and size in (0, theirs[uri])}
+        same = {uri for uri, size in sizes.items() if not renewed and uri in theirs and size in (0, theirs[uri])}
         added = {path: one for path, one in wanted.items() if self._uri(path) not in same}
         return added, sorted(theirs.keys() - same), published
 
@@ -278,7 +296,7 @@ class _Publisher:
         from .iceberg_snapshot import PublishFiles
 
         columns = () if iceberg is None else self._columns(iceberg, now)
-        added, removed, published = self._difference(iceberg, now)
+        added, removed, published = self._difference(iceberg, now, columns)
         current = None if iceberg is None else iceberg.current_snapshot()
         with self._asked():
             if columns:
@@ -297,8 +315,8 @@ class _Publisher:
             snapshot_id = 0 if current is None else current.snapshot_id
             if current is None or entries or removed:
                 io = transaction._table.io
-                summary = {_INSTANT: now.timeline.latest_completed, _HOLDS: holds}
-                made = PublishFiles(transaction, io, published, entries, removed, summary)
+                summary = {_INSTANT: now.timeline.latest_completed, HOLDS: holds}
+                self._made = made = PublishFiles(transaction, io, published, entries, removed, summary)
                 made.commit()
                 snapshot_id = made.snapshot_id
             old = set(broken) - _heads(transaction.table_metadata)
@@ -306,7 +324,8 @@ class _Publisher:
             if gone:
                 ExpireSnapshots(transaction).by_ids([one.snapshot_id for one in gone]).commit()
             mark = StateMark.at(now.timeline, snapshot=snapshot_id, holds=holds, held_ms=clock_ms())
-            transaction.set_properties({_MARK: mark.to_json()})
+            self._marked = mark.to_json()
+            transaction.set_properties({**self._given, MARK: self._marked})
             self._asks = True
             transaction.commit_transaction()
         if gone:
@@ -353,45 +372,26 @@ def _check_options(options: SyncOptions) -> None:
             expected="an Iceberg catalog has one table, of the read-optimized view",
             found=", ".join(name.replace("_", "-") for name in set_),
         )
-
-
-def _mark_of(iceberg: Any) -> StateMark | None:
-    """None: the newest snapshot is not one that phantombase has described."""
-    if iceberg is None or (current := iceberg.current_snapshot()) is None:
-        return None
-    mark = StateMark.parse(iceberg.properties.get(_MARK))
-    return mark if mark is not None and mark.snapshot == current.snapshot_id else None
-
-
-def _broken(iceberg: Any, now: _Now) -> frozenset[int]:
-    """The snapshots that may lack files: a clean may have removed them, or an undone write made them."""
-    if now.changed is None:
-        return frozenset(one.snapshot_id for one in iceberg.snapshots())
-    timeline = now.timeline
-    cutoff = max((_cutoff(now.table, i) for i in timeline.instants if i.action == "clean"), default="")
-    first = min(timeline.counts_from(i) for i in timeline.completed)
-    found = set()
-    for one in iceberg.snapshots():
-        holds = (one.summary and one.summary[_HOLDS]) or ""
-        needs = earliest_to_retain(timeline, [holds])
-        if holds < first or (needs is not None and cutoff > needs):
-            found.add(one.snapshot_id)
-    return frozenset(found)
+    names = {pair.partition("=")[0] for pair in options.table_properties}
+    if own := sorted(names & {*_PROPERTIES, MARK, _BASE, NAME_MAPPING}):
+        raise UsageError(
+            "properties of the Iceberg table that phantombase sets itself",
+            found=", ".join(own),
+            todo="Leave them out of table-properties.",
+        )
 
 
 def _heads(metadata: Any) -> set[int]:
     return {ref.snapshot_id for ref in metadata.refs.values()}
 
 
-def _cutoff(table: Table, clean: Any) -> str:
-    try:
-        return retained_by(table.files, clean)
-    except (MalformedError, MissingFileError):
-        return str(clean.requested_time)
-
-
 def _pin_name(table: str, uuid: Any) -> str:
     return f"iceberg-{re.sub(r'[^A-Za-z0-9._-]', '_', table)[:50]}-{str(uuid)[:8]}"
+
+
+def _shown(error: Exception) -> str:
+    """Its text without the user and password of an address."""
+    return re.sub(r"(?<=://)[^/@\s]*@", "", str(error))
 
 
 def _place(path: str) -> str:

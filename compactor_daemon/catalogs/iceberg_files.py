@@ -151,12 +151,12 @@ def evolve(transaction: Any, columns: pa.Schema, where: str) -> None:
 
 def name_others(transaction: Any, others: Mapping[str, Any]) -> None:
     """Gives ids to columns that files have and the table lacks: some readers want one for each column of a file."""
-    mapped = {name for field in transaction.table_metadata.name_mapping() for name in field.names}
-    new = {name: kind for name, kind in others.items() if name not in mapped}
+    mapped = transaction.table_metadata.name_mapping()._field_by_name
+    new = {tuple(name.split(".")): kind for name, kind in others.items() if name not in mapped}
     for adds in (True, False) if new else ():
         with transaction.update_schema() as update:
-            for name, kind in new.items():
-                update.add_column(name, kind) if adds else update.delete_column(name)
+            for path, kind in new.items():
+                update.add_column(path, kind) if adds else update.delete_column(path)
 
 
 NAME_MAPPING = "schema.name-mapping.default"
@@ -270,9 +270,11 @@ class FileReader:
     def _check(self, file: pq.ParquetFile, where: str) -> None:
         names = {of.name for of in self._types.fields}
         found = as_iceberg(pa.schema([f for f in file.schema_arrow if f.name in names]), where)
-        for one in file.schema_arrow:
-            if one.name not in names and one.name not in self.others:
-                self.others[one.name] = as_iceberg(pa.schema([one]), where).fields[0].field_type
+        every = as_iceberg(file.schema_arrow, where)
+        lacks = set(every.column_names) - set(self.metadata.schema().column_names)
+        for name in sorted(lacks):
+            if name.rpartition(".")[0] not in lacks:
+                self.others[name] = every.find_type(name)
         why = misfit(found.as_struct(), self._types, self.defaults)
         if old_calendar(file) is not None:
             why = "dates or times of the old calendar, which Iceberg's readers take for those of the new one"
@@ -301,12 +303,16 @@ class FileReader:
         raise failed
 
     def _without(self, metadata: pq.FileMetaData) -> Iterator[int]:
-        """The columns that a row group has no statistics of."""
+        """The columns that a row group has no statistics of, or not all: writers leave out the bounds of long values,
+        and pyiceberg takes those of the other row groups for all."""
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
             for at in range(metadata.num_columns):
-                if not row_group.column(at).is_stats_set:
-                    yield self._ids[row_group.column(at).path_in_schema]
+                column = row_group.column(at)
+                known = column.statistics
+                bounded = known is not None and (known.has_min_max or known.null_count == column.num_values)
+                if known is None or not known.has_null_count or not bounded:
+                    yield self._ids[column.path_in_schema]
 
     def _partition(self, file: pq.ParquetFile) -> Iterator[tuple[Any] | None]:
         """The value of each partition column in all rows of a file; None: it has several."""

@@ -85,6 +85,14 @@ class PublishFiles(_OverwriteFiles):
                 if entry.data_file.file_path in self._removed:
                     self.delete_data_file(entry.data_file)
 
+    def _clean_all_uncommitted(self) -> None:
+        """Nothing yet: pyiceberg takes a failed commit for one that had no effect. If its client repeated the request,
+        the first one may have had, and the catalog names these files."""
+
+    def clean(self) -> None:
+        """Removes the files of a commit that had no effect."""
+        super()._clean_all_uncommitted()
+
     def _to_write(self) -> list[ManifestFile]:
         """The manifests that lose files, and small ones, so that they become fewer."""
         files = self._published.manifests

@@ -16,10 +16,14 @@ from typing import Any
 from phantombase.timeline.errors import MalformedError, MissingFileError
 from phantombase.timeline.format.file_name import BaseFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.instant_files import retained_by
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.read.pins import earliest_to_retain
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.view.view import BaseFile, GroupKey, TableView, latest_base_slice
 
+MARK, HOLDS = "hudi.published", "hudi.holds"
+"""The property of an Iceberg table for its mark, and that of a snapshot for the moment that its pin held."""
 _LISTED = 50
 """The newest writes that a mark lists. A write that began before these is pending, or completed before them."""
 
@@ -71,6 +75,14 @@ class StateMark:
             return StateMark(**found)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
+
+
+def mark_of(iceberg: Any) -> StateMark | None:
+    """None: the newest snapshot is not one that phantombase has described."""
+    if iceberg is None or (current := iceberg.current_snapshot()) is None:
+        return None
+    mark = StateMark.parse(iceberg.properties.get(MARK))
+    return mark if mark is not None and mark.snapshot == current.snapshot_id else None
 
 
 def _named(timeline: Timeline, since: str) -> Mapping[str, Instant]:
@@ -139,3 +151,27 @@ def base_files(table: Table, view: TableView, only: Collection[GroupKey] | None)
             rows = max((one.rows for one in records), default=0)
             found[slice_.base.path] = PublishedFile(file=slice_.base, rows=rows)
     return found
+
+
+def broken_snapshots(iceberg: Any, table: Snapshot, changed: Collection[GroupKey] | None) -> frozenset[int]:
+    """The snapshots of an Iceberg table that may lack files: a clean may have removed them, or an undone write made
+    them. `changed`: since the mark; None: all may have."""
+    if changed is None:
+        return frozenset(one.snapshot_id for one in iceberg.snapshots())
+    timeline = table.timeline
+    cutoff = max((_cutoff(table, i) for i in timeline.instants if i.action == "clean"), default="")
+    first = min(timeline.counts_from(i) for i in timeline.completed)
+    found = set()
+    for one in iceberg.snapshots():
+        holds = (one.summary and one.summary[HOLDS]) or ""
+        needs = earliest_to_retain(timeline, [holds])
+        if holds < first or (needs is not None and cutoff > needs):
+            found.add(one.snapshot_id)
+    return frozenset(found)
+
+
+def _cutoff(table: Table, clean: Instant) -> str:
+    try:
+        return retained_by(table.files, clean)
+    except (MalformedError, MissingFileError):
+        return clean.requested_time

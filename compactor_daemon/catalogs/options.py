@@ -147,7 +147,7 @@ class SyncOptions:
         if self.to is None:
             raise UsageError(
                 "no catalog is named to sync to",
-                expected=f"{flag} hive:HOST:PORT or {flag} glue:[REGION]",
+                expected=f"{flag} hive:HOST:PORT, {flag} glue:[REGION] or {flag} iceberg:NAME",
                 todo=f"Add {flag}, or `to` in a file.",
             )
 
@@ -173,7 +173,9 @@ def open_catalog(
         from .glue import Glue
 
         return Glue.parse(text, _of_s3(options), archive=archive, batch=batch)
-    raise UsageError("unknown kind of catalog", expected=EXPECTED, found=repr(text))
+    raise UsageError(
+        "unknown kind of catalog", expected=f"{EXPECTED}; to sync to also {ICEBERG}NAME of PyIceberg", found=repr(text)
+    )
 
 
 def _of_s3(options: Storage | StorageOptions) -> Settings:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from typer.testing import CliRunner
 
 from phantombase import writer
@@ -135,6 +137,35 @@ def test_a_death_at_the_commit_is_made_good(lands: bool, lake: Lake, monkeypatch
     assert not lake.sync().changed
 
 
+def test_a_commit_that_took_effect_twice_keeps_its_pin(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that repeats a request after a lost answer says that another process was first."""
+    real = SqlCatalog.commit_table
+
+    def commit_table(*given: Any) -> Any:
+        real(*given)
+        raise CommitFailedException("requirement failed")
+
+    lake.put("a1", "b1")
+    lake.compact()
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "commit_table", commit_table)
+        assert not lake.sync().changed
+    lake.put("a1", "b1")
+    lake.compact()
+    lake.clean()
+    lake.check_readable()
+
+
+def test_files_of_a_place_have_one_name(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with s3:// and s3a://."""
+    monkeypatch.setattr("phantombase.compactor_daemon.catalogs.iceberg._place", lambda path: path.replace("/../t", ""))
+    lake.put("a1")
+    lake.compact()
+    (done,) = lake.sync(LocalStorage(f"{lake.path}/../t")).tables
+    assert (done.added, done.dropped) == (1, 1)
+    lake.check()
+
+
 def test_of_two_processes_the_later_looks_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that an older state replaces no newer one."""
     real, others = SqlCatalog.commit_table, [1]
@@ -208,6 +239,55 @@ def test_columns_come_widen_and_go_or_are_refused(lake: Lake) -> None:
         changed_columns(lake.published.schema(), narrow, "here")
 
 
+@pytest.fixture
+def plain(tmp_path: Path) -> Lake:
+    """A table of version 6, whose commits are text, with a struct and no Iceberg table."""
+    found = Lake(tmp_path, version=6)
+    found.columns = {"s": pa.scalar({"x": 1, "y": "m"})}
+    found.put("a1", "b1")
+    found.compact()
+    return found
+
+
+def test_bounds_of_some_row_groups_are_none_of_the_file(tmp_path: Path) -> None:
+    """Writers leave out those of long values."""
+    lake = Lake(tmp_path, columns={"s": "z" * 5000})
+    lake.put("a1")
+    lake.columns["s"] = "m"
+    lake.put("a2")
+    lake.compact()
+    path = max(lake.path.glob("a/*.parquet"), key=lambda one: one.name[-25:])
+    pq.write_table(pq.ParquetFile(path).read(), path, row_group_size=1)
+    lake.sync()
+    assert lake.published.scan(row_filter=f"s == '{'z' * 5000}'").to_arrow()["id"].to_pylist() == ["a1"]
+
+
+def _edit_schema(lake: Lake, old: str, new: str) -> None:
+    """In the commits of a table, as another writer could have made it."""
+    for path in lake.path.glob(".hoodie/*commit*"):
+        text = path.read_text()
+        path.write_text(text.replace(old.replace('"', r"\""), new.replace('"', r"\"")))
+
+
+def test_a_part_that_files_have_and_the_table_lacks_is_read_over(plain: Lake) -> None:
+    _edit_schema(plain, ',{"name":"y","type":["null","string"],"default":null}', "")
+    plain.sync()
+    plain.check()
+    assert plain.wanted()["s"].type == pa.struct([("x", pa.int64())])
+
+
+def test_a_new_column_with_a_default_is_refused_for_files_that_lack_it(plain: Lake) -> None:
+    """Also for those that were published before."""
+    plain.sync()
+    plain.columns["n"] = 7
+    plain.put("b1")
+    plain.compact()
+    _edit_schema(plain, '{"name":"n","type":["null","long"],"default":null}', '{"name":"n","type":"long","default":5}')
+    assert plain.wanted()["n"].to_pylist() == [5, 7]
+    with pytest.raises(UnsupportedError, match="n is missing and has a default"):
+        plain.sync()
+
+
 def test_a_type_that_iceberg_lacks_is_refused_before_the_first_snapshot() -> None:
     """The columns are asked before anything is made in the catalog."""
     fields = [{"name": "at", "type": {"type": "int", "logicalType": "time-millis"}}]
@@ -266,6 +346,8 @@ def test_another_table_of_that_name_is_left_alone(lake: Lake, tmp_path: Path, mo
     [
         ("iceberg:nowhere", {}, "no such Iceberg catalog, .*; at iceberg:nowhere"),
         (None, {"ro_suffix": False}, "options that mean nothing for Iceberg; .*found ro-suffix"),
+        (None, {"table_properties": ("gc.enabled=true",)}, "phantombase sets itself; found gc.enabled"),
+        ("Iceberg:lake", {}, "unknown kind of catalog; expected .*iceberg:NAME"),
     ],
 )
 def test_a_mistake_is_one_error(to: str | None, options: dict[str, Any], words: str, lake: Lake) -> None:
