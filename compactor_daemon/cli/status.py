@@ -232,9 +232,9 @@ def check(
 ) -> CommandResult:
     """Show what needs care on tables, and the command that mends it.
 
-    Files that are lost or damaged, file groups that no compaction can merge, compactions that are due and not
-    requested, not executed, or parked, dead writers, actions that were left off, services that failed, a long timeline,
-    clocks, and signs of Hudi that endanger the table. Nothing is changed.
+    Files that are lost or damaged, a metadata table that names others, file groups that no compaction can merge,
+    compactions that are due and not requested, not executed, or parked, dead writers, actions that were left off,
+    services that failed, a long timeline, clocks, and signs of Hudi that endanger the table. Nothing is changed.
 
     Exit code 0: all is well. 1: something needs care. 2: something is broken, or cannot be read.
 

@@ -14,21 +14,24 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import NotATableError, PhantombaseError
+from phantombase.timeline.errors import NotATableError, PhantombaseError, TableChangedError
 from phantombase.timeline.format.table_config import has_only_records
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions, triggered, unplanned
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.records.partitions import FILES
+from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.option import check_finite, least_of, option, spelled_class
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import Given
-from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
+from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_duration, plural
 from phantombase.timeline.view.view import GroupDebt, debt_of
 
 from ..options import AttemptOptions
+from ..services.options import Service
 from .coexistence import Finding, Severity, coexistence, find_hudi_signs, in_the_future
 from .pending import Claimed, PendingCompaction, StatusOptions
 from .status import InProgress, PendingWrite, ServiceRun, TableStatus, table_status
@@ -47,6 +50,10 @@ class TableVerdict(Enum):
 
 
 _THREADS = 8
+_LOCK = "--lock LOCK"
+"""Of commands that change what other processes may change, too: the lock that all of them share."""
+_NEEDS = {Service.ORPHANS: f"--remove {_LOCK}", Service.SYNC: "--to CATALOG"}
+"""What the command of a service needs, unless it is `_LOCK`."""
 _VERDICTS = {
     Severity.DANGER: TableVerdict.BROKEN,
     Severity.WARNING: TableVerdict.CARE,
@@ -124,6 +131,9 @@ def check_table(name: str, path: str, options: CheckOptions = _OPTIONS, means: C
     found: list[Finding] = []
     try:
         found += _findings(path, options, means)
+    except TableChangedError as error:  # nothing shows that it is sick: much is written to it
+        busy = _of_error("changing", "the table changed at every try to read it", error, path)
+        found.append(replace(busy, severity=Severity.WARNING))
     except PhantombaseError as error:
         if isinstance(error, NotATableError) and _has_only_rows(path, means):
             return TableCheck.of(path, name, [_NOT_MADE])
@@ -154,6 +164,8 @@ def _findings(path: str, options: CheckOptions, means: CheckMeans) -> Iterator[F
     if flawed:
         what = f"{plural(len(flawed), 'file group')} with files that are lost or damaged: reads of it fail"
         yield _of_error("files", what, flawed[0].flaws[0].error(), path)
+    else:
+        yield from _of_metadata(readable, path)
     if not readable.config.has_logs:
         yield _not_compacted(readable)
         return
@@ -164,7 +176,32 @@ def _findings(path: str, options: CheckOptions, means: CheckMeans) -> Iterator[F
     yield from care_of(replace(seen, unmergeable=left), path, options)
     signs = from_one_snapshot(lambda: find_hudi_signs(table.snapshot()))
     yield from in_the_future(table.with_timeline(signs.timeline))
-    yield from coexistence(signs, clock_ms(), means.attempt)
+    for one in coexistence(signs, clock_ms(), means.attempt):
+        yield replace(one, todo=one.todo.replace("TABLE", path))
+
+
+def _of_metadata(table: Table, path: str) -> Iterator[Finding]:
+    """Whether the metadata table names the files of the table: Hudi reads those that it names, and no others."""
+    if FILES not in table.config.built_metadata_partitions:
+        return
+    name, todo = "metadata-files", BUILD_AGAIN.replace("TABLE", path)
+    try:
+        different = validate(table).differences
+    except TableChangedError:
+        raise
+    except PhantombaseError as error:
+        yield _of_error(name, "the metadata table cannot be read: reads by Hudi fail", error, path)
+        return
+    timeline = table.load_timeline()
+    if different and not any(timeline.pending(action) for action in ("clean", "rollback", "restore")):
+        first = join(different[0].partition, different[0].name or "")
+        yield Finding(
+            name=name,
+            severity=Severity.DANGER,
+            what="the metadata table names other files than the table has: Hudi leaves out rows, or fails",
+            found=f"{plural(len(different), 'difference')}, such as {first}: {different[0].what}",
+            todo=f"`timeline validate {path}` has each. {todo}",
+        )
 
 
 def _seen(table: Snapshot, options: CheckOptions, means: CheckMeans) -> CareFacts:
@@ -220,13 +257,13 @@ def _of_pending(one: PendingCompaction, path: str) -> Iterator[Finding]:
             todo=f"Mend the reason, then `compactor-daemon release {path} {one.instant}`.",
         )
     elif one.overdue and one.work is None and not (one.foreign and one.foreign.live):
-        verb = "compact" if one.action != "clustering" else "cluster"
+        command = f"compact {path}" if one.action != "clustering" else f"cluster {path} {_LOCK}"
         yield Finding(
             name="no-process",
             severity=Severity.WARNING,
             what=f"no process works on {named}",
             found=f"{one.state} for {human_duration(one.age_s or 0.0)}" + (f": {one.why}" if one.why else ""),
-            todo=f"Start a daemon (`compactor-daemon run {path}`), or `compactor-daemon {verb} {path}`.",
+            todo=f"Start a daemon (`compactor-daemon run {path}`), or `compactor-daemon {command}`.",
         )
 
 
@@ -260,7 +297,7 @@ def _of_service(run: ServiceRun, path: str) -> Iterator[Finding]:
             severity=Severity.WARNING,
             what=f"{run.service.value} has failed for {human_duration(run.failing_s or 0.0)}",
             found=f"{run.what}, by {run.by}, {human_duration(run.ago_s or 0.0)} ago",
-            todo=f"compactor-daemon {run.service.value} {path}",
+            todo=f"`compactor-daemon {run.service.value} {path} {_NEEDS.get(run.service, _LOCK)}` shows the error.",
         )
 
 
@@ -273,7 +310,7 @@ def _of_backlog(seen: CareFacts, path: str, options: CheckOptions) -> Iterator[F
             severity=Severity.WARNING,
             what="a compaction is due, and not requested",
             found=f"{seen.due}; {plural(sum(debt.log_files for debt in waiting), 'log file')} in no plan",
-            todo=f"Start a daemon with --schedule, or `compactor-daemon schedule {path}`, then `compact`.",
+            todo=f"Start a daemon with --schedule, or `compactor-daemon schedule {path} --lock LOCK`, then `compact`.",
         )
     deepest = max(seen.debts, key=lambda debt: debt.log_files, default=None)
     if deepest is not None and deepest.log_files >= options.log_files:
@@ -282,7 +319,7 @@ def _of_backlog(seen: CareFacts, path: str, options: CheckOptions) -> Iterator[F
             severity=Severity.WARNING,
             what="a file group has more log files than fast reads merge",
             found=f"{plural(deepest.log_files, 'log file')} in {join(deepest.partition, deepest.file_id)}",
-            todo=f"`compactor-daemon schedule {path}`, then `compact`; a daemon with --schedule does both.",
+            todo=f"`compactor-daemon schedule {path} --lock LOCK`, then `compact`; a daemon with --schedule does both.",
         )
     if seen.completed >= options.instants:
         yield Finding(
@@ -290,7 +327,7 @@ def _of_backlog(seen: CareFacts, path: str, options: CheckOptions) -> Iterator[F
             severity=Severity.WARNING,
             what="the active timeline is long: every read and write lists it",
             found=plural(seen.completed, "completed instant"),
-            todo=f"`compactor-daemon archive {path}` moves the oldest into the archive, or says what keeps them.",
+            todo=f"`compactor-daemon archive {path} --lock LOCK` archives the oldest, or says what keeps them.",
         )
 
 

@@ -223,7 +223,8 @@ def _metadata_waiting(seen: HudiSigns) -> Iterator[Finding]:
             severity=Severity.WARNING,
             what="the metadata table has not been compacted for long: its readers merge more at every query",
             found=f"{seen.metadata_waiting} delta commits since",
-            todo="Run `compactor-daemon metadata`, write once with Hudi, or turn it off: --drop-metadata-table.",
+            todo="Run `compactor-daemon metadata TABLE --lock LOCK`, write once with Hudi, or turn it off: "
+            "--drop-metadata-table.",
         )
 
 

@@ -318,10 +318,12 @@ def _refused(
         instant=last.newest,
         expected=expected,
         found=f"{found}batch {batch.number} of the stream {batch.name}",
-        todo=f"{more}Another query needs a name of its own: foreach_batch(stream=...). A query that replaces the one "
-        f'before it, after a new checkpoint say, goes on with foreach_batch(take_over="{last.newest}"): its batches '
-        "count from its own first number, and rows that both have may come a second time. Where the query's checkpoint "
-        "was reset by mistake, give it its old one.",
+        todo=f"{more}Another query needs a name of its own: foreach_batch(stream=...), or of the source of Spark the "
+        "option hoodie.datasource.write.streaming.checkpoint.identifier. A query that replaces the one before it, "
+        "after a new checkpoint say, goes on with "
+        f'foreach_batch(take_over="{last.newest}"), or the option take_over: its batches count from its own first '
+        "number, and rows that both have may come a second time. Where the query's checkpoint was reset by mistake, "
+        "give it its old one.",
     )
 
 

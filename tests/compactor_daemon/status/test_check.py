@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +15,12 @@ from typer.testing import CliRunner
 from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.services.options import Service
+from phantombase.compactor_daemon.status import check
 from phantombase.compactor_daemon.status.check import CareFacts, CheckOptions, TableVerdict, care_of, check_table
 from phantombase.compactor_daemon.status.coexistence import Severity
 from phantombase.compactor_daemon.status.pending import PendingCompaction, Work
 from phantombase.compactor_daemon.status.status import InProgress, PendingWrite, ServiceRun, TableStatus
-from phantombase.timeline.errors import MalformedError
+from phantombase.timeline.errors import MalformedError, TableChangedError
 from phantombase.timeline.view.view import GroupDebt
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import deep
@@ -97,6 +99,35 @@ def test_golden_tables(name: str, tmp_path: Path) -> None:
     assert {f.name for f in found.findings if f.severity is not Severity.INFO} <= {"no-process"}
     assert found.verdict is (TableVerdict.WELL if name.endswith(("_plain", "_virtual_keys")) else TableVerdict.CARE)
     assert sorted(path.rglob("*")) == before
+
+
+def test_a_metadata_table_that_hudi_cannot_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lacks the files of the last write, or cannot be read. A table that changes all the time is not broken."""
+    path, kept = tmp_path / "t", tmp_path / "kept"
+    metadata = path / ".hoodie/metadata"
+    for ts in (1, 2):
+        rows = pa.table({"id": ["a"], "ts": [ts]})
+        writer(rows).table("t").key("id").ordering("ts").conf({"hoodie.metadata.enable": "true"}).upsert(str(path))
+        assert check_table("t", str(path)).verdict is TableVerdict.WELL
+        if ts == 1:
+            shutil.copytree(metadata, kept)
+    shutil.rmtree(metadata)
+    shutil.copytree(kept, metadata)
+    (less,) = check_table("t", str(path)).findings
+    for log in (metadata / "files").glob(".*.log.*"):
+        log.write_bytes(b"x")
+    (unreadable,) = check_table("t", str(path)).findings
+    assert [one.name for one in (less, unreadable)] == ["metadata-files"] * 2
+    assert "1 difference" in less.found
+    todo = less.todo.partition("off: `compactor-daemon ")[2].partition("`")[0]
+    assert CliRunner().invoke(app, todo.split()).exit_code == 0
+    assert check_table("t", str(path)).findings == ()
+
+    def busy(*_: object) -> None:
+        raise TableChangedError("the table changed at every try")
+
+    monkeypatch.setattr(check, "_findings", busy)
+    assert check_table("t", str(path)).verdict is TableVerdict.CARE
 
 
 def _damaged_log(path: Path) -> None:
