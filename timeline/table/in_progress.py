@@ -314,7 +314,7 @@ def exclusive(
         try:
             if Guard.SETTINGS not in allow:
                 check_version(held, table.config.version)
-            refuse_in_progress(held, allow)
+            _refuse(held, allow)
             yield held
         finally:
             is_open = False
@@ -329,7 +329,12 @@ def making_a_table(lock: TableLock, storage: Storage) -> Iterator[None]:
 
 
 def refuse_in_progress(table: Snapshot, allow: Allowed = NONE) -> None:
-    """The guards of a section without a section, as in a dry run. ConflictError: one of them refuses."""
+    """The guards of a section without a section, as in a dry run. ConflictError: one of them refuses. The timeline is
+    loaded first: without the lock an upgrade may begin right after the question, and move a part of it."""
+    _refuse(table.with_timeline(table.timeline), allow)
+
+
+def _refuse(table: Snapshot, allow: Allowed) -> None:
     if Guard.UPGRADE not in allow:
         refuse_half_upgraded(table)
     if Guard.RESTORE not in allow:

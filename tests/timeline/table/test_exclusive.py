@@ -25,6 +25,7 @@ from phantombase.timeline.table.table import Table
 from tests.project.rooms import modules
 from tests.support.compaction_steps import open_table
 from tests.support.evolved_tables import changed, digest
+from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import LockLostAt
 from tests.support.golden_tables import LOCK, unzip_golden
 
@@ -84,6 +85,24 @@ def test_each_guard_refuses_a_section_unless_it_is_named(guard: Guard, table: Ta
         assert held.config == table.snapshot().config
 
 
+def test_without_a_section_an_upgrade_that_begins_behind_the_question_takes_nothing_away(table: Table) -> None:
+    """The step goes on with the timeline of before, or is refused."""
+    path, whole = Path(table.storage.base_path), table.load_timeline()
+
+    def begins(call: Call) -> object:
+        found = call.do()
+        if call.name == "list" and call.path == HOODIE:
+            for file in (path / table.config.timeline_folder).glob("*.*"):
+                file.rename(path / HOODIE / file.name)
+        return found
+
+    seen = table.on_storage(HookedStorage(table.storage, begins)).snapshot(same_settings=True, cached=False)
+    refuse_in_progress(seen)
+    assert seen.timeline == whole
+    with pytest.raises(ConflictError, match="is being upgraded or downgraded"):
+        refuse_in_progress(table.snapshot())
+
+
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_section_reads_what_is_there_under_the_lock(table: Table, *, cached: bool) -> None:
     before = table.load_timeline()
@@ -102,6 +121,7 @@ CHANGES: dict[str, Callable[[Storage], object]] = {
     "delete": lambda s: s.delete(".hoodie/hoodie.properties"),
     "delete_all": lambda s: s.delete_all([".hoodie/hoodie.properties"]),
     "delete_folder": lambda s: s.delete_folder(".hoodie"),
+    "delete_empty_folder": lambda s: s.delete_empty_folder(".hoodie"),
     "set_modified": lambda s: s.set_modified(".hoodie/hoodie.properties", 0),
 }
 OTHERS = {

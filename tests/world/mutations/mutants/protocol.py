@@ -194,6 +194,12 @@ PROTOCOL: tuple[Mutant, ...] = (
         "validity",
     ),
     # The opening of a section: each guard is asked, and the lock before each change.
+    (
+        "timeline/table/in_progress",
+        "_refuse(table.with_timeline(table.timeline), allow)",
+        "_refuse(table, allow)",
+        "table/exclusive",
+    ),
     ("timeline/table/in_progress", "    if Guard.UPGRADE not in allow:\n", "    if False:\n", "table/exclusive"),
     ("timeline/table/in_progress", "    if Guard.RESTORE not in allow:\n", "    if False:\n", "table/exclusive"),
     ("timeline/table/in_progress", "    if Guard.ROLLBACK not in allow:\n", "    if False:\n", "table/exclusive"),
