@@ -20,7 +20,6 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions, triggered, unplanned
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.records.partitions import FILES
-from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.option import check_finite, least_of, option, spelled_class
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.storage.folders import join
@@ -184,6 +183,8 @@ def _of_metadata(table: Table, path: str) -> Iterator[Finding]:
     """Whether the metadata table names the files of the table: Hudi reads those that it names, and no others."""
     if FILES not in table.config.built_metadata_partitions:
         return
+    from phantombase.timeline.metadata_table.validate import validate  # late: `status` starts without pyarrow
+
     name, todo = "metadata-files", BUILD_AGAIN.replace("TABLE", path)
     try:
         different = validate(table).differences
