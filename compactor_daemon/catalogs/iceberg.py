@@ -28,7 +28,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.read.held_pins import HeldPin, held_moment
-from phantombase.timeline.read.pins import PinOptions, all_pins
+from phantombase.timeline.read.pins import PinOptions, all_pins, live_pins
 from phantombase.timeline.read.table_read import ReadOptions
 from phantombase.timeline.table.schema_finder import TableSchema
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
@@ -161,7 +161,7 @@ class _Publisher:
             return self._result(None, why="the table has no completed write")
         broken = frozenset() if iceberg is None else broken_snapshots(iceberg, now.table, now.changed)
         due = mark is None or mark.is_old(now.timeline, clock_ms() - _PIN_S * 500)
-        due = due or not self._given.items() <= iceberg.properties.items()
+        due = due or not self._given.items() <= iceberg.properties.items() or not self._is_held(iceberg, mark)
         changed = iceberg is None or now.changed is None or bool(now.changed) or bool(self._columns(iceberg, now))
         if not changed and (self._dry_run or not (due or broken - _heads(iceberg.metadata))):
             return self._result(now)
@@ -171,9 +171,10 @@ class _Publisher:
             return self._result(now, created=iceberg is None, columns=columns, added=len(added), dropped=len(removed))
         with self._asked():
             transaction = self._created(now) if iceberg is None else iceberg.transaction()
-        name = PinOptions(name=_pin_name(self._name[-1], transaction.table_metadata.table_uuid), for_s=_PIN_S)
-        holds = held_moment(now.table, ReadOptions())
-        pin = HeldPin(self._table.storage, name, holds)
+        name, holds = self._pin_name(transaction.table_metadata), held_moment(now.table, ReadOptions())
+        # A table that a catalog refuses to make again and again must not hold back cleans for a month.
+        held = PinOptions(name=name, for_s=_PIN_S if iceberg is not None else _GRACE_S)
+        pin = HeldPin(self._table.storage, held, holds)
         self._asks, self._marked = False, ""
         self._made: PublishFiles | None = None
         try:
@@ -189,8 +190,17 @@ class _Publisher:
             if not self._asks:  # a commit that did not answer may have taken effect: it needs the pin
                 pin.remove()
             raise
-        self._end_older(name.name, holds)
+        if iceberg is None:
+            HeldPin(self._table.storage, PinOptions(name=name, for_s=_PIN_S), holds)
+            pin.remove()
+        self._end_older(name, holds)
         return done
+
+    def _is_held(self, iceberg: Any, mark: StateMark | None) -> bool:
+        """Whether a pin holds the newest snapshot; not after a death just after the first one, or a release."""
+        name, holds = self._pin_name(iceberg.metadata), "" if mark is None else mark.holds
+        pins = live_pins(self._table.storage)
+        return any(pin.name == name and pin.holds <= holds and pin.for_s == _PIN_S for pin in pins)
 
     def _has_taken_effect(self) -> bool:
         from pyiceberg.exceptions import NoSuchTableError
@@ -342,6 +352,9 @@ class _Publisher:
             why=why,
         )
 
+    def _pin_name(self, metadata: Any) -> str:
+        return f"iceberg-{re.sub(r'[^A-Za-z0-9._-]', '_', self._name[-1])[:50]}-{str(metadata.table_uuid)[:8]}"
+
     def _end_older(self, name: str, holds: str) -> None:
         """Older states are held for readers that have begun to read them."""
         storage = self._table.storage
@@ -383,10 +396,6 @@ def _check_options(options: SyncOptions) -> None:
 
 def _heads(metadata: Any) -> set[int]:
     return {ref.snapshot_id for ref in metadata.refs.values()}
-
-
-def _pin_name(table: str, uuid: Any) -> str:
-    return f"iceberg-{re.sub(r'[^A-Za-z0-9._-]', '_', table)[:50]}-{str(uuid)[:8]}"
 
 
 def _shown(error: Exception) -> str:

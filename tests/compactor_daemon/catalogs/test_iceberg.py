@@ -137,6 +137,34 @@ def test_a_death_at_the_commit_is_made_good(lands: bool, lake: Lake, monkeypatch
     assert not lake.sync().changed
 
 
+def test_the_newest_snapshot_is_held_again_after_a_release(lake: Lake) -> None:
+    lake.unpinned()
+    assert not lake.sync().changed
+    (pin,) = all_pins(open_table(lake.path).storage)
+    lake.put("a1")
+    lake.compact()
+    lake.clean()
+    lake.check_readable()
+    assert pin.for_s > 86_400
+
+
+def test_a_table_that_cannot_be_made_holds_back_no_clean_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try leaves a pin, since the commit may have taken effect; the first that succeeds holds for long."""
+    lake = Lake(tmp_path)
+    lake.put("a1")
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlCatalog, "commit_table", lambda *given: 1 / 0)
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                lake.sync()
+    assert [pin.for_s for pin in all_pins(open_table(lake.path).storage)] == [7200, 7200]
+    lake.sync()
+    assert sorted(pin.for_s for pin in all_pins(open_table(lake.path).storage)) == [7200, 7200, 30 * 86_400]
+    assert not lake.sync().changed
+
+
 def test_a_commit_that_took_effect_twice_keeps_its_pin(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that repeats a request after a lost answer says that another process was first."""
     real = SqlCatalog.commit_table
