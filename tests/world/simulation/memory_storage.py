@@ -153,7 +153,7 @@ class MemoryStorage:
 
     def delete_empty_folder(self, folder: str) -> bool:
         """See `Storage`: it has no folders that nothing is in."""
-        return True
+        return not self.is_file_system or self._node(folder) is None
 
     def set_modified(self, path: str, modified_ms: int) -> None:
         """See `Storage`."""
