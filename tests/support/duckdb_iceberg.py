@@ -11,7 +11,10 @@ import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.support.iceberg_readers import IcebergReader
 
 _RELEASE = "1.5.5"
 _HOME = Path.home() / ".cache/phantombase/judge" / f"duckdb-{_RELEASE}"
@@ -29,31 +32,12 @@ def _python() -> Path:
     return python
 
 
-class DuckDB:
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def rows(self, metadata: str) -> Any:
-        """The rows of a metadata file, as an Arrow table."""
-        import pyarrow as pa
-
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(f"{metadata.removeprefix('file://')}\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline().strip()
-        assert answer, f"DuckDB ended: {metadata}"
-        with pa.OSFile(answer) as file:
-            return pa.ipc.open_file(file).read_all()
-
-
 @contextmanager
-def duckdb_reader() -> Iterator[DuckDB]:
-    command = [str(_python()), str(Path(__file__))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        yield DuckDB(process)
-        assert process.stdin is not None
-        process.stdin.close()
+def duckdb_reader() -> Iterator[IcebergReader]:
+    from tests.support.iceberg_readers import iceberg_reader
+
+    with iceberg_reader(str(_python()), __file__) as reader:
+        yield reader
 
 
 def _serve() -> None:

@@ -9,6 +9,7 @@ Hudi's bundles need Spark 3.5 and phantombase needs Spark 4, so real Hudi lives 
       ivy/                     the bundles as Spark resolved them
       hudi-1.2.0.jars          marker, written last: the jars of that bundle, comma separated (`spark.jars`)
       hadoop-aws.jars          the same for Hadoop's S3 client (300 MB), made when a test asks for it
+      iceberg-1.12.0.jars      the same for Iceberg's runtime, made when a test asks for it
 
 All is made on first use and reused offline afterwards; `python -m tests.hudi.judge.environment` makes it now.
 """
@@ -29,6 +30,7 @@ SPARK_VERSION = "3.5.9"
 BUNDLE = "org.apache.hudi:hudi-spark3.5-bundle_2.12"
 HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.3.4"
 """Of the Hadoop release that Spark 3.5 has; brings the SDK of AWS."""
+ICEBERG_VERSION = "1.12.0"
 HUDI_VERSIONS = ("0.15.0", "1.2.0")
 """Resolved ahead of time. 1.0.2 is used by few tests and resolved when first asked for."""
 REQUIREMENTS = (f"pyspark=={SPARK_VERSION}", "setuptools<81; python_version >= '3.12'")
@@ -78,6 +80,12 @@ def hadoop_aws_jars() -> str:
     return _resolved("hadoop-aws", HADOOP_AWS)
 
 
+def iceberg_jars() -> str:
+    """The same for Iceberg's own reader in Spark."""
+    package = f"org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:{ICEBERG_VERSION}"
+    return _resolved(f"iceberg-{ICEBERG_VERSION}", package)
+
+
 def java_client_jars(hudi_version: str) -> str:
     """The jar of Hudi's client for plain Java; all that it needs is in the bundle and in Spark."""
     package = f"org.apache.hudi:hudi-java-client:{hudi_version}"
@@ -106,10 +114,8 @@ def _resolved(name: str, package: str, more: Mapping[str, str] | None = None) ->
             return marker.read_text()
         _progress(f"resolving {package}")
         conf = {"spark.jars.packages": package, "spark.jars.ivy": str(home() / "ivy"), **(more or {})}
-        # Classes of Hudi's bundle, which these jars need not have.
-        plain = {key: value for key, value in spark_conf().items() if "org.apache." not in value}
         # Spark resolves what it starts with, says where the jars are, and ends because its input is empty.
-        answers = _run([str(interpreter), str(SERVER), json.dumps(plain | conf)], cwd=home())
+        answers = _run([str(interpreter), str(SERVER), json.dumps(plain_conf() | conf)], cwd=home())
         found = [jar.removeprefix("file://") for jar in json.loads(answers)["jars"].split(",")]
         marker.write_text(",".join(found))
         return marker.read_text()
@@ -132,6 +138,11 @@ def spark_conf(cores: int = 2, memory: str = "3g") -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     }
+
+
+def plain_conf() -> dict[str, str]:
+    """Settings of a session without Hudi's bundle: none names a class of it."""
+    return {key: value for key, value in spark_conf().items() if "org.apache." not in value}
 
 
 def _locked() -> FileLock:
