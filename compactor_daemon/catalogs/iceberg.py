@@ -34,6 +34,7 @@ from phantombase.timeline.table.schema_finder import TableSchema
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey
 
+from .catalog import same_place
 from .iceberg_files import (
     NAME_MAPPING,
     FileReader,
@@ -223,7 +224,7 @@ class _Publisher:
             except NoSuchTableError:
                 return None
         base = found.properties.get(_BASE)
-        if base is None or _place(base) != _place(self._base):
+        if base is None or not same_place(base, self._base):
             raise ConflictError(
                 "a table of this name in the Iceberg catalog is another one",
                 path=self.where,
@@ -231,7 +232,8 @@ class _Publisher:
                 found=base or f"a table that phantombase did not make, at {found.location()}",
                 todo="Choose another name with --name or --database, or drop the table from the catalog.",
             )
-        self._base = base  # the files of a table are named in one way, also by processes that call the place another
+        # The files of a table are named in one way, also by processes that call the place another.
+        self._base = base.rstrip("/")
         return found
 
     def _now(self, mark: StateMark | None) -> _Now:
@@ -401,8 +403,3 @@ def _heads(metadata: Any) -> set[int]:
 def _shown(error: Exception) -> str:
     """Its text without the user and password of an address."""
     return re.sub(r"(?<=://)[^/@\s]*@", "", str(error))
-
-
-def _place(path: str) -> str:
-    """A path without what the same place is called by others."""
-    return path.replace("s3a://", "s3://", 1).replace("s3n://", "s3://", 1)

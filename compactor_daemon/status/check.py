@@ -159,7 +159,8 @@ _NOT_MADE = Finding(
 
 def _findings(path: str, options: CheckOptions, means: CheckMeans) -> Iterator[Finding]:
     readable = Table.open(path, means.storage, reading=True).with_clock(means.clock)
-    flawed = [group for group in from_one_snapshot(readable.load_view).living() if group.flaws]
+    living = list(from_one_snapshot(readable.load_view).living())
+    flawed = [group for group in living if group.flaws]
     if flawed:
         what = f"{plural(len(flawed), 'file group')} with files that are lost or damaged: reads of it fail"
         yield _of_error("files", what, flawed[0].flaws[0].error(), path)
@@ -169,7 +170,8 @@ def _findings(path: str, options: CheckOptions, means: CheckMeans) -> Iterator[F
         yield _not_compacted(readable)
         return
     table = Table.open(path, means.storage).with_clock(means.clock)
-    seen = from_one_snapshot(lambda: _seen(table.snapshot(), options, means))
+    debts = tuple(debt_of(group) for group in living if group.slices)
+    seen = from_one_snapshot(lambda: _seen(table.snapshot(), debts, options, means))
     known = {join(*group.key) for group in flawed}
     left = {name: why for name, why in seen.unmergeable.items() if name not in known}
     yield from care_of(replace(seen, unmergeable=left), path, options)
@@ -205,7 +207,7 @@ def _of_metadata(table: Table, path: str) -> Iterator[Finding]:
         )
 
 
-def _seen(table: Snapshot, options: CheckOptions, means: CheckMeans) -> CareFacts:
+def _seen(table: Snapshot, debts: tuple[GroupDebt, ...], options: CheckOptions, means: CheckMeans) -> CareFacts:
     from phantombase.timeline.planning.schedule import schedule_compaction  # late: `status` starts without pyarrow
 
     timeline, now = table.timeline, table.now()
@@ -217,7 +219,7 @@ def _seen(table: Snapshot, options: CheckOptions, means: CheckMeans) -> CareFact
         due=asked.why if asked.fired else None,
         due_s=unplanned(timeline, now)[1],
         unmergeable={join(one.partition, one.file_id): one.why for one in left},
-        debts=tuple(debt_of(group) for group in table.load_view().living() if group.slices),
+        debts=debts,
         completed=len(timeline.completed),
     )
 

@@ -186,7 +186,7 @@ def test_a_commit_that_took_effect_twice_keeps_its_pin(lake: Lake, monkeypatch: 
 
 def test_files_of_a_place_have_one_name(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with s3:// and s3a://."""
-    monkeypatch.setattr("phantombase.compactor_daemon.catalogs.iceberg._place", lambda path: path.replace("/../t", ""))
+    monkeypatch.setattr("phantombase.compactor_daemon.catalogs.catalog._place", lambda path: path.replace("/../t", ""))
     lake.put("a1")
     lake.compact()
     (done,) = lake.sync(LocalStorage(f"{lake.path}/../t")).tables
