@@ -34,7 +34,7 @@ from tests.support.compaction_steps import OPTIONS, OUTPUT, base_files, check_wh
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.moved_tables import schedule, upsert
-from tests.support.selection import deep
+from tests.support.selection import deep, for_each
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows, written_table
 
@@ -142,8 +142,7 @@ NOW_MS = 1_800_000_000_000
 PATIENCE = AttemptOptions(foreign_grace_s=3600.0, heartbeat_expiry_s=120.0)
 
 
-@pytest.mark.parametrize(
-    ("left", "live"),
+@for_each(
     [
         (trace(), False),
         (trace(beat=0), True),
@@ -156,7 +155,7 @@ PATIENCE = AttemptOptions(foreign_grace_s=3600.0, heartbeat_expiry_s=120.0)
         (trace(inflight=9000, youngest=3600), False),
         (trace(inflight=9000, beat=1), True),
         (trace(inflight=10, beat=500), False),
-    ],
+    ]
 )
 def test_an_executor_is_alive_by_its_heartbeat_or_without_one_by_its_youngest_file(
     left: ForeignTrace, live: bool

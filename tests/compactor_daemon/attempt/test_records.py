@@ -82,6 +82,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import unzip_golden
+from tests.support.selection import for_each
 
 C = "20261122130000000"
 LEDGER = Ledger(
@@ -559,8 +560,7 @@ def failed(at_ms: int, *, park: bool = False) -> Failure:
     return Failure(at_ms=at_ms, error="StorageError", what="disk full", who="host:1", park=park)
 
 
-@pytest.mark.parametrize(
-    ("failures", "now_ms", "expected"),
+@for_each(
     [
         ([], 0, Ready()),
         ([failed(1000)], 1000, Waits(11_000)),
@@ -570,7 +570,7 @@ def failed(at_ms: int, *, park: bool = False) -> Failure:
         ([failed(0)] * 4, 10**9, Parked("StorageError: disk full")),
         ([failed(0, park=True)], 10**9, Parked("StorageError: disk full")),
         ([failed(1_000_000)], 1000, Ready()),  # its clock, or ours, was put back
-    ],
+    ]
 )
 def test_standing(failures: list[Failure], now_ms: int, expected: object) -> None:
     assert readiness(failures, now_ms, OPTIONS) == expected
@@ -582,8 +582,7 @@ def test_nobody_waits_longer_than_the_longest_backoff(count: int, at_ms: int, no
     assert isinstance(found, Ready) or (isinstance(found, Waits) and 0 < found.until_ms - now_ms <= 120_000)
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
+@for_each(
     [
         (LedgerError("books"), FailureClass.PARK),
         (StorageError("disk full"), FailureClass.RETRY),
@@ -599,7 +598,7 @@ def test_nobody_waits_longer_than_the_longest_backoff(count: int, at_ms: int, no
         (StalePlanError("no neighbours"), FailureClass.PARK),
         (ConflictError("Hudi is at work"), FailureClass.NOTHING),
         (ClaimedError("busy"), FailureClass.NOTHING),
-    ],
+    ]
 )
 def test_what_counts_as_a_failure(error: Exception, expected: FailureClass) -> None:
     assert classify(error) is expected

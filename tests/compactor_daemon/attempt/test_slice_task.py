@@ -47,7 +47,7 @@ from tests.support.compaction_steps import OPTIONS, OUTPUT, open_table
 from tests.support.failing_storage import Call, HookedStorage
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.moved_tables import schedule, upsert
-from tests.support.selection import deep
+from tests.support.selection import deep, for_each
 from tests.support.trips import rows
 from tests.support.written_tables import written_table
 
@@ -391,16 +391,13 @@ def test_a_run_is_read_window_by_window(tmp_path: Path) -> None:
     assert found == [[], [0, 3], [4, 9], [10, 11], [40], []]
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("512m", 512 << 20), ("1g", 1 << 30), ("1.5 GB", 3 << 29), ("40000000", 40_000_000), ("64MiB", 1 << 26)],
-)
+@for_each([("512m", 512 << 20), ("1g", 1 << 30), ("1.5 GB", 3 << 29), ("40000000", 40_000_000), ("64MiB", 1 << 26)])
 def test_sizes_as_people_write_them(text: str, size: int) -> None:
     """Units are powers of 1024."""
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "m", "-1g", "1x", "1gg", "one"])
+@for_each(["", "m", "-1g", "1x", "1gg", "one"])
 def test_what_is_no_size(text: str) -> None:
     """Refused by name."""
     with pytest.raises(UsageError, match="not a size"):

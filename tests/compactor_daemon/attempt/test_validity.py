@@ -38,6 +38,7 @@ from tests.support.moved_tables import (
     timeline_files,
     upsert,
 )
+from tests.support.selection import for_each
 from tests.support.trips import rows
 from tests.support.written_tables import read_rows
 
@@ -256,8 +257,7 @@ _OLDEST = _OLD.requested_time
 _BASIC = seen(_OLD, _NEW)
 
 
-@pytest.mark.parametrize(
-    ("what", "expected"),
+@for_each(
     [
         (_BASIC, Validity.VALID),
         (replace(_BASIC, has_plan=False), Validity.INVALID),
@@ -279,7 +279,7 @@ _BASIC = seen(_OLD, _NEW)
         (seen(_NEW, archived=(_OLD,)), Validity.VALID),
         (seen(_OLD, write("05"), _NEW), Validity.VALID),
         (replace(seen(_OLD, write("05"), _NEW), allows_equal_times=False), Validity.INVALID),
-    ],
+    ]
 )
 def test_rule(what: Evidence, expected: Validity) -> None:
     found: Assessment = assess(_C, [_OLD.requested_time], _OLDEST, what)

@@ -44,6 +44,7 @@ from tests.support.clock import Clock
 from tests.support.compaction_steps import OPTIONS, OUTPUT
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import unzip_golden
+from tests.support.selection import for_each
 from tests.support.servers.network_partition import Link, Side, link
 from tests.support.servers.s3_server import S3Server
 from tests.support.servers.zookeeper_server import SessionId, ZooKeeper, client, expire, ordered, wait_until
@@ -438,8 +439,7 @@ def test_sessions_are_counted(zookeeper: ZooKeeper, table: str) -> None:
         lose_session(network, ours, zookeeper)
 
 
-@pytest.mark.parametrize(
-    "wrong",
+@for_each(
     [
         {"hosts": ""},
         {"hosts": "/chroot"},
@@ -450,8 +450,7 @@ def test_sessions_are_counted(zookeeper: ZooKeeper, table: str) -> None:
         {"hosts": "one:1/../b"},
         {"hosts": "one:1", "session_timeout_s": 0.0},
         {"hosts": "one:1", "call_timeout_s": -1.0},
-    ],
-    ids=str,
+    ]
 )
 def test_impossible_options_are_refused(wrong: dict[str, Any]) -> None:
     """Before anything is tried."""
@@ -459,8 +458,7 @@ def test_impossible_options_are_refused(wrong: dict[str, Any]) -> None:
         ZooKeeperOptions(**wrong)
 
 
-@pytest.mark.parametrize(
-    "query",
+@for_each(
     [
         "digest-file=/no/such/file",
         f"cert={__file__}",
@@ -469,7 +467,7 @@ def test_impossible_options_are_refused(wrong: dict[str, Any]) -> None:
         "sasl=DIGEST-MD5",
         f"sasl-file={__file__}",
         "user=me",
-    ],
+    ]
 )
 def test_an_impossible_access_is_refused(query: str) -> None:
     with pytest.raises(UsageError):

@@ -22,6 +22,7 @@ from phantombase.timeline.storage.storage_options import StorageOptions
 from tests.support.compaction_steps import AS_A_USER, as_a_user, open_table
 from tests.support.daemons import hostile_table, lake_of, pending_table
 from tests.support.places import ROOT, capture_logs
+from tests.support.selection import for_each
 from tests.support.servers.hive_metastore import HiveMetastore
 from tests.support.servers.s3_server import S3Server
 
@@ -119,15 +120,14 @@ def test_the_hudi_tables_of_a_hive_metastore(tmp_path: Path, hive_metastore: Hiv
     assert left == ["hidden"]
 
 
-@pytest.mark.parametrize(
-    ("location", "input_format", "parameters", "path"),
+@for_each(
     [
         ("file:/data/t", HUDI, {}, "/data/t"),
         ("file:///data/t/", HUDI, {}, "file:///data/t"),
         ("s3://lake/t", "", {"spark.sql.sources.provider": "HUDI"}, "s3://lake/t"),
         ("s3://lake/t", "org.apache.hadoop.mapred.TextInputFormat", {}, None),
         ("", HUDI, {}, ""),
-    ],
+    ]
 )
 def test_the_base_path_of_a_table_of_a_metastore(
     location: str, input_format: str, parameters: dict[str, str], path: str | None

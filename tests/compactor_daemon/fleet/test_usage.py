@@ -14,6 +14,7 @@ from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
 from phantombase.compactor_daemon.fleet.catalog import serves
 from phantombase.compactor_daemon.fleet.pools import Hours, Pool, QuotaUsage, matches, pools_of
 from phantombase.timeline.errors import UsageError
+from tests.support.selection import for_each
 
 DAY_MS = 86_400_000
 FOREVER = 1 << 50
@@ -184,8 +185,7 @@ def at(hour: int, minute: int = 0, day: int = 1, month: int = 1) -> int:
     return round(datetime(2026, month, day, hour, minute, tzinfo=UTC).timestamp() * 1000)
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern", "is_meant"),
+@for_each(
     [
         ("db/sales_eu", "sales_*", True),
         ("sales_eu", "sales_*", True),
@@ -194,7 +194,7 @@ def at(hour: int, minute: int = 0, day: int = 1, month: int = 1) -> int:
         ("sales/eu", "sales*", False),
         ("db/Sales_eu", "sales_*", False),
         ("/data/lake/orders", "orders", True),
-    ],
+    ]
 )
 def test_a_pattern_without_a_slash_means_the_last_part_of_a_name(name: str, pattern: str, is_meant: bool) -> None:
     assert matches(name, pattern) is is_meant
@@ -220,7 +220,7 @@ def test_lanes_without_a_weight_share_a_pool() -> None:
     assert [pool.share for pool in pools.all] == ["*", "b", "*"]
 
 
-@pytest.mark.parametrize("wrong", [{"weight": 0.0}, {"quota": 1.1}, {"slo_s": -1.0}, {"daemons": 0}])
+@for_each([{"weight": 0.0}, {"quota": 1.1}, {"slo_s": -1.0}, {"daemons": 0}])
 def test_impossible_rules_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         Pool(match="a", **wrong)  # type: ignore[arg-type]
@@ -237,7 +237,7 @@ def test_hours_reach_over_midnight_and_follow_their_zone() -> None:
     assert str(berlin) == "22:00-06:00 Europe/Berlin"
 
 
-@pytest.mark.parametrize("wrong", ["", "22-6", "25:00-06:00", "22:00-22:00", "22:00-06:00 Berlin", "22:00-06:00 ../x"])
+@for_each(["", "22-6", "25:00-06:00", "22:00-22:00", "22:00-06:00 Berlin", "22:00-06:00 ../x"])
 def test_wrong_hours_are_refused(wrong: str) -> None:
     with pytest.raises(UsageError):
         Hours.parse(wrong)

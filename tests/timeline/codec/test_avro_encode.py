@@ -24,6 +24,7 @@ from phantombase.timeline.codec.avro_encode import encode_rows, encode_table
 from phantombase.timeline.codec.avro_schema import changelog, parse_avro, project_text
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from tests.support.builders import avro_schema
+from tests.support.selection import for_each
 
 # --- the reference: plain Python, one value at a time --------------------------------------------------------------
 
@@ -245,8 +246,7 @@ def test_how_arrow_holds_a_column_does_not_matter() -> None:
 RECORD: Any = {"type": "record", "name": "r", "fields": [{"name": "x", "type": "int"}]}
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "arrow", "said"),
+@for_each(
     [
         ("int", [1, None], pa.int32(), "column c must not hold nulls; found 1 nulls"),
         (["null", RECORD], [None, {"x": None}], pa.struct([("x", pa.int32())]), "column c.x must not hold nulls"),
@@ -266,8 +266,8 @@ RECORD: Any = {"type": "record", "name": "r", "fields": [{"name": "x", "type": "
             pa.decimal128(5, 0),
             "column c holds a decimal beyond its fixed type",
         ),
-    ],
-)  # fmt: skip
+    ]
+)
 def test_rows_the_schema_does_not_allow(kind: Any, values: list[Any], arrow: pa.DataType, said: str) -> None:
     """Refused by the name of the column."""
     with pytest.raises(UsageError, match=said):
@@ -291,9 +291,7 @@ def test_other_columns(names: list[str]) -> None:
         encode_rows(rows, parse_avro(avro_schema(("a", "int"), ("b", "int"))))
 
 
-@pytest.mark.parametrize(
-    "kind", ["null", ["null"], ["null", "int", "string"], {"type": "array", "items": ["int", "string"]}]
-)
+@for_each(["null", ["null"], ["null", "int", "string"], {"type": "array", "items": ["int", "string"]}])
 def test_types_that_tables_do_not_have(kind: Any) -> None:
     """Refused by the name of the column."""
     with pytest.raises(UnsupportedError, match="column c"):

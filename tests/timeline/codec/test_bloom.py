@@ -19,6 +19,7 @@ from phantombase.timeline.codec.bloom import ALWAYS_TRUE, SATURATED_KEYS, BloomB
 from phantombase.timeline.codec.output_options import Bloom
 from phantombase.timeline.errors import MalformedError, UnsupportedError
 from tests.support.places import GOLDEN_FOLDER
+from tests.support.selection import for_each
 
 BITS, HASHES = 2_587_966, 30
 
@@ -89,9 +90,7 @@ def set_bits(bloom: BloomFilter) -> list[int]:
     return [int(i) for i in np.flatnonzero(np.unpackbits(data, bitorder="little"))]
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("a", -1838653602), ("é", -384040333), ("abé", -933858263), ("k0000000000", 1729293889)]
-)
+@for_each([("a", -1838653602), ("é", -384040333), ("abé", -933858263), ("k0000000000", 1729293889)])
 def test_known_hashes(key: str, value: int) -> None:
     assert murmur(key.encode(), 0) == value
     assert abs(value) % BITS in set_bits(build(pa.array([key])))
@@ -119,7 +118,7 @@ def test_same_text_as_real_base_files(case: str, tmp_path: Path) -> None:
         assert not bloom.might_contain(pa.array(["absent", "näher"])).any()
 
 
-@pytest.mark.parametrize("count", HUDI_DEFAULT)
+@for_each(HUDI_DEFAULT)
 def test_same_as_hudi_in_default_shape(count: int) -> None:
     keys = java_keys(count)
     builder = BloomBuilder()
@@ -137,7 +136,7 @@ def test_a_base_file_has_the_default_shape(monkeypatch: pytest.MonkeyPatch) -> N
     assert hashlib.sha256(footer.key_values()[parquet_write.BLOOM_FILTER].encode()).hexdigest() == HUDI_DEFAULT[1]
 
 
-@pytest.mark.parametrize("count", HUDI_SMALL)
+@for_each(HUDI_SMALL)
 def test_same_as_hudi_in_small_shape(count: int) -> None:
     assert build(java_keys(count), **SMALL) == BloomFilter("DYNAMIC_V0", HUDI_SMALL[count])
 

@@ -129,8 +129,7 @@ def test_the_same_numbers_under_another_label(unit: str) -> None:
     assert local.cast(pa.int64()).to_pylist() == numbers
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "texts"),
+@for_each(
     [
         (
             pa.float64(),
@@ -152,7 +151,7 @@ def test_the_same_numbers_under_another_label(unit: str) -> None:
             [1.1, 3.0, 1e10, 1.4e-45, 16777216.0, None],
             ["1.1", "3.0", "1.0E10", "1.4E-45", "1.6777216E7", None],
         ),
-    ],
+    ]
 )
 def test_texts_of_floats_are_those_of_java(kind: pa.DataType, values: list[Any], texts: list[str | None]) -> None:
     """As `Double.toString` and `Float.toString` of Java 19 and later."""
@@ -208,7 +207,7 @@ def test_defaults_of_columns_and_their_parts() -> None:
             refused(OLD, DEFAULTED, "here", defaults=Defaults(values=VALUES))
 
 
-@pytest.mark.parametrize("name", ["a", "s", "l", "m"])
+@for_each(["a", "s", "l", "m"])
 def test_required_parts_without_a_default(name: str) -> None:
     """Named, and not an array that says it has no nulls; a null record, or list, needs no parts."""
     schema = pa.schema([DEFAULTED.field(name)])
@@ -228,7 +227,7 @@ def test_nulls_in_required_parts() -> None:
         conform(pa.table({"s": [{"y": None}, {"y": 1.0}]}), schema, "here")
 
 
-@pytest.mark.parametrize("value", [{"x": 1}, 300000000000, "text", True])
+@for_each([{"x": 1}, 300000000000, "text", True])
 def test_defaults_that_are_not_supported(value: Any) -> None:
     """Named, not an error of Python."""
     schema = pa.schema([("a", pa.int32())])
@@ -400,9 +399,7 @@ def test_columns_in_other_letters() -> None:
     assert failure.value.path == "p/base.parquet"
 
 
-@pytest.mark.parametrize(
-    ("instant", "names"), [("10", {"a": "x"}), ("20", {"a": "x"}), ("29", {"a": "x"}), ("30", {}), ("25", {"a": "y"})]
-)
+@for_each([("10", {"a": "x"}), ("20", {"a": "x"}), ("29", {"a": "x"}), ("30", {}), ("25", {"a": "y"})])
 def test_names_of_an_instant(instant: str, names: dict[str, str]) -> None:
     """Its commit's, else those since the last change before it; the first before all."""
     found = StoredNames(commits={"25": {"a": "y"}}, changes=((20, {"a": "x"}), (30, {})))

@@ -29,6 +29,7 @@ from phantombase.timeline.codec.parquet_read import (
 from phantombase.timeline.codec.parquet_write import java_ends, open_parquet_writer
 from phantombase.timeline.errors import MalformedError, UnsupportedError
 from phantombase.timeline.ranges import Span, open_ranges
+from tests.support.selection import for_each
 from tests.world.fuzz.parquet import dump, join, split
 
 BATCH = 32 << 20
@@ -126,7 +127,7 @@ def test_fixed_values_of_any_width() -> None:
         open_parquet(written(pa.table({"f": pa.array([b"x" * 4097], pa.binary(4097))})))
 
 
-@pytest.mark.parametrize("rows", [-1, 0, 11, 1 << 40])
+@for_each([-1, 0, 11, 1 << 40])
 def test_row_groups_that_do_not_add_up(rows: int) -> None:
     """The ledger takes the footer's rows for true."""
     source = written(pa.table({"n": range(10)}))
@@ -146,7 +147,7 @@ def test_a_file_in_which_rows_are_missing_is_an_error() -> None:
     assert sum(batch.num_rows for batch in parquet_batches(source, file, ["k"], 100)) == 1
 
 
-@pytest.mark.parametrize("groups", [None, [0], [2, 1], []])
+@for_each([None, [0], [2, 1], []])
 def test_all_rows_are_there_whatever_is_read(groups: list[int] | None) -> None:
     source = written(pa.table({"k": pa.array(range(25)), "t": [str(i) for i in range(25)]}), row_group_size=10)
     file = open_parquet(source)
@@ -231,8 +232,7 @@ _MIB = 1 << 20
 _END = 70_000
 
 
-@pytest.mark.parametrize(
-    ("size", "wanted", "columns", "whole"),
+@for_each(
     [
         (0, 1, 20, True),  # its size is not known
         (8 * _MIB, 1, 20, True),
@@ -241,7 +241,7 @@ _END = 70_000
         (32 * _MIB, 20, 20, True),
         (32 * _MIB, 25, 20, True),  # more than the file has
         (33 * _MIB, 20, 20, False),
-    ],
+    ]
 )
 def test_a_file_travels_whole_if_little_of_it_is_not_wanted(size: int, wanted: int, columns: int, whole: bool) -> None:
     assert fetched_at_once(size, wanted, columns) is whole

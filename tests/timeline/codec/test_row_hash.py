@@ -66,7 +66,7 @@ def test_the_hash_never_changes() -> None:
     assert len(set(hashes_of(pa.array(["", "\x03", "\x01\0"])))) == 3  # short ones that met once
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+@for_each(COLUMNS)
 def test_different_values_differ(name: str) -> None:
     """Null, empty and every value have hashes of their own."""
     column = COLUMNS[name]
@@ -74,7 +74,7 @@ def test_different_values_differ(name: str) -> None:
     assert len(set(hashes_of(column))) == distinct
 
 
-@pytest.mark.parametrize("name", COLUMNS)
+@for_each(COLUMNS)
 def test_a_slice_hashes_like_its_values(name: str) -> None:
     """Offsets into shared buffers play no part, nor do chunks."""
     column = COLUMNS[name]

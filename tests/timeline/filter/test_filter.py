@@ -40,8 +40,7 @@ SCHEMA = pa.schema(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "tree"),
+@for_each(
     [
         ("n > -10", Compare("n", Op.GT, -10)),
         ("10.5 <= n", Compare("n", Op.GE, Decimal("10.5"))),
@@ -53,7 +52,7 @@ SCHEMA = pa.schema(
         ("n between 1 and 2", And((Compare("n", Op.GE, 1), Compare("n", Op.LE, 2)))),
         ("raw = X'00ff'", Compare("raw", Op.EQ, b"\x00\xff")),
         ("d = date '2026-01-02'", Compare("d", Op.EQ, "2026-01-02")),
-    ],
+    ]
 )
 def test_text_becomes_a_tree(text: str, tree: Any) -> None:
     assert parse_filter(text) == tree
@@ -98,10 +97,7 @@ def test_other_text_is_refused(text: str) -> None:
         parse_filter(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [("n > 1.5", [2]), ("n >= 1.5", [2]), ("n < 1.5", [-2, 1]), ("n <= -1.5", [-2]), ("n <= 1", [-2, 1])],
-)
+@for_each([("n > 1.5", [2]), ("n >= 1.5", [2]), ("n < 1.5", [-2, 1]), ("n <= -1.5", [-2]), ("n <= 1", [-2, 1])])
 def test_a_number_between_two_integers_keeps_its_meaning(text: str, kept: list[int]) -> None:
     rows = pa.table({"n": pa.array([-2, 1, 2, None], pa.int32())})
     assert matching(bound(parse_filter(text), rows.schema), rows)["n"].to_pylist() == kept
@@ -166,7 +162,7 @@ def test_nan_is_above_all_numbers_and_nulls_are_unknown() -> None:
     }
 
 
-@pytest.mark.parametrize("field", [f for f in SCHEMA if not pa.types.is_nested(f.type)], ids=lambda field: field.name)
+@for_each([f for f in SCHEMA if not pa.types.is_nested(f.type)])
 def test_in_is_equal_to_any(field: pa.Field) -> None:
     """For every type; unknown for null."""
     zero = pa.scalar(0, pa.int64())

@@ -92,7 +92,7 @@ def test_golden_inflight_files_decode() -> None:
     assert found > len(GOLDEN)
 
 
-@pytest.mark.parametrize("name", ["v6_replaced", "v6_clustered", "v8_replaced", "v9_replaced", "v9_clustered"])
+@for_each(["v6_replaced", "v6_clustered", "v8_replaced", "v9_replaced", "v9_clustered"])
 def test_golden_replace_commits_name_what_they_replace(name: str) -> None:
     """A replace commit lists file ids by partition, in JSON and in Avro."""
     replaced = [
@@ -218,8 +218,7 @@ def test_arbitrary_bytes_are_malformed(data: bytes, is_container: bool) -> None:
         decode((b"Obj\x01" if is_container else b"\x00") + data, "x")
 
 
-@pytest.mark.parametrize(
-    "text",
+@for_each(
     [
         "[]",
         "null",
@@ -233,7 +232,7 @@ def test_arbitrary_bytes_are_malformed(data: bytes, is_container: bool) -> None:
         '{"partitionToWriteStats": {"p": [{"runtimeStats": {"totalScanTime": 1.5}}]}}',
         '{"partitionToReplaceFileIds": {"p": "f"}}',
         "[" * 100_000,
-    ],
+    ]
 )
 def test_json_of_another_shape_is_malformed(text: str) -> None:
     """JSON whose values have the wrong type is refused, not guessed at."""

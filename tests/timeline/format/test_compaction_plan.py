@@ -143,8 +143,7 @@ def test_absolute_paths_of_version_1_become_names(version: int | None) -> None:
     assert decode_plan(data, "x") == CompactionPlan(operations=(expected,))
 
 
-@pytest.mark.parametrize(
-    "changes",
+@for_each(
     [
         {"deltaFilePaths": ["file:/t/p/.f-0_1.log.1_0-0-0"]},
         {"dataFilePath": "p/f-0_0-0-0_1.parquet"},
@@ -153,7 +152,7 @@ def test_absolute_paths_of_version_1_become_names(version: int | None) -> None:
         {"fileId": ""},
         {"partitionPath": "../p"},
         {"partitionPath": "/p"},
-    ],
+    ]
 )
 def test_impossible_operations_are_malformed(changes: dict[str, Any]) -> None:
     """A path in a version 2 plan, an empty name, a missing file id, a folder outside the table: refused, with the

@@ -25,6 +25,7 @@ from phantombase.timeline.format.record_key import (
     looks_like_bucket,
     plain_file_id,
 )
+from tests.support.selection import for_each
 
 file_ids = st.from_regex(r"[A-Za-z0-9-]{1,36}", fullmatch=True)
 digits = st.from_regex(r"[0-9]{1,20}", fullmatch=True)
@@ -112,8 +113,7 @@ def test_log_order() -> None:
     assert [str(name) for name in sorted(names, key=lambda n: n.sort_key)] == ordered
 
 
-@pytest.mark.parametrize(
-    "text",
+@for_each(
     [
         "",
         "f.parquet",
@@ -123,7 +123,7 @@ def test_log_order() -> None:
         "a_b_c_10.parquet",
         "d/f_0_10.parquet",
         ".f_0_10.parquet",
-    ],
+    ]
 )
 def test_malformed_base_names(text: str) -> None:
     """Refused with the name in the error."""
@@ -132,8 +132,7 @@ def test_malformed_base_names(text: str) -> None:
     assert failure.value.found == repr(text)
 
 
-@pytest.mark.parametrize(
-    "text",
+@for_each(
     [
         "",
         "f_10.log.1",
@@ -143,7 +142,7 @@ def test_malformed_base_names(text: str) -> None:
         ".f_x.log.1",
         ".f_10.log.1_0-0-0-cdc",
         "d/.f_10.log.1",
-    ],
+    ]
 )
 def test_malformed_log_names(text: str) -> None:
     """Refused with the name in the error."""
@@ -152,8 +151,7 @@ def test_malformed_log_names(text: str) -> None:
     assert failure.value.found == repr(text)
 
 
-@pytest.mark.parametrize(
-    "text",
+@for_each(
     [
         ".f_10.log.1.crc",
         "f_0-0-0_10.parquet.crc",
@@ -161,7 +159,7 @@ def test_malformed_log_names(text: str) -> None:
         ".hoodie_partition_metadata.parquet",
         "_SUCCESS",
         ".temp",
-    ],
+    ]
 )
 def test_what_is_no_data(text: str) -> None:
     """Side files, partition metadata, markers, hidden files."""
@@ -176,7 +174,7 @@ def test_tokens_of_phantombase(token: str) -> None:
     assert is_of_phantombase(token)
 
 
-@pytest.mark.parametrize("token", [None, "", "0-12-34", "980000000-1-2", "0-990000000-1", "0-1-980000000"])
+@for_each([None, "", "0-12-34", "980000000-1-2", "0-990000000-1", "0-1-980000000"])
 def test_tokens_of_others(token: str | None) -> None:
     assert not is_of_phantombase(token)
 

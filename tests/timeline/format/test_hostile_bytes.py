@@ -38,6 +38,7 @@ from tests.support.builders import (
     delete_content,
     timeline_of,
 )
+from tests.support.selection import for_each
 from tests.world.fuzz.avro import Container
 
 
@@ -77,7 +78,7 @@ HOSTILE: list[tuple[Any, type[PhantombaseError]]] = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "kind"), HOSTILE)
+@for_each(HOSTILE)
 def test_schemas_that_stand_for_much(schema: Any, kind: type[PhantombaseError]) -> None:
     """Refused before anything is built from them."""
     with pytest.raises(kind):
@@ -96,13 +97,18 @@ def test_schemas_within_the_limits() -> None:
     parse_avro(json.dumps(record("top", *["int"] * 5000)))
 
 
-@pytest.mark.parametrize(
-    ("kind", "size"),
+@for_each(
     [
-        ("null", 0), ("string", 1), ("double", 8), (["null", "double"], 1), (["double", "float"], 5),
-        (record("r", "int", "float", "null"), 5), ({"type": "fixed", "name": "f", "size": 9}, 9), (nested(1), 1),
-    ],
-)  # fmt: skip
+        ("null", 0),
+        ("string", 1),
+        ("double", 8),
+        (["null", "double"], 1),
+        (["double", "float"], 5),
+        (record("r", "int", "float", "null"), 5),
+        ({"type": "fixed", "name": "f", "size": 9}, 9),
+        (nested(1), 1),
+    ]
+)
 def test_smallest_bytes(kind: Any, size: int) -> None:
     """The shortest encoding, as fastavro writes it for the smallest value."""
     assert smallest_bytes(kind) == size
@@ -152,7 +158,7 @@ def deletes_of(content: bytes) -> None:
     decode_deletes(only, pa.BufferReader(data))
 
 
-@pytest.mark.parametrize("index", [-1, -12, 13, 1 << 40])
+@for_each([-1, -12, 13, 1 << 40])
 def test_union_indexes_out_of_range(index: int) -> None:
     """Below zero they would count from the end of our own list of types."""
     content = delete_content([("k", None)], partition=None)
@@ -205,7 +211,7 @@ def test_sound_containers_still_read() -> None:
     assert read_record(out.getvalue(), "x", COMMIT)[1] == {"operationType": "UPSERT"}
 
 
-@pytest.mark.parametrize("partition", ["..", "../other", "a/../../b", "/etc", "a\0b"])
+@for_each(["..", "../other", "a/../../b", "/etc", "a\0b"])
 def test_plans_stay_inside_the_table(partition: str) -> None:
     """A compaction lists and writes the partitions of its plan."""
     operation = CompactionOperation(
@@ -215,7 +221,7 @@ def test_plans_stay_inside_the_table(partition: str) -> None:
         decode_plan(encode_plan(CompactionPlan(operations=(operation,))), "x")
 
 
-@pytest.mark.parametrize("folder", ["..", "../..", "/tmp", "a/../../../b"])
+@for_each(["..", "../..", "/tmp", "a/../../../b"])
 def test_timelines_stay_inside_the_table(folder: str) -> None:
     """Commits are written into that folder."""
     config = TableConfig(properties={"hoodie.table.version": "9", "hoodie.timeline.path": folder})

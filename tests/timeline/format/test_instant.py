@@ -92,8 +92,7 @@ def test_completion_times_in_names() -> None:
     assert LAYOUT_2.parse("10_12.deltacommit.inflight") is None
 
 
-@pytest.mark.parametrize(
-    "name",
+@for_each(
     [
         "hoodie.properties",
         "10",
@@ -106,7 +105,7 @@ def test_completion_times_in_names() -> None:
         "x10.deltacommit",
         "10.deltacommit.0f1e.tmp",
         ".0f1e.tmp",
-    ],
+    ]
 )
 def test_what_is_no_instant(name: str) -> None:
     """Anything else in the folder is skipped."""
@@ -206,17 +205,14 @@ def test_next_time_with_times_of_both_lengths() -> None:
     assert next_time(datetime(2025, 1, 1), ["20260101000000", "20260101000000500"]) == "20260101000001000"
 
 
-@pytest.mark.parametrize(
-    "text", ["", "2026", "2026010203040", "202601020304050", "2026010203040506", "2026-01-02", "x" * 17]
-)
+@for_each(["", "2026", "2026010203040", "202601020304050", "2026010203040506", "2026-01-02", "x" * 17])
 def test_malformed_times(text: str) -> None:
     """Neither 14 nor 17 digits."""
     with pytest.raises(UsageError):
         parse_time(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@for_each(
     [
         ("20260102030405006", "20260102030405006"),
         ("20260102030405", "20260102030405"),
@@ -227,7 +223,7 @@ def test_malformed_times(text: str) -> None:
         ("2026-01-02", "20260102000000000"),
         ("1767323045", "20260102030405000"),
         ("1767323045006", "20260102030405006"),
-    ],
+    ]
 )
 def test_points_in_time(text: str, expected: str) -> None:
     """Instants as they are, dates with and without a time of day, and moments since the epoch in the table's zone."""

@@ -31,6 +31,7 @@ from tests.support.builders import (
     delete_content,
     rollback_block,
 )
+from tests.support.selection import for_each
 
 GOOD = block(AVRO, {INSTANT_TIME: "10"}, b"content")
 MAGIC = builders.MAGIC
@@ -88,7 +89,7 @@ def test_an_empty_file_has_no_blocks() -> None:
     assert blocks_of(b"") == []
 
 
-@pytest.mark.parametrize("kind", [COMMAND, DELETE, AVRO, HFILE, PARQUET, CDC])
+@for_each([COMMAND, DELETE, AVRO, HFILE, PARQUET, CDC])
 def test_every_kind_on_disk(kind: int) -> None:
     """Kinds keep their ordinals."""
     (found,) = blocks_of(block(kind, {INSTANT_TIME: "10"}))
@@ -157,7 +158,7 @@ def test_torn_at_the_end_of_the_file() -> None:
         assert kinds(GOOD[:cut]) == [BlockKind.CORRUPT], cut
 
 
-@pytest.mark.parametrize("cut", range(1, 6))
+@for_each(range(1, 6))
 def test_torn_inside_the_magic_behind_a_good_block(cut: int) -> None:
     """Hudi meets the end of the file while it reads the next magic and takes the block in front as sound."""
     assert kinds(GOOD + GOOD[:cut])[0] is BlockKind.AVRO_DATA

@@ -451,7 +451,7 @@ def by_row() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("wrapper", list(WRAPPED))
+@for_each(list(WRAPPED))
 def test_uniform_deletes(wrapper: str) -> None:
     """Every wrapper type with its own Arrow type, by either decoder; none of these entries is natural."""
     kind, values = WRAPPED[wrapper]
@@ -648,9 +648,7 @@ def test_recursive_records_are_refused() -> None:
         arrow_schema(avro_schema(("next", ["null", "t1_record"])))
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[]", '"x"', "{}", '{"type":"record","name":"t"}', '{"type":"array","items":"int"}']
-)
+@for_each(["{", "[]", '"x"', "{}", '{"type":"record","name":"t"}', '{"type":"array","items":"int"}'])
 def test_malformed_schemas(text: str) -> None:
     """No JSON, no record, parts missing."""
     with pytest.raises(MalformedError):

@@ -40,7 +40,7 @@ from tests.support.builders import (
 from tests.support.builders import delete_block as delete_block_by_hand
 from tests.support.builders import rollback_block as rollback_block_by_hand
 from tests.support.golden_tables import unzip_golden
-from tests.support.selection import deep
+from tests.support.selection import deep, for_each
 
 ONE = avro_schema(
     ("k", "string"),
@@ -145,7 +145,7 @@ def test_natural_deletes() -> None:
     assert part.natural.to_pylist() == [True]
 
 
-@pytest.mark.parametrize("name", [*COLUMN])
+@for_each([*COLUMN])
 def test_typed_deletes(name: str) -> None:
     """The wrapper of the column's type, as Hudi writes it; read back with its values."""
     column = COLUMN[name]
@@ -163,15 +163,14 @@ def test_typed_deletes(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "wrapper"),
+@for_each(
     [
         (pa.int16(), "IntWrapper"),
         (pa.time32("ms"), "IntWrapper"),
         (pa.time64("us"), "LongWrapper"),
         (pa.timestamp("ms", "UTC"), "LongWrapper"),
         (pa.timestamp("us"), "LongWrapper"),
-    ],
+    ]
 )
 def test_times_are_the_integers_avro_stores(kind: pa.DataType, wrapper: str) -> None:
     """In the column's own unit."""
@@ -198,15 +197,14 @@ def test_several_ordering_columns() -> None:
     assert [a.to_pylist() for a in part.ordering] == [[5, 0], [1, 0], ["é", ""]]
 
 
-@pytest.mark.parametrize(
-    ("ordering", "said"),
+@for_each(
     [
         ((pa.array([1]),), "value0 of deletes"),
         ((pa.array([1, 0], pa.date32()),), "1970-01-01"),
         ((pa.array([1, None]),), "value0 of deletes; .* found 2 values, 1 nulls"),
         ((pa.array([Decimal("1e-16"), Decimal(1)]),), "cannot hold"),
         ((pa.array([Decimal("1e16"), Decimal(1)], pa.decimal128(38, 0)),), "cannot hold"),
-    ],
+    ]
 )
 def test_ordering_values_that_cannot_be(ordering: Ordering, said: str) -> None:
     """Never a null, nor what would be rounded."""

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.log_block import BlockKind, HeaderKey, LogBlock
 from phantombase.timeline.format.log_visibility import Selection, Skipped, Visibility, select_blocks
+from tests.support.selection import for_each
 
 EVERYTHING = Visibility(latest="99", completed=frozenset(), pending=frozenset(), start="", by_file=True)
 _WORD = re.compile(r"(?P<kind>-|del|cdc|parquet|hfile)?(?P<instant>\d+)(?:\((?P<compacted>[\d,]+)\))?")
@@ -81,8 +82,7 @@ V6 = Visibility(
 )
 
 
-@pytest.mark.parametrize(
-    ("instant", "reason"),
+@for_each(
     [
         ("40", None),
         ("60", None),
@@ -92,7 +92,7 @@ V6 = Visibility(
         ("30", Skipped.UNCOMMITTED),
         ("10", None),
         ("20", Skipped.UNCOMMITTED),
-    ],
+    ]
 )
 def test_v6_visibility(instant: str, reason: Skipped | None) -> None:
     """Completed, or older than the timeline and not pending in it (archived); nothing newer than the query."""
@@ -159,8 +159,7 @@ def test_a_block_without_an_instant_is_malformed() -> None:
 # --- log compaction ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("log", "expected"),
+@for_each(
     [
         # The compacted block takes the place of the newest block it replaces, and those fall out.
         ("10 20 30(10,20)", "30(10,20)"),
@@ -184,7 +183,7 @@ def test_a_block_without_an_instant_is_malformed() -> None:
         ("25 30(10,20) 40", "25 40"),
         # Blocks of one instant stand together, where the first of them stands.
         ("10 20 10", "10 10 20"),
-    ],
+    ]
 )
 def test_log_compaction(log: str, expected: str) -> None:
     """Placement of compacted blocks, as Hudi 1.x scans."""

@@ -172,24 +172,21 @@ def test_arbitrary_bytes_are_malformed(data: bytes) -> None:
         TableConfig.parse(data, "x")
 
 
-@pytest.mark.parametrize(
-    "key", ["hoodie.table.version", "hoodie.table.name", "hoodie.table.type", "hoodie.table.checksum"]
-)
+@for_each(["hoodie.table.version", "hoodie.table.name", "hoodie.table.type", "hoodie.table.checksum"])
 def test_missing_key_means_cut_off(key: str) -> None:
     """Without one of the keys every writer sets the file was cut off, and the message names the key."""
     with pytest.raises(MalformedError, match=key):
         TableConfig.parse(config_of(**{key.removeprefix("hoodie.").replace(".", "__"): None}).dump(), "x")
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
+@for_each(
     [
         ("table__version", "nine"),
         ("table__timeline__timezone", "MARS"),
         ("populate__meta__fields", "maybe"),
         ("datasource__write__hive_style_partitioning", ""),
         ("datasource__write__partitionpath__urlencode", "1"),
-    ],
+    ]
 )
 def test_impossible_values_are_malformed(key: str, value: str) -> None:
     """A malformed value is an error that names property and value, never a default."""
@@ -246,8 +243,7 @@ def test_folders() -> None:
     assert (moved.timeline_folder, moved.history_folder) == (".hoodie/tl", ".hoodie/tl/h")
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
+@for_each(
     [
         ({"class": "org.apache.hudi.keygen.SimpleKeyGenerator"}, "SIMPLE"),
         ({"class": "org.apache.hudi.keygen.ComplexAvroKeyGenerator"}, "COMPLEX"),
@@ -258,7 +254,7 @@ def test_folders() -> None:
         ({"type": "COMPLEX_AVRO"}, "COMPLEX"),
         ({"type": "CUSTOM"}, "CUSTOM"),
         ({"class": "org.apache.hudi.keygen.SimpleKeyGenerator", "type": "COMPLEX"}, "SIMPLE"),
-    ],
+    ]
 )
 def test_key_generators(changes: dict[str, str], expected: str) -> None:
     """By class, else by type; the Avro twins go by the same name."""
@@ -266,15 +262,14 @@ def test_key_generators(changes: dict[str, str], expected: str) -> None:
     assert config.key_generator == expected
 
 
-@pytest.mark.parametrize(
-    ("payload", "expected"),
+@for_each(
     [
         (None, MergeMode.OVERWRITE_WITH_LATEST_0X),
         (f"{PAYLOADS}OverwriteWithLatestAvroPayload", MergeMode.OVERWRITE_WITH_LATEST_0X),
         ("com.uber.hoodie.common.model.OverwriteWithLatestAvroPayload", MergeMode.OVERWRITE_WITH_LATEST_0X),
         (f"{PAYLOADS}DefaultHoodieRecordPayload", MergeMode.EVENT_TIME_0X),
         (f"{PAYLOADS}EventTimeAvroPayload", MergeMode.EVENT_TIME_AVRO_0X),
-    ],
+    ]
 )
 def test_merge_mode_of_version_6(payload: str | None, expected: MergeMode) -> None:
     """By payload class alone, Hudi 0.15's default being overwrite-with-latest."""
@@ -282,8 +277,7 @@ def test_merge_mode_of_version_6(payload: str | None, expected: MergeMode) -> No
     assert config.merge_mode is expected
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
+@for_each(
     [
         ({"record__merge__mode": "COMMIT_TIME_ORDERING"}, MergeMode.COMMIT_TIME),
         ({"record__merge__mode": "event_time_ordering"}, MergeMode.EVENT_TIME),
@@ -294,7 +288,7 @@ def test_merge_mode_of_version_6(payload: str | None, expected: MergeMode) -> No
         ({}, MergeMode.EVENT_TIME),
         ({"table__ordering__fields": None}, MergeMode.COMMIT_TIME),
         ({"table__ordering__fields": None, "table__precombine__field": "ts"}, MergeMode.EVENT_TIME),
-    ],
+    ]
 )
 def test_merge_mode_of_later_versions(changes: dict[str, str | None], expected: MergeMode) -> None:
     """By merge mode, else strategy id, else payload class, else by whether there is an ordering field."""
@@ -306,15 +300,14 @@ DELETE_FIELD = "record__merge__property__hoodie__payload__delete__field"
 DELETE_VALUE = "record__merge__property__hoodie__payload__delete__marker"
 
 
-@pytest.mark.parametrize(
-    ("version", "changes", "expected"),
+@for_each(
     [
         (6, {"compaction__payload__class": f"{PAYLOADS}PartialUpdateAvroPayload"}, NotGiven(stamps=True)),
         (8, {"compaction__payload__class": f"{PAYLOADS}PartialUpdateAvroPayload"}, NotGiven(stamps=True)),
         (9, {"table__partial__update__mode": "IGNORE_DEFAULTS"}, NotGiven()),
         (9, {"table__partial__update__mode": "FILL_UNAVAILABLE", UNAVAILABLE: "?"}, NotGiven(text="?")),
         (9, {}, None),
-    ],
+    ]
 )
 def test_what_means_not_given(version: int, changes: dict[str, str | None], expected: NotGiven | None) -> None:
     """By payload class, on version 9 by the mode of partial updates."""
@@ -400,14 +393,13 @@ def test_refusals_have_a_name(version: int, changes: dict[str, str | None], mess
     assert caught.value.todo
 
 
-@pytest.mark.parametrize("kind", ["SIMPLE", "COMPLEX", "NON_PARTITION", "SIMPLE_AVRO"])
+@for_each(["SIMPLE", "COMPLEX", "NON_PARTITION", "SIMPLE_AVRO"])
 def test_virtual_keys_of_plain_generators_are_supported(kind: str) -> None:
     """Their keys can be computed again from the columns."""
     config_of(populate__meta__fields="false", table__keygenerator__type=kind).check_changeable()
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
+@for_each(
     [
         ("bootstrap__index__enable", "true"),
         ("table__cdc__enabled", "True"),
@@ -415,14 +407,14 @@ def test_virtual_keys_of_plain_generators_are_supported(kind: str) -> None:
         ("table__metadata__partitions", "files"),
         ("table__keygenerator__type", "TIMESTAMP"),
         ("table__legacy__payload__class", "com.example.Mine"),
-    ],
+    ]
 )
 def test_harmless_settings_are_not_refused(key: str, value: str) -> None:
     """Settings that change nothing for reading and compacting are let through."""
     config_of(**{key: value}).check_changeable()
 
 
-@pytest.mark.parametrize(("initial", "may"), [("9", False), ("8", True), ("6", True), (None, True)])
+@for_each([("9", False), ("8", True), ("6", True), (None, True)])
 def test_log_files_of_version_6_lie_in_tables_that_were_upgraded(initial: str | None, may: bool) -> None:
     assert config_of(9, table__initial__version=initial).may_have_upgraded_logs is may
     assert not config_of(6, table__initial__version=initial).may_have_upgraded_logs

@@ -22,6 +22,7 @@ from phantombase.timeline.instants.clock_check import (
     judge,
     written,
 )
+from tests.support.selection import for_each
 
 NEW_YORK = ZoneInfo("America/New_York")
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -67,8 +68,7 @@ def hours(count: float) -> timedelta:
 # --- other zones
 
 
-@pytest.mark.parametrize(
-    ("writers", "process", "expected"),
+@for_each(
     [
         ("UTC", "UTC", AGREES),
         ("America/New_York", "America/New_York", AGREES),
@@ -78,7 +78,7 @@ def hours(count: float) -> timedelta:
         ("UTC", "Asia/Kathmandu", (Zone.BEHIND, hours(5.75))),
         ("Etc/GMT+12", "Etc/GMT-14", (Zone.BEHIND, hours(26))),
         ("Etc/GMT-14", "Etc/GMT+12", (Zone.AHEAD, hours(-26))),
-    ],
+    ]
 )
 def test_zones(writers: str, process: str, expected: tuple[Zone, timedelta]) -> None:
     for minutes in ((0, 7, 20), (0, 0.1), (0, 0.001)):

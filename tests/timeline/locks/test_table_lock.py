@@ -20,6 +20,7 @@ from phantombase.timeline.locks.table_lock import FileLock, ProcessLock, Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
+from tests.support.selection import for_each
 
 PROVIDERS = pytest.mark.parametrize("provider", [ProcessLock, FileLock])
 
@@ -141,7 +142,7 @@ def test_a_name_that_leads_elsewhere_is_no_part_of_a_lock(name: str, tmp_path: P
         table_lock(open_storage(str(table)), "file:/locks/{name}.lock")
 
 
-@pytest.mark.parametrize("text", ["file:orders.lock", "file:./l", "file://host/l", "file:{name}.lock"])
+@for_each(["file:orders.lock", "file:./l", "file://host/l", "file:{name}.lock"])
 def test_a_lock_file_is_absolute(text: str) -> None:
     """Relative to the working directory, two processes with one setting would each have a lock of their own."""
     with pytest.raises(UsageError, match=r"another one in each working directory.*expected file:/PATH"):
@@ -156,7 +157,7 @@ def test_the_folder_of_a_lock_file_is_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("text", ["", "file", "file:", "flie:/tmp/lock", ":/tmp/lock"])
+@for_each(["", "file", "file:", "flie:/tmp/lock", ":/tmp/lock"])
 def test_a_provider_nobody_knows_is_refused(text: str) -> None:
     """Taken for a file it would keep nobody out."""
     with pytest.raises(UsageError, match="unknown lock provider"):

@@ -21,6 +21,7 @@ from phantombase.timeline.locks.heartbeat import (
     wait_while_wanted,
 )
 from phantombase.timeline.storage.contract import Storage
+from tests.support.selection import for_each
 
 GATE_S = 30.0
 T = 1_700_000_000_000
@@ -177,22 +178,26 @@ def test_a_gate_is_not_renewed_before_a_rest_as_long() -> None:
         assert (read_wanted(storage, T + later) != first) is renewed, later
 
 
-@pytest.mark.parametrize(
-    ("offset_ms", "holds"),
-    [(-1, False), (0, True), (29_999, True), (30_000, False), (10**10, False), (-(10**10), False)],
-)
+@for_each([(-1, False), (0, True), (29_999, True), (30_000, False), (10**10, False), (-(10**10), False)])
 def test_a_record_holds_only_between_its_times(offset_ms: int, holds: bool) -> None:
     """Also under a clock that runs behind or ahead."""
     assert Wanted(since=T, until=T + 30_000, who="x").holds(T + offset_ms) is holds
 
 
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"{", b"[]", b"null", b'{"since": 1}', b'{"since": "x", "until": 2, "who": "x"}',
-     Wanted(since=T, until=T + 301_000, who="x").to_json(), Wanted(since=T, until=T, who="x").to_json(),
-     Wanted(since=T - 90_000, until=T - 60_000, who="x").to_json(),
-     Wanted(since=T + 400_000, until=T + 430_000, who="x").to_json()],
-)  # fmt: skip
+@for_each(
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"since": 1}',
+        b'{"since": "x", "until": 2, "who": "x"}',
+        Wanted(since=T, until=T + 301_000, who="x").to_json(),
+        Wanted(since=T, until=T, who="x").to_json(),
+        Wanted(since=T - 90_000, until=T - 60_000, who="x").to_json(),
+        Wanted(since=T + 400_000, until=T + 430_000, who="x").to_json(),
+    ]
+)
 def test_what_is_unreadable_or_over_is_removed_and_not_waited_for(data: bytes) -> None:
     """And then a new record may be put."""
     storage = memory()

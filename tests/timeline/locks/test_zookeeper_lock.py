@@ -25,6 +25,7 @@ from phantombase.timeline.locks.table_lock import FileLock, parse_lock
 from phantombase.timeline.locks.zookeeper_connection import ZooKeeperAccess
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock
 from tests.support.places import capture_logs
+from tests.support.selection import for_each
 from tests.support.servers.zookeeper_server import ZooKeeper, expire, wait_until, zookeeper_server
 
 
@@ -78,11 +79,22 @@ def test_a_lock_from_its_text_and_back_from_a_pickle(tmp_path: Path) -> None:
     assert ZooKeeperLock(hosts="h:1/chroot", base_path="/a", key="k").folder == "/chroot/a/k"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "x", "zookeeper:", "zookeeper:h:1", "zookeeper:h:1/k", "zookeeper:h/b/k", "zookeeper:h:1,/b/k",
-     "zookeeper:h:1/b/", "zookeeper:h:1//k", "zookeeper:h:1/a//b/k", "zookeeper:h:1/b/../k", "redis:h:1/b/k"],
-)  # fmt: skip
+@for_each(
+    [
+        "",
+        "x",
+        "zookeeper:",
+        "zookeeper:h:1",
+        "zookeeper:h:1/k",
+        "zookeeper:h/b/k",
+        "zookeeper:h:1,/b/k",
+        "zookeeper:h:1/b/",
+        "zookeeper:h:1//k",
+        "zookeeper:h:1/a//b/k",
+        "zookeeper:h:1/b/../k",
+        "redis:h:1/b/k",
+    ]
+)
 def test_texts_that_are_no_lock(text: str) -> None:
     """Each is refused by name."""
     with pytest.raises(UsageError):

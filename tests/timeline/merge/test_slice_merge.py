@@ -168,8 +168,7 @@ def test_as_hudi_answered(mode: MergeMode, base: str, log: str, expected: list[s
     assert case(mode, base, log) == expected
 
 
-@pytest.mark.parametrize(
-    ("base", "log", "expected"),
+@for_each(
     [
         ("b10", "delI0", GONE),  # typed or not: Integer 0
         ("b10", "isdel0", GONE),
@@ -181,7 +180,7 @@ def test_as_hudi_answered(mode: MergeMode, base: str, log: str, expected: list[s
         ("b-5", "updnull upd-1", ["updnull"]),
         ("bnull", "upd-1", ["bnull"]),
         ("bnull", "upd0", ["upd0"]),
-    ],
+    ]
 )
 def test_int_column_counts_null_as_zero(base: str, log: str, expected: list[str]) -> None:
     """Under EVENT_TIME_ORDERING on an int column null is 0, and a delete of value 0 has no ordering value."""
@@ -209,15 +208,14 @@ def test_rows_marked_deleted_of_flinks_payload() -> None:
     assert case(EVENT_0X, "b10", "isdel5") == ["b10"]
 
 
-@pytest.mark.parametrize(
-    ("log", "expected"),
+@for_each(
     [
         ("upd3.00 upd-1.00", ["upd-1.00"]),
         ("upd-1.00 upd3.00", ["upd-1.00"]),
         ("upd-1.00 upd-5.00", ["upd-1.00"]),
         ("upd3.00 upd1.00", ["upd3.00"]),
         ("upd3.00 delD1.00", GONE),
-    ],
+    ]
 )
 def test_hudi_0x_compares_decimals_by_their_bytes(log: str, expected: list[str]) -> None:
     """0.15 takes negative decimals for the greatest among log entries; a typed delete always takes effect."""
@@ -608,7 +606,7 @@ def test_any_wrong_count_is_found(name: str, by: int) -> None:
     assert failure.value.path == "p/f"
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Identity)])
+@for_each([f.name for f in fields(Identity)])
 def test_any_wrong_row_is_found(name: str) -> None:
     """Books whose counts agree while the rows do not."""
     right = Identity(base=10, removed=3, added=2**64 - 1, out=6)
@@ -625,8 +623,7 @@ def test_any_wrong_footer_is_found(name: str) -> None:
         check(BOOKS, **{name: right[name] + 1})
 
 
-@pytest.mark.parametrize(
-    ("equation", "changes"),
+@for_each(
     [
         ("base rows = untouched", {"untouched": 5, "base_rows": 10}),
         ("rows out = base rows", {"inserts": 3, "update_keys": 7, "deletes_of_absent": 1}),
@@ -634,7 +631,7 @@ def test_any_wrong_footer_is_found(name: str) -> None:
         ("delete keys = in base", {"deletes_of_absent": 3}),
         ("touched base rows", {"duplicate_hits": 0}),
         ("more keys than entries", {"log_keys": 13, "update_keys": 6, "deletes_of_absent": 6}),
-    ],
+    ]
 )
 def test_each_equation_stands_alone(equation: str, changes: dict[str, Any]) -> None:
     """Each equation finds a fault that the others do not see."""

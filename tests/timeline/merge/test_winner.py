@@ -133,7 +133,7 @@ def test_hudi_0x(log: str, expected: str) -> None:
         assert winner(mode, entries) == expected, mode
 
 
-@pytest.mark.parametrize("log", ["upd6 upd5", "upd6 del5", "del0 upd1", "upd9 isdel1", "del5 del3", "isdel9 upd1"])
+@for_each(["upd6 upd5", "upd6 del5", "del0 upd1", "upd9 isdel1", "del5 del3", "isdel9 upd1"])
 def test_commit_time_takes_the_last_entry(log: str) -> None:
     """Under COMMIT_TIME_ORDERING ordering values and deletes do not matter."""
     assert winner(MergeMode.COMMIT_TIME, [entry(e) for e in log.split()]) == log.split()[-1]

@@ -42,6 +42,7 @@ from phantombase.timeline.metadata_table.records.keys import (
     partition_stats_key,
 )
 from tests.support.builders import avro_block, avro_schema, delete_block
+from tests.support.selection import for_each
 
 V1, V2 = IndexVersion.V1, IndexVersion.V2
 MODEL = "org.apache.hudi.avro.model"
@@ -117,9 +118,7 @@ def test_index_version_is_written_down_or_the_tables() -> None:
     assert index_version(definitions_of(version=None), 8) is V1
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"[]", b'{"indexDefinitions": {"column_stats": 1}}', definitions_of(version="V3")]
-)
+@for_each([b"", b"[]", b'{"indexDefinitions": {"column_stats": 1}}', definitions_of(version="V3")])
 def test_damaged_definitions_are_an_error(content: bytes) -> None:
     with pytest.raises(MalformedError, match="index"):
         columns_to_index(avro_schema(("a", "int")), content, 9)
@@ -206,7 +205,7 @@ def random_rows(rng: random.Random, rows: int) -> pa.Table:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@for_each(range(20))
 def test_files_have_the_ranges_of_their_rows(seed: int) -> None:
     """Whatever a footer leaves out; and JSON loses nothing. Parametrised by its seed."""
     rng = random.Random(seed)
@@ -343,15 +342,14 @@ def record(low: Any, high: Any, wrapper: str, *, named: int | None = None, **oth
     return {"ColumnStatsMetadata": {**values, **other}}
 
 
-@pytest.mark.parametrize(
-    ("stored", "kind"),
+@for_each(
     [
         (record(1, 5, "IntWrapper"), pa.int32()),
         (record(1, 5, "LongWrapper"), pa.int64()),
         (record(1, 5, "IntWrapper"), pa.int64()),
         (record(1, 5, "IntWrapper", named=_DATE), pa.date32()),
         (record(1, 5, "LongWrapper", named=_MICROS), pa.timestamp("us", tz="UTC")),
-    ],
+    ]
 )
 def test_trusted(stored: dict[str, Any], kind: pa.DataType) -> None:
     assert stats_bounds(stored, kind) == Bounds(low=1, high=5, nulls=False)
@@ -361,8 +359,7 @@ def test_nulls_are_counted() -> None:
     assert stats_bounds(record("a", "b", "StringWrapper", nullCount=1), pa.string()) == Bounds(low="a", high="b")
 
 
-@pytest.mark.parametrize(
-    ("stored", "kind"),
+@for_each(
     [
         (None, pa.int32()),
         ({"ColumnStatsMetadata": None}, pa.int32()),
@@ -377,7 +374,7 @@ def test_nulls_are_counted() -> None:
         (record(1.0, 5.0, "DoubleWrapper"), pa.float64()),
         (record(b"\1", b"\5", "BytesWrapper"), pa.decimal128(10, 2)),
         (record(1, 5, "IntWrapper"), pa.string()),
-    ],
+    ]
 )
 def test_not_trusted(stored: dict[str, Any] | None, kind: pa.DataType) -> None:
     assert stats_bounds(stored, kind) == UNKNOWN

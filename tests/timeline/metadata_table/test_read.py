@@ -346,8 +346,7 @@ def stats(
     return {"key": "k", "type": 6, "ColumnStatsMetadata": inner}
 
 
-@pytest.mark.parametrize(
-    ("older", "newer", "bounds"),
+@for_each(
     [
         ((1, 5), (3, 9), (1, 9)),
         ((None, None), (3, 9), (3, 9)),
@@ -356,7 +355,7 @@ def stats(
         ((b"\x01", b"\x01"), (b"\xff", b"\xff"), (b"\xff", b"\x01")),
         ((0.0, 1.0), (-0.0, 2.0), (-0.0, 2.0)),
         ((1.0, float("nan")), (2.0, 3.0), (1.0, "nan")),
-    ],
+    ]
 )
 def test_statistics_widen(older: tuple[Any, Any], newer: tuple[Any, Any], bounds: tuple[Any, Any]) -> None:
     """By Java's order of values."""

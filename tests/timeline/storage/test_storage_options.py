@@ -16,6 +16,7 @@ from phantombase.timeline.storage.storage_options import (
     parse_pairs,
     without_secrets,
 )
+from tests.support.selection import for_each
 
 BUCKET = ObjectUrl.parse("s3://lake/t")
 CONTAINER = ObjectUrl.parse("abfs://c@acc.dfs.core.windows.net/t")
@@ -27,19 +28,18 @@ def at(url: ObjectUrl, given: dict[str, str], hadoop: dict[str, str] | None = No
     return dict(StorageOptions.of(given).over(hadoop or {}).at(url).values)
 
 
-@pytest.mark.parametrize("name", ["region", "AWS_REGION", "aws_region", "AWS_DEFAULT_REGION", "fs.s3a.endpoint.region"])
+@for_each(["region", "AWS_REGION", "aws_region", "AWS_DEFAULT_REGION", "fs.s3a.endpoint.region"])
 def test_all_names_of_an_option_mean_the_same(name: str) -> None:
     assert at(BUCKET, {name: "eu-west-1"}) == {"region": "eu-west-1"}
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
+@for_each(
     [
         ("endpont", "endpoint"),
         ("fs.s3a.secrt.key", "fs.s3a.secret.key"),
         ("AWS_SECRET_ACCES_KEY", "AWS_SECRET_ACCESS_KEY"),
         ("fs.azure.account.keys", "fs.azure.account.key"),
-    ],
+    ]
 )
 def test_an_unknown_name_is_refused_without_its_value(name: str, meant: str) -> None:
     with pytest.raises(UsageError, match=f"did you mean {meant}"):
@@ -76,8 +76,7 @@ def test_options_of_another_kind_of_store_mean_nothing_here() -> None:
 # --- Hadoop's
 
 
-@pytest.mark.parametrize(
-    ("hadoop", "expected"),
+@for_each(
     [
         ({"endpoint": "minio:9000"}, {"endpoint": "https://minio:9000"}),
         (
@@ -101,7 +100,7 @@ def test_options_of_another_kind_of_store_mean_nothing_here() -> None:
         ),
         ({"proxy.host": "p", "proxy.port": "3128"}, {"proxy_url": "http://p:3128"}),
         ({"connection.maximum": "200"}, {}),
-    ],
+    ]
 )
 def test_names_of_s3a(hadoop: dict[str, str], expected: dict[str, str]) -> None:
     assert at(BUCKET, {}, {f"fs.s3a.{name}": value for name, value in hadoop.items()}) == expected
@@ -146,14 +145,13 @@ def test_credentials_come_from_one_source() -> None:
 # --- what is refused
 
 
-@pytest.mark.parametrize(
-    ("given", "hadoop"),
+@for_each(
     [
         ({"server_side_encryption": "sse-c"}, {}),
         ({}, {"fs.s3a.encryption.algorithm": "SSE-C"}),
         ({}, {"fs.s3a.encryption.algorithm": "CSE-KMS"}),
         ({}, {"fs.s3a.server-side-encryption-algorithm": "CSE-CUSTOM"}),
-    ],
+    ]
 )
 def test_encryption_that_cannot_be_kept_is_refused(given: dict[str, str], hadoop: dict[str, str]) -> None:
     """Files would lie there in clear, or could not be placed."""
@@ -171,9 +169,7 @@ def test_keys_of_the_customers_own_in_the_environment_are_refused(name: str, val
         environment_of(url.cloud, {name: value})
 
 
-@pytest.mark.parametrize(
-    "url", ["s3://", "s3:///t", "gs://u@b/t", "abfs://c@/t", "abfs://c@acc/t", "abfs://@acc.dfs.core.windows.net/t"]
-)
+@for_each(["s3://", "s3:///t", "gs://u@b/t", "abfs://c@/t", "abfs://c@acc/t", "abfs://@acc.dfs.core.windows.net/t"])
 def test_an_url_that_names_no_place_is_refused(url: str) -> None:
     with pytest.raises(UsageError, match="in the URL"):
         ObjectUrl.parse(url)
@@ -207,8 +203,7 @@ def test_secrets_are_not_shown_and_do_not_travel(url: ObjectUrl) -> None:
     assert again == sent
 
 
-@pytest.mark.parametrize(
-    ("name", "variable"),
+@for_each(
     [
         ("secret_access_key", "AWS_SECRET_ACCESS_KEY"),
         ("AWS_TOKEN", "AWS_SESSION_TOKEN"),
@@ -219,7 +214,7 @@ def test_secrets_are_not_shown_and_do_not_travel(url: ObjectUrl) -> None:
         ("fs.azure.account.oauth2.client.secret", "AZURE_CLIENT_SECRET"),
         ("proxy_url", "AWS_PROXY_URL"),
         ("bearer_token", "GOOGLE_BEARER_TOKEN"),
-    ],
+    ]
 )
 def test_options_are_pickled_without_secrets(name: str, variable: str) -> None:
     """Under whatever name: a reader of Spark, or a writer, may be sent to a task."""

@@ -61,6 +61,7 @@ from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import leave_dead_write
 from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.metadata_tables import files_of
+from tests.support.selection import for_each
 from tests.support.written_tables import written_table
 
 LATE = "2099010100000000"
@@ -521,8 +522,7 @@ def test_such_changes_are_followed(earlier: list[tuple[int, str, Any]], later: l
     assert unsupported_change([at(*later), at(*earlier)], ["key"]) is None
 
 
-@pytest.mark.parametrize(
-    ("earlier", "later", "says"),
+@for_each(
     [
         ([(0, "key", "int")], [(0, "b", "int")], "column key, which the table's settings name"),
         ([(0, "key", "int")], [(1, "key", "int")], "column key, which the table's settings name"),
@@ -533,7 +533,7 @@ def test_such_changes_are_followed(earlier: list[tuple[int, str, Any]], later: l
         ([(0, "a", record("x"))], [(0, "a", record("x", kind="boolean"))], "a.x changed its type"),
         ([(0, "a", record("x"))], [(0, "a", record("y"))], "was renamed or added again: it is a part"),
         ([(0, "a", record("x"))], [(0, "a", record("x", 2))], "a.x was renamed or added again: it is a part"),
-    ],
+    ]
 )
 def test_what_cannot_be_followed_is_named(
     earlier: list[tuple[int, str, Any]], later: list[tuple[int, str, Any]], says: str
@@ -552,8 +552,7 @@ def test_ordering_columns_keep_their_type(types: tuple[str, str]) -> None:
     assert unsupported_change(times[:1], ["ts"], ["ts", "other"]) is None
 
 
-@pytest.mark.parametrize(
-    ("older", "names"),
+@for_each(
     [
         ([(0, "a", "int"), (1, "b", "int")], {}),
         ([(0, "a", "int")], {}),
@@ -561,14 +560,14 @@ def test_ordering_columns_keep_their_type(types: tuple[str, str]) -> None:
         ([(0, "b", "int"), (1, "a", "int")], {"a": "b", "b": "a"}),
         ([(7, "a", "int"), (1, "b", "int")], {"a": None}),
         ([(7, "a", "int"), (0, "b", "int")], {"a": "b", "b": None}),
-    ],
+    ]
 )
 def test_names_in_a_file_of_older_columns(older: list[tuple[int, str, Any]], names: dict[str, str | None]) -> None:
     """Of the columns a and b: by id. A column that the file does not have needs no name, unless another one has it."""
     assert at((0, "a", "int"), (1, "b", record("z", 3))).names_of(at(*older)) == names
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"fields": 3}', '{"fields": [{"name": "a", "type": "int"}]}', "{}"])
+@for_each(["", "[]", "{", '{"fields": 3}', '{"fields": [{"name": "a", "type": "int"}]}', "{}"])
 def test_what_is_no_record_of_columns_is_an_error(text: str) -> None:
     """Of one time, and of all times."""
     with pytest.raises(MalformedError, match=r"evolved columns.*t"):

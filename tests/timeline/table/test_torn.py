@@ -19,7 +19,7 @@ from phantombase.timeline.table.torn import remove_torn, torn_plans
 from tests.support.compaction_steps import open_table
 from tests.support.faults import died_or_ended, make_old
 from tests.support.golden_tables import LOCK, unzip_golden
-from tests.support.selection import deep
+from tests.support.selection import deep, for_each
 from tests.support.written_tables import read_rows
 
 CUT = b"Obj\x01 cut"
@@ -126,7 +126,7 @@ def test_one_that_is_gone_or_is_an_overwrite_is_not_torn(action: str, tmp_path: 
     assert torn_plans(table.snapshot(), action) == ()
 
 
-@pytest.mark.parametrize("action", ["clean", "rollback", "clustering", "compaction"])
+@for_each(["clean", "rollback", "clustering", "compaction"])
 def test_the_plan_of_what_is_completed_comes_from_a_copy(action: str) -> None:
     """Nothing may be removed: a completed clean says which states are no more."""
     done = Instant(requested_time="20260101000000000", action=action, state=State.COMPLETED)

@@ -33,6 +33,7 @@ from phantombase.timeline.view.witness import NamedFile, Witness
 from tests.support.builders import NO_FACTS, listing_of, timeline_of
 from tests.support.drawn_partitions import PARTITION, drawn_facts, drawn_listing, drawn_timeline
 from tests.support.golden_tables import CLUSTERINGS
+from tests.support.selection import for_each
 
 
 def viewed(
@@ -168,7 +169,7 @@ def test_other_clusterings_make_none() -> None:
     assert forming_groups(b"", "x") == frozenset()
 
 
-@pytest.mark.parametrize("nodes", ["", "[1]", '[{"value": 1, "tag": "NORMAL"}]', "null"])
+@for_each(["", "[1]", '[{"value": 1, "tag": "NORMAL"}]', "null"])
 def test_unreadable_plans_are_errors(nodes: str) -> None:
     """What cannot be read is never "none"."""
     extra = {"clustering.group.partition": "p", "clustering.group.child.node": nodes}

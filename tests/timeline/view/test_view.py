@@ -28,6 +28,7 @@ from phantombase.timeline.view.view import (
     slice_before,
 )
 from tests.support.builders import GROUP, NO_FACTS, facts_of, group_of, listing_of, picture, pictures, timeline_of
+from tests.support.selection import for_each
 
 
 def group_v6(instants: str, files: str, facts: ViewFacts = NO_FACTS, *, archived: str = "") -> FileGroup:
@@ -439,7 +440,7 @@ def test_groups_that_a_pending_resize_will_make_are_not_there() -> None:
     assert file_groups("p", entries, timeline, facts) == seen[:1]
 
 
-@pytest.mark.parametrize("name", ["f.parquet", "part-00000-1c2d.c000.snappy.parquet", ".f_10.log.x", ".nfs.log.0001"])
+@for_each(["f.parquet", "part-00000-1c2d.c000.snappy.parquet", ".f_10.log.x", ".nfs.log.0001"])
 def test_a_name_that_only_looks_like_hudis_is_passed_over(name: str) -> None:
     (group,) = file_groups(
         "p",
@@ -537,9 +538,7 @@ def slice_at(timeline: Timeline, time: str, files: str, facts: ViewFacts) -> Fil
 OVERLAPPING = "10_12.deltacommit 20_40.deltacommit 25_30.deltacommit"
 
 
-@pytest.mark.parametrize(
-    ("time", "seen"), [("11", None), ("12", "10: b10"), ("30", "10: b10 l25.1"), ("40", "10: b10 l20.1 l25.1")]
-)
+@for_each([("11", None), ("12", "10: b10"), ("30", "10: b10 l25.1"), ("40", "10: b10 l20.1 l25.1")])
 def test_requested_first_completed_last(time: str, seen: str | None) -> None:
     """t20 began before t25 and completed after it: between the two only t25 is seen. No requested time says that."""
     assert at(time, OVERLAPPING, "b10 l20.1 l25.1") == seen

@@ -92,8 +92,7 @@ def test_conflicts_with_a_commit(mine: WriteSet, theirs: CommitMetadata, found: 
     assert (said is None) if found is None else (said is not None and found in said)
 
 
-@pytest.mark.parametrize(
-    ("mine", "logs_too", "conflicts"),
+@for_each(
     [
         (replace(NOTHING, appended=frozenset({GROUP})), True, True),
         (replace(NOTHING, appended=frozenset({GROUP})), False, False),
@@ -101,7 +100,7 @@ def test_conflicts_with_a_commit(mine: WriteSet, theirs: CommitMetadata, found: 
         (replace(NOTHING, rewritten=frozenset({GROUP})), False, True),
         (replace(NOTHING, rewritten=frozenset({GROUP})), True, True),
         (NOTHING, True, False),
-    ],
+    ]
 )
 def test_conflicts_with_a_plan(mine: WriteSet, logs_too: bool, conflicts: bool) -> None:
     assert (conflict_with_plans(mine, {GROUP: "20260101000000000"}, logs_too=logs_too) is not None) is conflicts
@@ -130,15 +129,14 @@ def group(size: int, *, logs: int = 0, pending: str | None = None, base: bool = 
     return FileGroup(partition="p", file_id=file_id, slices=(slice_,), pending_compaction=pending)
 
 
-@pytest.mark.parametrize(
-    ("held", "takes"),
+@for_each(
     [
         (group(10), True),
         (group(99), False),
         (group(10, logs=1), False),
         (group(10, pending="20260101000000001"), False),
         (group(10, base=False), False),
-    ],
+    ]
 )
 def test_which_files_take_new_rows(held: FileGroup, takes: bool) -> None:
     _, rewritten = plan_inserts({"p": 5}, {"p": [held]}, frozenset(), small_file_bytes=50, file_bytes=100, row_bytes=1)

@@ -39,6 +39,7 @@ from tests.support.failing_storage import Call, HookedStorage
 from tests.support.faults import leave_dead_write
 from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.places import capture_logs
+from tests.support.selection import for_each
 from tests.support.trips import rows, trips
 from tests.support.written_tables import check_nothing_left, read_rows
 
@@ -480,8 +481,7 @@ def test_who_is_known_to_compact(layout: Layout, instants: str, known: bool) -> 
     assert shows_compaction(timeline_of(layout, *instants.split())) is known
 
 
-@pytest.mark.parametrize(
-    "wrong",
+@for_each(
     [
         {"stop_trigger": 0},
         {"stop_trigger": -1},
@@ -490,7 +490,7 @@ def test_who_is_known_to_compact(layout: Layout, instants: str, known: bool) -> 
         {"wait_s": -1.0},
         {"wait_s": float("inf")},
         {"action": "sleep"},
-    ],
+    ]
 )
 def test_limits_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"stop-trigger|wait-s|not an action for a full file group"):

@@ -37,7 +37,7 @@ from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.interleaving import serial_pools
 from tests.support.places import SEED
 from tests.support.record_indexes import COMMIT, DELETE, EVENT, World, batch, set_partitions, some_rows
-from tests.support.selection import deep
+from tests.support.selection import deep, for_each
 from tests.support.trips import rows as trip_rows
 from tests.support.trips import trips
 from tests.support.written_tables import check_nothing_left, impatient
@@ -269,8 +269,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     assert read_table(Table.open(str(path)))["_hoodie_partition_path"].to_pylist() == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("conf", "expected"),
+@for_each(
     [
         ({"hoodie.index.type": "GLOBAL_SIMPLE"}, MovedKeys.MOVE),
         ({"hoodie.index.type": "global_bloom"}, MovedKeys.MOVE),
@@ -284,7 +283,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
         ),
         ({"hoodie.index.type": "RECORD_LEVEL_INDEX"}, None),
         ({"hoodie.index.type": "BLOOM"}, None),
-    ],
+    ]
 )
 def test_hudis_names(conf: Mapping[str, str], expected: MovedKeys | None) -> None:
     """With Hudi's defaults."""

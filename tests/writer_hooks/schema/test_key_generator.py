@@ -17,6 +17,7 @@ from phantombase.timeline.errors import MalformedError, UnsupportedError, UsageE
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.writer_hooks.schema.key_encoding import is_prefixed
 from phantombase.writer_hooks.schema.key_generator import DEFAULT_PARTITION, KeyGenerator, escaped, generator_kind
+from tests.support.selection import for_each
 
 _TYPES = {
     "id": pa.string(),
@@ -147,8 +148,7 @@ def test_what_real_hudi_wrote() -> None:
     assert folders.to_pylist() == ["p=a%3Db%2Fc d%3Aé%25", f"p={DEFAULT_PARTITION}", f"p={DEFAULT_PARTITION}"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "keys"),
+@for_each(
     [
         (config("id", "p", "SIMPLE"), ["1", "2"]),
         (config("id", kind="NON_PARTITION"), ["1", "2"]),
@@ -156,7 +156,7 @@ def test_what_real_hudi_wrote() -> None:
         (config("id", "p:simple", "CUSTOM"), ["1", "2"]),
         (config("id", "p", ""), ["1", "2"]),  # inferred: SIMPLE
         (config("r.x", "p", "SIMPLE"), ["7", "8"]),
-    ],
+    ]
 )
 def test_generators(settings: TableConfig, keys: list[str]) -> None:
     """Each generator, pickled on the way."""
@@ -179,15 +179,14 @@ def test_a_hash_of_the_row_stands_for_the_key_of_a_keyless_table(partition: str,
     assert generator.keys(rows.slice(1).take([1, 0])).to_pylist() == [keys[2], keys[1]]
 
 
-@pytest.mark.parametrize(
-    ("settings", "what"),
+@for_each(
     [
         (config("id", "p", "USER_PROVIDED"), "key generator"),
         (config("id,n", "p", "SIMPLE"), "SIMPLE keys of such fields"),
         (config("id", "p,q", "TIMESTAMP"), "TIMESTAMP keys of such fields"),
         (config("id", "p", "CUSTOM"), "partition types"),
         (config("id", "p", "SIMPLE", more=SLASHES), "path"),
-    ],
+    ]
 )
 def test_refused_tables(settings: TableConfig, what: str) -> None:
     """By name."""
@@ -195,8 +194,7 @@ def test_refused_tables(settings: TableConfig, what: str) -> None:
         KeyGenerator.of(settings)
 
 
-@pytest.mark.parametrize(
-    ("key", "rows", "found"),
+@for_each(
     [
         ("id", {"id": ["a", None, ""], "p": ["x"] * 3}, "2 of 3 rows: id"),
         ("id,n", {"id": ["a", "", None], "n": [None, None, None], "p": ["x"] * 3}, "2 of 3 rows: id, n"),
@@ -206,7 +204,7 @@ def test_refused_tables(settings: TableConfig, what: str) -> None:
         ("id", {"id": [{"x": 1}], "p": ["x"]}, "id: struct"),
         ("id.x", {"id": [{"y": 1}], "p": ["x"]}, "expected id.x"),
         ("id", {"id": pa.array([2_932_897], pa.date32()), "p": ["x"]}, "found id"),
-    ],
+    ]
 )
 def test_rows_without_a_key(key: str, rows: dict[str, Any], found: str) -> None:
     """Null, empty, missing, and of types that have no exact text."""
@@ -215,9 +213,7 @@ def test_rows_without_a_key(key: str, rows: dict[str, Any], found: str) -> None:
         KeyGenerator.of(config(key, "p"), one_field_prefixed=False).keys(table)
 
 
-@pytest.mark.parametrize(
-    "value", ["..", "a/../b", "/a", "a/", "a//b", ".", ".hoodie", ".hoodie/x", "a:b/c", "a\nb", "\0"]
-)
+@for_each(["..", "a/../b", "/a", "a/", "a//b", ".", ".hoodie", ".hoodie/x", "a:b/c", "a\nb", "\0"])
 def test_paths_outside_the_partitions(value: str) -> None:
     """They would be written somewhere else, or nobody could read them."""
     generator = KeyGenerator.of(config("id", "p", "SIMPLE"))

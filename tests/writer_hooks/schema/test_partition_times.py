@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.writer_hooks.schema.partition_times import PREFIX, PartitionTimes
+from tests.support.selection import for_each
 
 
 def times(writer: dict[str, str] | None = None, /, **options: str) -> PartitionTimes:
@@ -71,7 +72,7 @@ REAL: list[tuple[dict[str, str], Any, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "values", "expected"), REAL)
+@for_each(REAL)
 def test_what_real_hudi_wrote(options: dict[str, str], values: pa.Array, expected: list[str]) -> None:
     """Paths that 0.15.0 and 1.2.0 made of these values (in a JVM whose zone is UTC)."""
     assert times(**options).format(values, "x").to_pylist() == expected
@@ -121,8 +122,7 @@ def test_the_writer_says_what_the_table_does_not() -> None:
         times({f"{PREFIX}timezone": "GMT"}, **table)
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
+@for_each(
     [
         ({"timestamp_type": "UNIX_TIMESTAMP", "output_dateformat": "yyyy"}, UsageError),  # zone unknown
         ({"timestamp_type": "UNIX_TIMESTAMP", "output_dateformat": "yyyy", "input_timezone": "UTC"}, UsageError),
@@ -137,7 +137,7 @@ def test_the_writer_says_what_the_table_does_not() -> None:
         ({"timestamp_type": "UNIX_TIMESTAMP", "output_dateformat": "yyyy", "timezone": "Nowhere"}, UnsupportedError),
         ({"timestamp_type": "EPOCHDAYS", "output_dateformat": "yyyy", "timezone": "UTC"}, UnsupportedError),
         ({"timestamp_type": "DATE_STRING", "output_dateformat": "yyyy", "timezone": "UTC"}, UnsupportedError),
-    ],
+    ]
 )
 def test_refused_options(options: dict[str, str], error: type[Exception]) -> None:
     """By name, before any row."""
@@ -145,8 +145,7 @@ def test_refused_options(options: dict[str, str], error: type[Exception]) -> Non
         times(**options)
 
 
-@pytest.mark.parametrize(
-    ("kind", "values"),
+@for_each(
     [
         ("DATE_STRING", ["2024-01-02", "02.01.2024"]),
         ("DATE_STRING", ["2024-01-02", "2024-1-2"]),
@@ -157,7 +156,7 @@ def test_refused_options(options: dict[str, str], error: type[Exception]) -> Non
         ("UNIX_TIMESTAMP", [1, 2**62]),
         ("UNIX_TIMESTAMP", [1, 2**40]),
         ("UNIX_TIMESTAMP", [1, 2_145_916_800]),
-    ],
+    ]
 )
 def test_refused_values(kind: str, values: list[Any]) -> None:
     """The first one is good, or the column is of the wrong type."""

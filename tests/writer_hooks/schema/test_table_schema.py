@@ -149,8 +149,7 @@ def test_types_of_columns(given_type: pa.DataType, column: pa.DataType) -> None:
     assert column_type(given_type, "c") == column
 
 
-@pytest.mark.parametrize(
-    "kind",
+@for_each(
     [
         pa.null(),
         pa.uint64(),
@@ -160,7 +159,7 @@ def test_types_of_columns(given_type: pa.DataType, column: pa.DataType) -> None:
         pa.map_(pa.int32(), pa.string()),
         pa.struct([]),
         pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={"variant": "true"})]),
-    ],
+    ]
 )
 def test_types_no_column_has(kind: pa.DataType) -> None:
     """By name, wherever they are nested."""
@@ -222,8 +221,7 @@ def test_a_record_grows() -> None:
     fastavro.parse_schema(evolved)
 
 
-@pytest.mark.parametrize(
-    ("incoming", "message"),
+@for_each(
     [
         (schema(n=pa.int32()), "missing.*id"),
         (schema(id=pa.string(), z_=pa.int32()), "nullable.*z"),
@@ -237,7 +235,7 @@ def test_a_record_grows() -> None:
         (schema(id=pa.string(), l=pa.list_(pa.string())), r"expected l\.element: int32; found string"),
         (schema(id=pa.string(), N=pa.int32()), "expected n; found N"),
         (schema(id=pa.string(), r=struct(X=pa.int32(), y=pa.string())), r"expected r\.x; found r\.X"),
-    ],
+    ]
 )
 def test_refused_changes(incoming: pa.Schema, message: str) -> None:
     """With the column and both types; the rows are refused as well."""
@@ -309,8 +307,7 @@ def one(value: Any, kind: pa.DataType, target: pa.DataType) -> Any:
     return to_file_schema(rows, arrow_schema(new_schema("t", schema(c=target)))).column("c")[0].as_py()
 
 
-@pytest.mark.parametrize(
-    ("value", "kind", "target", "expected"),
+@for_each(
     [
         (7, pa.int8(), pa.float64(), 7.0),
         (2**53, pa.int64(), pa.float64(), 2.0**53),
@@ -322,7 +319,7 @@ def one(value: Any, kind: pa.DataType, target: pa.DataType) -> Any:
         ([("k", 1)], pa.map_(pa.large_string(), pa.int8()), pa.map_(pa.string(), pa.int64()), [("k", 1)]),
         ({"x": 1}, struct(x=pa.int8()), struct(x=pa.int64(), y=pa.string()), {"x": 1, "y": None}),
         ([{"x": 1.1}], pa.list_(struct(x=pa.float32())), pa.list_(struct(x=pa.float64())), [{"x": 1.1}]),
-    ],
+    ]
 )
 def test_values_widen_exactly(value: Any, kind: pa.DataType, target: pa.DataType, expected: Any) -> None:
     """Out of the middle of an array."""
@@ -330,8 +327,7 @@ def test_values_widen_exactly(value: Any, kind: pa.DataType, target: pa.DataType
     assert one(None, kind, target) is None
 
 
-@pytest.mark.parametrize(
-    ("value", "kind", "target"),
+@for_each(
     [
         (2**53 + 1, pa.int64(), pa.float64()),
         (2**24 + 1, pa.int32(), pa.float32()),
@@ -340,7 +336,7 @@ def test_values_widen_exactly(value: Any, kind: pa.DataType, target: pa.DataType
         (1, pa.date64(), pa.date32()),
         ({"x": 2**53 + 1}, struct(x=pa.int64()), struct(x=pa.float64())),
         ([2**53 + 1], pa.list_(pa.int64()), pa.list_(pa.float64())),
-    ],
+    ]
 )
 def test_values_that_would_be_rounded(value: Any, kind: pa.DataType, target: pa.DataType) -> None:
     """Named by column."""

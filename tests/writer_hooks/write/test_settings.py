@@ -35,6 +35,7 @@ from phantombase.writer_hooks.options import (
 )
 from phantombase.writer_hooks.write.settings import SETTINGS, write_settings
 from tests.support.places import ROOT, capture_logs
+from tests.support.selection import for_each
 
 _FILE = """
 timezone = "UTC"
@@ -365,15 +366,14 @@ def test_all_contradictions_are_in_one_error() -> None:
     assert "not a value of hoodie.keep.min.commits" in str(refused_too.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "expected"),
+@for_each(
     [
         ("hoodie.table.nam", "t", "Did you mean hoodie.table.name"),
         ("hoodie.datasource.write.recordkey.fields", "id", "Did you mean hoodie.datasource.write.recordkey.field"),
         ("primaryKey", "id", "Did you mean hoodie.datasource.write.recordkey.field"),
         ("hoodie.write.concurrency.mode", "OPTIMISTIC_CONCURRENCY_CONTROL", "without a lock"),
         ("hoodie.datasource.write.commitmeta.key.prefix", "x", "not copied into commits"),
-    ],
+    ]
 )
 def test_one_mistake_is_one_error(name: str, value: str, expected: str) -> None:
     with pytest.raises((UsageError, UnsupportedError), match=expected):
@@ -385,15 +385,14 @@ def test_a_lock_that_is_an_option_counts() -> None:
     assert made.options.lock == "file:/tmp/x"
 
 
-@pytest.mark.parametrize(
-    ("url", "port", "hosts"),
+@for_each(
     [
         ("zk1:2181,zk2:2182", None, "zk1:2181,zk2:2182"),
         ("zk1,zk2:2182/chroot", None, "zk1:2181,zk2:2182/chroot"),
         ("zk1", "2181", "zk1:2181"),
         ("zk1:2182", "2181", "zk1:2182"),  # Hudi reads the address alone
         ("[::1],zk2", None, "[::1]:2181,zk2:2181"),
-    ],
+    ]
 )
 def test_zookeeper_without_a_port_is_that_of_hudi(url: str, port: str | None, hosts: str) -> None:
     """Hudi hands the address to ZooKeeper's client, which takes 2181; it does not read the option of the port."""

@@ -20,6 +20,7 @@ from phantombase.timeline.metadata_table.records.keys import file_group_index
 from tests.support.golden_tables import unzip_golden
 from tests.support.metadata_tables import CRC32, CRC32C, GZ, NO_CHECKSUM, NONE, Style, hblock, hfile, trailer
 from tests.support.places import SEED
+from tests.support.selection import for_each
 
 ENTRY = st.tuples(st.binary(max_size=40), st.binary(max_size=80))
 STYLE = st.builds(
@@ -79,7 +80,7 @@ def test_files_of_hudi(tmp_path: Path) -> None:
 # --- refusals
 
 
-@pytest.mark.parametrize(("codec", "name"), [(0, "lzo"), (3, "snappy"), (6, "zstd"), (77, "77")])
+@for_each([(0, "lzo"), (3, "snappy"), (6, "zstd"), (77, "77")])
 def test_other_compression(codec: int, name: str) -> None:
     """By its name."""
     with pytest.raises(UnsupportedError, match=rf"file; expected gz or none; found {name}"):
@@ -141,11 +142,17 @@ def test_promises_that_do_not_fit() -> None:
         open_hfile(pa.py_buffer(bytes(bomb) + trailer({1: 0, 12: GZ})), "file")
 
 
-@pytest.mark.parametrize(
-    ("at", "damage"),
-    [(0, b"\xff\xff\xff\xff"), (0, b"\x40\0\0\0"), (0, b"\0\0\0\0"), (4, b"\xff\xff\xff\xff"), (4, b"\x40\0\0\0"),
-     (8, b"\xff\xff"), (8, b"\x7f\xff")],
-)  # fmt: skip
+@for_each(
+    [
+        (0, b"\xff\xff\xff\xff"),
+        (0, b"\x40\0\0\0"),
+        (0, b"\0\0\0\0"),
+        (4, b"\xff\xff\xff\xff"),
+        (4, b"\x40\0\0\0"),
+        (8, b"\xff\xff"),
+        (8, b"\x7f\xff"),
+    ]
+)
 def test_impossible_entries(at: int, damage: bytes) -> None:
     """Lengths of key, value and row that point elsewhere."""
     data = bytearray(hfile([(b"key", b"value"), (b"more", b"values")], Style(codec=NONE)))
@@ -199,7 +206,7 @@ def hfile_write_entries_of(content: bytes) -> list[tuple[bytes, bytes]]:
     return [pair for b in batches for pair in zip(b.column(0).to_pylist(), b.column(1).to_pylist(), strict=True)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 700, 20_000])
+@for_each([1, 2, 700, 20_000])
 def test_it_is_read_as_written(count: int) -> None:
     """In one block and many; empty keys and values, keys outside ASCII, values greater than a block."""
     pick = random.Random(SEED)
@@ -236,7 +243,7 @@ def block_at(content: bytes, start: int) -> tuple[bytes, int]:
     return content[start + 33 : start + kept], 33 + behind
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 900, 20_000])
+@for_each([0, 1, 2, 900, 20_000])
 def test_columns_make_the_same_file(count: int) -> None:
     """Byte for byte, blocks and index included; sliced arrays too."""
     pick = random.Random(SEED)
@@ -270,7 +277,7 @@ def java(text: str) -> int:
     return hashed - (1 << 32) if hashed >> 31 else hashed
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 10, 1000])
+@for_each([1, 2, 7, 10, 1000])
 def test_the_file_group_is_by_javas_hash(count: int) -> None:
     """Also where it is the least number of 32 bits, whose absolute value Java takes for itself."""
     keys = [*HASHES, *(f"id:{n},name:ü{n}😀" for n in range(200))]
@@ -293,9 +300,7 @@ def test_a_uuid_is_stored_as_two_numbers(text: str) -> None:
     assert (info["fileId"], info["fileIdEncoding"], info["partitionName"], info["instantTime"]) == ("", 0, "p", 5)
 
 
-@pytest.mark.parametrize(
-    "text", ["f-1", "00000003-0000-0000-0000-00000000000G-0", f"{uuid.UUID(int=10**37)}-01", "ABC"]
-)
+@for_each(["f-1", "00000003-0000-0000-0000-00000000000G-0", f"{uuid.UUID(int=10**37)}-01", "ABC"])
 def test_any_other_id_is_stored_as_it_is(text: str) -> None:
     """A number with a zero before it would come back without."""
     info = location("", text, 5)["recordIndexMetadata"]
