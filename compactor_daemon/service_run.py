@@ -14,11 +14,17 @@ from phantombase.timeline.table.table import Table
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceMeans:
     """How files are written. `runner`: where, see `attempt.slice_task.Runner`; None: one at a time, in this process.
-    `resumes`: pending clusterings are executed too, see `cluster_table`."""
+    `resumes`: pending clusterings are executed too, see `cluster_table`. `dry_run`: nothing is changed, and the answer
+    is what a run would do."""
 
     output: OutputOptions = field(default_factory=OutputOptions)
     runner: Callable[..., Any] | None = None
     resumes: bool = True
+    dry_run: bool = False
+
+    def did(self, what: str) -> str:
+        """The participle in an answer: "removed", of a dry run "would be removed"."""
+        return f"would be {what}" if self.dry_run else what
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api import compact as compact
+    from .api import maintain as maintain
     from .api import read as read
     from .api import read_table as read_table
     from .api import schedule as schedule
@@ -78,6 +79,7 @@ _ERRORS = (
 
 _HOMES = {
     "compact": "api",
+    "maintain": "api",
     "read": "api",
     "read_table": "api",
     "schedule": "api",

@@ -29,6 +29,8 @@ from .timeline.table.table import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from .compactor_daemon.services.maintain import MaintainStep
+
 
 @spelled
 def read(
@@ -156,6 +158,48 @@ def compact(
         limit=Limit(limit_s),
         storage_options=storage_options,
     )
+
+
+@spelled
+def maintain(
+    table: str | os.PathLike[str],
+    *,
+    services: str | None = None,
+    schedule: ScheduleOptions | None = None,
+    lock: str | None = None,
+    sole_writer: bool = False,
+    dry_run: bool = False,
+    execute: ExecuteOptions | None = None,
+    output: OutputOptions | None = None,
+    attempt: AttemptOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> tuple[MaintainStep, ...]:
+    """Does all that is due on a table, as `compactor-daemon maintain`: requests a compaction by the trigger of
+    `schedule`, executes pending ones, then runs `services` (such as `clean,archive`; by default all but orphan files
+    and syncs). A step that fails has the error in its answer, and holds no other one back. `lock`, `sole_writer`: see
+    `schedule`; one of them is needed. `dry_run`: nothing is changed. `storage_options`: see `read`."""
+    from .compactor_daemon.execution.runners import open_runner  # late: services import much that a read does not need
+    from .compactor_daemon.services.maintain import Maintenance, maintain_table
+    from .compactor_daemon.services.options import ServiceOptions, parse_services, usual_services
+
+    if not dry_run and (lock is None) == (not sole_writer):
+        raise UsageError(
+            "maintain needs to know which other processes write to the table",
+            expected="one of lock and sole_writer",
+            found="both" if sole_writer else "neither",
+        )
+    chosen = usual_services() if services is None else parse_services(services)
+    how = Maintenance(
+        services=ServiceOptions(chosen={one: one.kind() for one in chosen}),
+        requests=schedule or ScheduleOptions(),
+        output=output or OutputOptions(),
+        attempt=attempt or AttemptOptions(),
+        lock=lock,
+        sole_writer=sole_writer,
+        dry_run=dry_run,
+    )
+    with open_runner(execute or ExecuteOptions()) as runner:
+        return tuple(maintain_table(_opened(path_text(table), storage_options, reading=False), how, runner))
 
 
 def _opened(

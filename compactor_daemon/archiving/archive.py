@@ -319,7 +319,7 @@ def _result(
 
 
 def run_service(table: Table, options: ArchiveOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
-    done = archive_table(table, options, lock)
+    done = archive_table(table, options, lock, dry_run=means.dry_run)
     count = len(done.archived) + len(done.finished)
-    what = f"{plural(count, 'instant')} archived" if count else f"nothing to archive: {done.why}"
+    what = f"{plural(count, 'instant')} {means.did('archived')}" if count else f"nothing to archive: {done.why}"
     return ServiceAnswer(what=what, instants=count)

@@ -328,9 +328,10 @@ def _check_columns(found: CatalogTable, wanted: CatalogTable, where: str) -> Non
 
 
 def run_service(table: Table, options: SyncOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
-    done = sync_table(table, options)
+    done = sync_table(table, options, dry_run=means.dry_run)
     changed = done.changed
-    what = done.why or f"{done.catalog} {done.database}: " + (
+    would = "would change " if means.dry_run and changed else ""
+    what = done.why or f"{would}{done.catalog} {done.database}: " + (
         "; ".join(described(one) for one in changed) if changed else "up to date"
     )
     return ServiceAnswer(what=what, instants=len(changed))

@@ -207,7 +207,8 @@ def _plan(view: TableView, choice: CleanChoice, options: CleanOptions, before: s
 
 
 def run_service(table: Table, options: CleanOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
-    done = clean_table(table, options, lock)
-    files, cleans = done.files + sum(one.files for one in done.finished), len(done.finished) + bool(done.instant)
-    what = f"{plural(files, 'file')} removed, {human_bytes(done.bytes)}" if cleans else f"nothing to clean: {done.why}"
+    done = clean_table(table, options, lock, dry_run=means.dry_run)
+    files, cleans = done.files + sum(one.files for one in done.finished), len(done.finished) + bool(done.gone)
+    removed = f"{plural(files, 'file')} {means.did('removed')}, {human_bytes(done.bytes)}"
+    what = removed if cleans else f"nothing to clean: {done.why}"
     return ServiceAnswer(what=what, instants=cleans, files=files, bytes=done.bytes)

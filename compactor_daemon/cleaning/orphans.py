@@ -147,6 +147,7 @@ def _orphan(item: Item, now_ms: int) -> Orphan:
 
 
 def run_service(table: Table, options: OrphanOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
-    done = remove_orphans(table, options, lock)
-    what = f"{plural(done.files, 'file')} removed, {human_bytes(done.bytes)}" if done.files else "no orphan files"
+    done = remove_orphans(table, options, lock, dry_run=means.dry_run)
+    removed = f"{plural(done.files, 'file')} {means.did('removed')}, {human_bytes(done.bytes)}"
+    what = removed if done.files else "no orphan files"
     return ServiceAnswer(what=what, files=done.files, bytes=done.bytes)

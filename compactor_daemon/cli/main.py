@@ -24,7 +24,11 @@ COMMANDS = {
                 "undo.release",
             ),
             "Inspection": ("status.status", "status.check", "status.claims", "config.config_app", "compact.demo"),
-            "Table services": (*(f"table_services.{name}_command" for name in _SERVICES), "sync.sync_command"),
+            "Table services": (
+                "maintain.maintain_command",
+                *(f"table_services.{name}_command" for name in _SERVICES),
+                "sync.sync_command",
+            ),
             "Savepoints and undo": (
                 "undo.savepoint_app",
                 "undo.rollback_command",

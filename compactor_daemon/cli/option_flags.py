@@ -17,14 +17,17 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.table_lock import STORAGE, ProcessLock, TableLock, parse_lock, table_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, check_usable
+from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import Merged, OtherNames, SharedOptions, command
+from phantombase.timeline.terminal.option_group import names_of
 
 from ..hudi_names import contradiction
 from ..options import AttemptOptions, ExecuteOptions
-from ..services.hudi_conf import KINDS, command_conf, conf_fields
+from ..services.hudi_conf import KINDS, command_conf, conf_fields, conf_names
+from ..services.options import Service
 
 _log = get_logger()
 OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()
@@ -120,6 +123,36 @@ def name_idle(options: TriggerOptions, *, counts_commits: bool = False) -> None:
     if idle:
         names = " ".join(name.removesuffix("_s").replace("_", "-") for name in idle)
         _log.warning("options_without_effect", of=names)
+
+
+def check_idle(
+    ctx: typer.Context,
+    chosen: frozenset[Service],
+    given: Mapping[str, Any],
+    requests: ScheduleOptions,
+    *,
+    schedule: bool,
+) -> None:
+    """Options of what does not run: UsageError if they were typed; those of a file are for other commands, too."""
+    names = {str(pair).partition("=")[0].strip() for pair in ctx.params.get("conf") or []}
+    running = {service.kind for service in chosen} | ({ScheduleOptions} if schedule else set())
+    names -= {name for kind in running for name in conf_names(kind)}
+
+    def is_typed(kind: type, prefix: str = "") -> bool:
+        flags = typed_options(ctx, (f"{prefix}{name}" for name in names_of(kind)))
+        return bool(flags or names & conf_names(kind))
+
+    requested = not schedule and requests != ScheduleOptions()
+    if requested and is_typed(ScheduleOptions):
+        raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
+    idle = [s for s in Service if s not in chosen and given[s.value] != s.kind()]
+    if typed := [s for s in idle if is_typed(s.kind, f"{s.value}_")]:
+        raise UsageError(
+            f"options of a service are given that does not run: {', '.join(s.value for s in typed)}",
+            todo=f"Add it: --services {','.join(s.value for s in Service if s in chosen or s in typed)}.",
+        )
+    if idle or requested:
+        _log.warning("options_without_effect", of=" ".join([s.value for s in idle] + ["schedule"] * requested))
 
 
 def merge_options(names: Mapping[str, str], *sources: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.terminal.command import CommandResult, Each
-from phantombase.timeline.terminal.option_group import Only, names_of
+from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.text_table import plural
 
 from ..attempt.failures import RetryOptions
@@ -41,12 +41,12 @@ from ..daemon.metrics import DaemonHealth, Metrics, serve
 from ..daemon.served_table import DaemonSettings
 from ..daemon.work import Summary
 from ..options import AttemptOptions, ExecuteOptions
-from ..services.hudi_conf import conf_names
 from ..services.options import Service, ServiceOptions, parse_services
 from .fleet_flags import CatalogFlags, ZooKeeperFlags
 from .option_flags import (
     Lock,
     StorageOption,
+    check_idle,
     check_reachable,
     check_writers_known,
     name_idle,
@@ -158,7 +158,7 @@ def run_command(
     `compactor-daemon run --root s3://bucket/warehouse --include orders --schedule --lock storage`
     """
     chosen = parse_services(services) if services is not None else frozenset[Service]()
-    _check_idle(ctx, chosen, of_services, requests, schedule=schedule)
+    check_idle(ctx, chosen, of_services, requests, schedule=schedule)
     if Service.SYNC in chosen:
         of_services[Service.SYNC.value].check_named("--sync-to")
     if schedule:
@@ -252,36 +252,6 @@ def run_command(
         summary = daemon.run()
     failed = bool(summary.failed or summary.problems or any(done.failed for _, done in summary.services))
     return CommandResult(_data(summary), partial(_render, requests=schedule), failed)
-
-
-def _check_idle(
-    ctx: typer.Context,
-    chosen: frozenset[Service],
-    given: Mapping[str, Any],
-    requests: ScheduleOptions,
-    *,
-    schedule: bool,
-) -> None:
-    """Options of what does not run: UsageError if they were typed; those of a file are for other commands, too."""
-    names = {str(pair).partition("=")[0].strip() for pair in ctx.params.get("conf") or []}
-    running = {service.kind for service in chosen} | ({ScheduleOptions} if schedule else set())
-    names -= {name for kind in running for name in conf_names(kind)}
-
-    def is_typed(kind: type, prefix: str = "") -> bool:
-        flags = typed_options(ctx, (f"{prefix}{name}" for name in names_of(kind)))
-        return bool(flags or names & conf_names(kind))
-
-    requested = not schedule and requests != ScheduleOptions()
-    if requested and is_typed(ScheduleOptions):
-        raise UsageError("options for requesting compactions are given without --schedule", todo="Add --schedule.")
-    idle = [s for s in Service if s not in chosen and given[s.value] != s.kind()]
-    if typed := [s for s in idle if is_typed(s.kind, f"{s.value}_")]:
-        raise UsageError(
-            f"options of a service are given that does not run: {', '.join(s.value for s in typed)}",
-            todo=f"Add it: --services {','.join(s.value for s in Service if s in chosen or s in typed)}.",
-        )
-    if idle or requested:
-        _log.warning("options_without_effect", of=" ".join([s.value for s in idle] + ["schedule"] * requested))
 
 
 def _health(daemon: Daemon) -> DaemonHealth:

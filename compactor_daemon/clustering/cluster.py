@@ -446,7 +446,9 @@ def _impatient(wait_scope: WaitScope) -> Iterator[bool]:
 
 def run_service(table: Table, options: ClusterOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
     try:
-        done = cluster_table(table, options, lock, output=means.output, runner=means.runner, resumes=means.resumes)
+        done = cluster_table(
+            table, options, lock, output=means.output, runner=means.runner, resumes=means.resumes, dry_run=means.dry_run
+        )
     except UnsupportedError as error:  # such as a bucket-indexed table of a fleet: no failure
         return ServiceAnswer(what=f"not clustered: {error.what}")
     except ConflictError as error:  # others changed the files, or may: the next interval tries again
@@ -455,7 +457,8 @@ def run_service(table: Table, options: ClusterOptions, lock: TableLock, means: S
         return ServiceAnswer(what=f"put off: {error.what}")
     all_ = [*done.finished, *([] if done.done is None else [done.done])]
     files, made = sum(one.files for one in all_), sum(one.made for one in all_)
-    what = f"{plural(files, 'file')} clustered, now {made}" if all_ else f"nothing to cluster: {done.why}"
+    clustered = f"{plural(files, 'file')} {means.did('clustered')}, {'to' if means.dry_run else 'now'} {made}"
+    what = clustered if all_ else f"nothing to cluster: {done.why}"
     if done.left_out and not all_:
         what = put_off(done.left_out, done.done)
     return ServiceAnswer(what=what, instants=len(all_))

@@ -339,16 +339,16 @@ def _done(instant: str, commit: CommitMetadata, *, finished: bool) -> MetadataCo
 
 def run_service(table: Table, options: MetadataOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
     """The service, see `RunService`."""
-    served = serve_metadata(table, options, lock)
-    did = []
+    served = serve_metadata(table, options, lock, dry_run=means.dry_run)
+    did, due = [], " due" if means.dry_run else ""
     if forgotten := len(served.forgotten):
-        did.append(f"{plural(forgotten, 'instant')} of the metadata table forgotten")
+        did.append(f"{plural(forgotten, 'instant')} of the metadata table {means.did('forgotten')}")
     if served.compactions:
-        did.append(f"{plural(len(served.compactions), 'compaction')} of the metadata table")
+        did.append(f"{plural(len(served.compactions), 'compaction')} of the metadata table{due}")
     files, size = sum(one.files for one in served.cleans), sum(one.bytes for one in served.cleans)
     if served.cleans:
-        did.append(f"{plural(files, 'file')} of the metadata table removed, {human_bytes(size)}")
+        did.append(f"{plural(files, 'file')} of the metadata table {means.did('removed')}, {human_bytes(size)}")
     if archived := len(served.archived.instants):
-        did.append(f"{plural(archived, 'instant')} of the metadata table archived")
+        did.append(f"{plural(archived, 'instant')} of the metadata table {means.did('archived')}")
     count = forgotten + len(served.compactions) + len(served.cleans) + archived
     return ServiceAnswer(what=", ".join(did) or served.why, instants=count, files=files, bytes=size)

@@ -93,3 +93,8 @@ def parse_services(text: str) -> frozenset[Service]:
     if unknown := [name for name in names if name not in _BY_NAME]:
         raise UsageError("not a service", expected=", ".join(_BY_NAME), found=", ".join(unknown) or repr(text))
     return frozenset(_BY_NAME[name] for name in names)
+
+
+def usual_services(sync_to: str | None = None) -> frozenset[Service]:
+    """Those that run where none is named: all but the removal of orphan files; a sync needs a catalog."""
+    return frozenset(Service) - {Service.ORPHANS, *([Service.SYNC] if sync_to is None else [])}

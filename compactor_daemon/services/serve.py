@@ -12,7 +12,9 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, StoppedError, StorageError
@@ -130,22 +132,30 @@ def _run(
     means: ServiceMeans,
     failed: Callable[[Service, Exception], None],
 ) -> ServiceDone:
-    started = time.monotonic()
+    def run() -> ServiceAnswer:
+        return service.run(table.snapshot(cached=False), options.options_of(service), lock, means)
+
+    return ServiceDone(service=service, **guarded(table, service.value, run, partial(failed, service)))
+
+
+def guarded(
+    table: Table, name: str, run: Callable[[], ServiceAnswer], failed: Callable[[Exception], None] = lambda _: None
+) -> dict[str, Any]:
+    """The answer of one part of the upkeep of a table, with `seconds` and `failed`; its error is in `what`."""
+    started, path, has_failed = time.monotonic(), table.storage.base_path, False
     try:
-        ran = service.run(table.snapshot(cached=False), options.options_of(service), lock, means)
-        done = ServiceDone(service=service, **asdict(ran))
+        done = run()
     except StoppedError as error:
-        _log.info("service_stopped", table=table.storage.base_path, service=service.value, why=error.what)
-        done = ServiceDone(service=service, what=error.what)
-        failed(service, error)
+        _log.info("service_stopped", table=path, service=name, why=error.what)
+        done = ServiceAnswer(what=error.what)
+        failed(error)
     except Exception as error:  # a bug of one service stops no other one, and fails no write
         if not isinstance(error, PhantombaseError):
-            _log.exception("internal_error", service=service.value)
+            _log.exception("internal_error", service=name)
         what = str(error) if isinstance(error, PhantombaseError) else f"internal error: {type(error).__name__}: {error}"
-        _log.warning("service_failed", table=table.storage.base_path, service=service.value, error=what)
-        done = ServiceDone(service=service, what=what, failed=True)
-        failed(service, error)
-    done = replace(done, seconds=round(time.monotonic() - started, 3))
+        _log.warning("service_failed", table=path, service=name, error=what)
+        done, has_failed = ServiceAnswer(what=what), True
+        failed(error)
     if done.instants or done.files:
-        _log.info("service_done", table=table.storage.base_path, service=service.value, what=done.what)
-    return done
+        _log.info("service_done", table=path, service=name, what=done.what)
+    return {**asdict(done), "failed": has_failed, "seconds": round(time.monotonic() - started, 3)}

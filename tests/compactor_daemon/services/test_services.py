@@ -412,7 +412,7 @@ def test_an_error_of_one_service_keeps_none_of_the_others(
     path = tmp_path / "trips"
     old_table(path, 9)
 
-    def failing(table: Table, options: CleanOptions, lock: TableLock) -> None:
+    def failing(table: Table, options: CleanOptions, lock: TableLock, *, dry_run: bool) -> None:
         raise error
 
     monkeypatch.setattr("phantombase.compactor_daemon.cleaning.clean.clean_table", failing)

@@ -1,0 +1,134 @@
+"""Does all that is due on a table, once: requests a compaction, executes the pending ones, then runs the services.
+
+Each step decides what is due, and finishes what a dead process left. A step that fails leaves a valid table, and holds
+no other one back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.errors import MalformedError, PhantombaseError
+from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.storage.folders import join
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.text_table import human_bytes, plural
+
+from ..attempt.compact_or_resume import pending_instants, preflight
+from ..attempt.slice_task import Runner
+from ..execution.run_compactions import InstantProgress, run_compactions
+from ..options import AttemptOptions, ExecuteOptions
+from ..service_run import ServiceAnswer, ServiceMeans
+from .options import ServiceOptions
+from .serve import guarded, note_runs, serve_table
+
+SCHEDULE, COMPACT = "schedule", "compact"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintainStep(ServiceAnswer):
+    """`step`: `schedule`, `compact`, or the name of a service. `what`: also its error, if it `failed`."""
+
+    step: str
+    seconds: float = 0.0
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maintenance:
+    """How tables are maintained. `lock`, `sole_writer`: see `table_lock`; a dry run takes no lock, and changes
+    nothing."""
+
+    services: ServiceOptions
+    requests: ScheduleOptions = ScheduleOptions()
+    output: OutputOptions = field(default_factory=OutputOptions)
+    attempt: AttemptOptions = AttemptOptions()
+    lock: str | None = None
+    sole_writer: bool = False
+    dry_run: bool = False
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """In the order in which they run."""
+        return (SCHEDULE, COMPACT, *(service.value for service in self.services.services))
+
+
+def maintain_table(
+    table: Table,
+    how: Maintenance,
+    runner: Runner,
+    *,
+    begins: Callable[[str], None] = lambda _: None,
+    progress: InstantProgress = lambda *_: None,
+) -> Iterator[MaintainStep]:
+    """Does what is due on a table, step by step. `begins`: called with each step. `progress`: see `run_compactions`.
+    LockError: the lock cannot be used; nothing was changed."""
+    storage = table.storage
+    lock = ProcessLock(storage.location) if how.dry_run else table_lock(storage, how.lock, sole_writer=how.sole_writer)
+    own = {SCHEDULE: partial(_schedule, table, lock, how), COMPACT: partial(_compact, table, how, runner, progress)}
+    for step, run in own.items():
+        begins(step)
+        yield MaintainStep(step=step, **guarded(table, step, run))
+    means = ServiceMeans(output=how.output, runner=runner, dry_run=how.dry_run)
+    for service in how.services.services:
+        begins(service.value)
+        (done,) = serve_table(table, how.services, lock, (service,), means=means)
+        if not how.dry_run:
+            with suppress(PhantombaseError):  # a daemon runs it once more then
+                note_runs(storage, process_name(), [done])
+        rest = {name: getattr(done, name) for name in ("what", "instants", "files", "bytes", "seconds", "failed")}
+        yield MaintainStep(step=service.value, **rest)
+
+
+def _schedule(table: Table, lock: TableLock, how: Maintenance) -> ServiceAnswer:
+    """MalformedError: file groups were left out, since no compaction can merge them; the others were requested."""
+    done = schedule_compaction(table.snapshot(cached=False), lock, how.requests, dry_run=how.dry_run)
+    groups = sum(len(one.plan.operations) for one in done.requested)
+    would = "would request" if how.dry_run else "requested"
+    what = f"{would} {_compactions(len(done.requested))}: {plural(groups, 'file group')}"
+    what = what if done.requested else f"nothing to request: {done.why}"
+    if left := done.notes.unmergeable if done.notes is not None else ():
+        raise MalformedError(
+            f"{what}; {plural(len(left), 'file group')} that no compaction can merge",
+            path=join(left[0].partition, left[0].file_id),
+            found=left[0].why,
+            todo=f"`timeline validate {table.storage.base_path}` has the files.",
+        )
+    return ServiceAnswer(what=what, instants=len(done.requested))
+
+
+def _compact(table: Table, how: Maintenance, runner: Runner, progress: InstantProgress) -> ServiceAnswer:
+    """The first error of an instant, after the others were executed."""
+    if how.dry_run:
+        seen = table.snapshot(cached=False)
+        instants = pending_instants(seen)
+        for error in preflight(seen, instants).values():
+            raise error
+        what = f"would execute {_compactions(len(instants))}" if instants else "no compaction is pending"
+        return ServiceAnswer(what=what, instants=len(instants))
+    done = run_compactions(
+        table,
+        lock=how.lock,
+        sole_writer=how.sole_writer,
+        output=how.output,
+        execute=ExecuteOptions(),
+        attempt=how.attempt,
+        runner=runner,
+        clock=table.clock,
+        progress=progress,
+    ).done
+    if not done:
+        return ServiceAnswer(what="no compaction is pending")
+    groups, written = sum(one.file_groups for one in done), sum(one.bytes_written for one in done)
+    what = f"executed {_compactions(len(done))}: {plural(groups, 'file group')}, {human_bytes(written)} written"
+    return ServiceAnswer(what=what, instants=len(done))
+
+
+def _compactions(number: int) -> str:
+    return plural(number, "compaction")
