@@ -137,7 +137,8 @@ def member(kind: type[_E], value: Any, what: str) -> _E:
     raise UsageError(f"not {what}", expected=f"{', '.join(names)} or {last}", found=repr(value))
 
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+"""Of durations, in seconds."""
 
 
 def duration_s(text: str, what: str) -> int:
@@ -145,7 +146,7 @@ def duration_s(text: str, what: str) -> int:
     match = re.fullmatch(r"(\d{1,9}) *([smhd])", text.lower(), re.ASCII)
     if match is None or not int(match[1]):
         raise UsageError(f"not a duration of {what}", expected="like 2h, 30m, 1d or 90s", found=text)
-    return int(match[1]) * _UNITS[match[2]]
+    return int(match[1]) * UNITS[match[2]]
 
 
 def check_kinds(options: Any) -> None:

@@ -50,6 +50,12 @@ class TriggerOptions:
     max_delta_seconds: int = option(3600, "seconds that make a compaction due")
     max_pending: int | None = option(None, "request none while this many compactions are pending; default: no limit")
     gate_s: float = option(30.0, "seconds that writers wait for a due plan on version 6; 0: they never wait")
+    freshness_s: float | None = option(
+        None,
+        "instead of a trigger: as late as the oldest row that is in no base file stays younger than this, like 10m",
+        metavar="TIME",
+        least=1,
+    )
 
     def __post_init__(self) -> None:
         check_least(self, _LEAST)
@@ -59,15 +65,17 @@ class TriggerOptions:
     @property
     def idle(self) -> tuple[str, ...]:
         """Fields that differ from their defaults, and that the trigger does not use."""
+        fresh, asked = self.freshness_s is not None, self.strategy is TriggerStrategy.ALWAYS
         unused = {
-            "gate_s": self.strategy is TriggerStrategy.ALWAYS,
-            "max_delta_commits": self.strategy is TriggerStrategy.TIME_ELAPSED,
-            "max_delta_seconds": self.strategy not in BY_TIME,
+            "strategy": fresh and not asked,
+            "gate_s": asked and not fresh,
+            "max_delta_commits": fresh or self.strategy is TriggerStrategy.TIME_ELAPSED,
+            "max_delta_seconds": fresh or self.strategy not in BY_TIME,
         }
         return idle_of(self, unused)
 
 
-_LEAST = {"max_delta_commits": 1, "max_delta_seconds": 0, "max_pending": 1}
+_LEAST = {"max_delta_commits": 1, "max_delta_seconds": 0, "max_pending": 1, "freshness_s": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +87,20 @@ class Trigger:
     held: bool = False
 
 
-def triggered(timeline: Timeline, now: datetime, options: TriggerOptions) -> Trigger:
-    """Whether a compaction is due. `now`: the clock in the table's zone (`Table.now`)."""
+def held_back(timeline: Timeline, options: TriggerOptions) -> Trigger | None:
+    """Why no compaction may be requested now."""
     pending = len(timeline.pending_compactions)
-    if options.max_pending is not None and pending >= options.max_pending:
-        why = f"{pending} compactions are pending, the limit is {options.max_pending}"
-        return Trigger(fired=False, why=why, held=True)
+    if options.max_pending is None or pending < options.max_pending:
+        return None
+    why = f"{pending} compactions are pending, the limit is {options.max_pending}"
+    return Trigger(fired=False, why=why, held=True)
+
+
+def triggered(timeline: Timeline, now: datetime, options: TriggerOptions) -> Trigger:
+    """Whether a compaction is due by its trigger; for a goal of freshness see `planning.schedule.fresh_trigger`. `now`:
+    the clock in the table's zone (`Table.now`)."""
+    if (held := held_back(timeline, options)) is not None:
+        return held
     if options.strategy is TriggerStrategy.ALWAYS:
         return Trigger(fired=True, why="asked for")
     after_request = options.strategy is TriggerStrategy.NUM_COMMITS_AFTER_LAST_REQUEST

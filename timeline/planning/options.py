@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from ..errors import UsageError
 from ..instants.timeline import Timeline
-from ..instants.triggers import TriggerOptions, TriggerStrategy, UrgencyOptions, triggered, unplanned
+from ..instants.triggers import Trigger, TriggerOptions, TriggerStrategy, UrgencyOptions, triggered, unplanned
 from ..option import idle_of, option, spelled_class
 from .limits import BoundOptions
 from .strategies import StrategyOptions
@@ -34,9 +34,15 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
         for options in (TriggerOptions, UrgencyOptions, StrategyOptions, PickOptions, BoundOptions):
             options.__post_init__(self)
         waits = [n for n in _WAITS if getattr(self, n) != getattr(ScheduleOptions, n)]
-        if self.strategy is TriggerStrategy.ALWAYS and waits:
+        if self.strategy is TriggerStrategy.ALWAYS and waits and self.freshness_s is None:
             what = "with the trigger always everything is due at once"
             raise UsageError(what, expected="another trigger", found=", ".join(waits).replace("_", "-"))
+        if self.freshness_s is not None and self.picking is Picking.UNIVERSAL:
+            raise UsageError(
+                "freshness needs compactions that write base files",
+                expected=f"picking {Picking.ALL.value}",
+                found=f"picking {Picking.UNIVERSAL.value}, which may merge log files with each other only",
+            )
         if self.target_io_bytes is not None and self.strategy_io_mb != StrategyOptions.strategy_io_mb:
             raise UsageError(
                 "two limits of what a plan reads and writes",
@@ -71,9 +77,17 @@ class Due:
         return self.everything or self.urgent
 
 
-def due(timeline: Timeline, now: datetime, options: ScheduleOptions, *, left_out: bool = False) -> Due:
-    """Whether something is due, by the timeline alone. `now`: by the table; `left_out`: by the last request."""
-    trigger = triggered(timeline, now, options)
+def due(
+    timeline: Timeline,
+    now: datetime,
+    options: ScheduleOptions,
+    *,
+    left_out: bool = False,
+    trigger: Trigger | None = None,
+) -> Due:
+    """Whether something is due, by the timeline alone. `now`: by the table; `left_out`: by the last request; `trigger`:
+    what it says, where the timeline does not tell."""
+    trigger = trigger or triggered(timeline, now, options)
     urgent = not trigger.fired and not trigger.held and options.fires(*unplanned(timeline, now), left_out=left_out)
     return Due(
         everything=trigger.fired, urgent=urgent, why=f"{trigger.why}, but some is urgent" if urgent else trigger.why

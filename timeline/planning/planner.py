@@ -6,7 +6,8 @@ Partitions are listed one by one on demand, so the cost of a limited plan depend
     due       by the trigger, or by the urgency of its partition
     pick      minor, major or not yet, by the runs of its slice
     check     would a compactor refuse it? Checked only for picked slices, while the plans are filled
-    order     Hudi's strategies; without one: least recently compacted first under limits, else largest logs first
+    order     Hudi's strategies; without one: least recently compacted first under limits (with a goal of freshness: the
+              oldest row first), else largest logs first
     bounds    plans are filled until their limits close them
 
 Least recently compacted first means that no file group starves: once compacted, it is the last in its partition."""
@@ -23,6 +24,7 @@ from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
+from .freshness import oldest_time
 from .limits import Cost, fill, read_bytes, write_bytes
 from .operation import Candidate, PackedPlan, SliceStats, candidate_of
 from .options import ScheduleOptions
@@ -149,7 +151,7 @@ class Planner:
         self._in, self._options, self._measure, self._check = situation, options, measure, check
         self.left: list[LeftOut] = []
         self.here: Waiting | None = None
-        self.queued: deque[Candidate] = deque()  # chosen by one of Hudi's strategies, not yet consumed
+        self.queued: deque[Candidate] = deque()  # chosen before the plans are filled, not yet consumed
         self.outside: tuple[tuple[FileSlice, str], ...] = ()  # not chosen by that strategy
         self._seen: set[GroupKey] = set()
         self._partitions = 0
@@ -161,12 +163,27 @@ class Planner:
     def ordered(self, looks: Iterable[PartitionGroups]) -> Iterator[Candidate]:
         if self._options.strategies:
             yield from self._by_strategy(looks)
+        elif self._options.limited and self._options.freshness_s is not None:
+            yield from self._oldest_first(looks)
         elif self._options.limited:
             for snapshot in looks:
                 yield from self.candidates(snapshot)
         else:
             found = [c for snapshot in looks for c in self.candidates(snapshot)]
             yield from sorted(found, key=lambda c: -c.slice.log_bytes)
+
+    def _oldest_first(self, looks: Iterable[PartitionGroups]) -> Iterator[Candidate]:
+        """All candidates, the one with the oldest row first: the goal is broken there first."""
+        found = [
+            (oldest_time(c.slice, self._in.timeline) or "", c) for snapshot in looks for c in self._picked(snapshot)
+        ]
+        self.queued = deque(c for _, c in sorted(found, key=lambda one: one[0]))
+        for candidate, refusal in self._check(tuple(self.queued)):
+            self.queued.popleft()
+            if refusal is None:
+                yield candidate
+            else:
+                self.leave(candidate.slice, Rule.UNMERGEABLE, refusal)
 
     def _by_strategy(self, looks: Iterable[PartitionGroups]) -> Iterator[Candidate]:
         """The choice of Hudi's strategies, which need all candidates at once."""
@@ -283,5 +300,6 @@ class Planner:
         until = f", then {closed} was reached" if closed else ""
         why = f"{total.slices} file group{many} with log files{until}{_refused(notes)}"
         again = tuple(dict.fromkeys(o.partition for o in self.left if o.rule.comes_back))
-        closed_in = self.here if closed and not self._options.strategies else None
+        all_seen = bool(self._options.strategies) or self._options.freshness_s is not None
+        closed_in = self.here if closed and not all_seen else None
         return Planned(plans=plans, why=why, notes=notes, again=again, closed_in=closed_in)

@@ -19,15 +19,16 @@ from ..codec.avro_container import OnDemand
 from ..errors import LockError
 from ..event_log import get_logger
 from ..format.compaction_plan import CompactionOperation, CompactionPlan, decode_plan, encode_plan
-from ..format.instant import Instant, State, later
+from ..format.instant import Instant, State, later, real_time
 from ..instants.instant_files import Torn
-from ..instants.triggers import TriggerStrategy
+from ..instants.triggers import Trigger, TriggerStrategy, held_back
 from ..locks.heartbeat import put_wanted, remove_wanted
 from ..locks.table_lock import TableLock
 from ..metadata_table.update import check_keepable
 from ..table.in_progress import READ_INSIDE, clustered_file_groups, exclusive, merges_no_logs
 from ..table.table import Snapshot, Table, put_requested
 from ..view.view import GroupKey
+from .freshness import Lag, Pace, estimated_s, past_runs, table_lag, urgent_age_s, write_interval_s
 from .limits import Cost, shared
 from .log_compaction import LOG_STRATEGY, log_operation
 from .operation import HAS_LOGS, PackedPlan, PackedSlices, operation
@@ -102,6 +103,7 @@ def plan_everything(
 
 
 _log = get_logger()
+NOTHING_LEFT: Mapping[GroupKey, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,20 +136,25 @@ def schedule_compaction(
     options: ScheduleOptions = PLAN_NOW,
     *,
     only: Collection[GroupKey] | None = None,
+    pace: Pace | None = None,
     dry_run: bool = False,
 ) -> Scheduled:
     """Plans the file groups that are due, and makes each plan visible atomically. If only a pending write prevents a
     due plan, writers are asked to wait (see `put_wanted`). `only`: no other file groups than these are planned; with
-    options that are not incremental. `dry_run`: nothing is changed. LockError,
+    options that are not incremental. `pace`: see `fresh_trigger`. `dry_run`: nothing is changed. LockError,
     UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was changed, and no
     compaction of this table could be executed. File groups that cannot be compacted are left out."""
     with exclusive(table, lock, "schedule a compaction", READ_INSIDE) as table:
         timeline = table.timeline
         table.config.check_changeable()
         check_keepable(table, moves_rows=False)
-        asked = is_due(table, options)
+        fresh = fresh_trigger(table, options, pace)
+        asked = is_due(table, options, fresh)
         if not asked:
             return Scheduled(requested=(), why=f"not due: {asked.why}")
+        if fresh is not None and fresh.fired and pace is not None:
+            options, urgent_only = _paced(options, pace)
+            asked = replace(asked, everything=not urgent_only, urgent=urgent_only)
         facts = table.load_facts()
         survey = Survey(table, facts, options)
         busy = busy_file_groups(table)
@@ -182,6 +189,40 @@ def schedule_compaction(
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
 
 
+def read_lag(table: Snapshot, left: Mapping[GroupKey, str] = NOTHING_LEFT) -> Lag:
+    """The lag of a table. `left`: the file groups that the last plan left out, with the reason. Errors as of
+    `Table.load_view` and `busy_file_groups`."""
+    view = table.load_view()
+    return table_lag(view.living(), view.timeline, {**left, **busy_file_groups(table).groups})
+
+
+def fresh_trigger(table: Snapshot, options: ScheduleOptions, pace: Pace | None = None) -> Trigger | None:
+    """What a goal of freshness says; None: there is none, or no plan may be requested. Without a `pace`, a plan is due
+    if after the next write, as far as the table shows when that comes, it would be too late."""
+    goal_s, timeline = options.freshness_s, table.timeline
+    if goal_s is None or held_back(timeline, options) is not None:
+        return None
+    if pace is None:
+        pace = Pace(lead_s=estimated_s(past_runs(timeline), goal_s) + write_interval_s(timeline))
+    free = read_lag(table).free
+    if free is None:
+        return Trigger(fired=False, why="no row that a plan can take is outside of base files")
+    age_s = (table.now() - real_time(free.time)).total_seconds()
+    why = f"a row is outside of base files for {age_s:.0f} s, a plan is due {pace.lead_s:.0f} s before {goal_s:g} s"
+    return Trigger(fired=age_s + pace.lead_s >= goal_s, why=why)
+
+
+def _paced(options: ScheduleOptions, pace: Pace) -> tuple[ScheduleOptions, bool]:
+    """The options of a plan of this pace, and whether only urgent file groups are due."""
+    goal_s = options.freshness_s or 0.0
+    if pace.max_bytes is not None:
+        options = replace(options, max_source_bytes=min(pace.max_bytes, options.max_source_bytes or pace.max_bytes))
+    if not pace.urgent_only or options.any_radical:
+        return options, False
+    age_s = urgent_age_s(goal_s, pace.lead_s)
+    return replace(options, max_interval_s=min(age_s, options.max_interval_s or age_s)), True
+
+
 def _planned(survey: Survey, situation: Situation, options: ScheduleOptions) -> Planned:
     if situation.only is None and survey.finds_plain and takes_everything(options, all_due=situation.all_due):
         looks = survey.looks(aside=situation.busy.keys())
@@ -206,7 +247,7 @@ def _ask_writers_to_wait(table: Table, planned: Planned, options: ScheduleOption
     """Asks writers to wait if nothing was planned because of a pending write, see `locks.heartbeat`."""
     if planned.waits_for is None:
         remove_wanted(table.storage)
-    elif options.strategy is not TriggerStrategy.ALWAYS:
+    elif options.strategy is not TriggerStrategy.ALWAYS or options.freshness_s is not None:
         put_wanted(table.storage, options.gate_s, clock_ms())
 
 

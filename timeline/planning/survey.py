@@ -15,6 +15,7 @@ from ..format.file_name import parse_data_file
 from ..format.instant import Instant
 from ..format.log_block import BlockKind
 from ..instants.timeline import Timeline
+from ..instants.triggers import Trigger
 from ..merge.rule import SliceRules
 from ..merge.slice_log import KnownBlocks, check_slice, log_entries
 from ..merge.slice_stream import check_base
@@ -235,10 +236,11 @@ def _depth(folder: str) -> int:
     return folder.count("/") + 1 if folder else 0
 
 
-def is_due(table: Snapshot, options: ScheduleOptions) -> Due:
-    """See `due`; whether the last request left something out is looked up only if this matters."""
+def is_due(table: Snapshot, options: ScheduleOptions, trigger: Trigger | None = None) -> Due:
+    """See `due`, also for `trigger`; whether the last request left something out is looked up only if this matters."""
     last = _last_plan(table) if options.any_radical else None
-    return due(table.timeline, table.now(), options, left_out=last is not None and bool(last[1]))
+    left_out = last is not None and bool(last[1])
+    return due(table.timeline, table.now(), options, left_out=left_out, trigger=trigger)
 
 
 def _where_to_look(table: Snapshot) -> list[Waiting] | None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from ..codec.output_options import parse_bytes, print_bytes
 from ..errors import UsageError
-from ..option import NUMBERS, as_typed
+from ..option import NUMBERS, UNITS, as_typed, duration_s
 
 _TITLES: Mapping[str, str] = {
     "TriggerOptions": "When a compaction is due",
@@ -184,6 +184,8 @@ def _converted(field: Field[Any], kind: Any, given: Any, name: str) -> Any:
     if field.metadata["size"] and isinstance(given, str):
         return parse_bytes(given, name)
     expected = kind.__name__
+    if field.name.endswith("_s") and isinstance(given, str) and given[-1:].lower() in UNITS and given[:-1].strip():
+        return kind(duration_s(given, name))
     try:
         if issubclass(kind, Enum):
             expected = ", ".join(m.value for m in kind)
