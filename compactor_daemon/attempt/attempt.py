@@ -1,11 +1,13 @@
-"""One attempt at a pending compaction or clustering, up to its decision: open and stage.
+"""One attempt at a pending compaction or clustering: open, stage, decide.
 
     open    the number e is 1 + the highest number on storage; every earlier attempt must be dead. Storage decides
             which of two processes opens it
     stage   one task per file slice leaves `<position>.ok`; finished slices of dead attempts are adopted. Then barrier
             and closure hold: no write is missing, and no input has changed
+    decide  under the table lock: check that nothing has changed since the attempt was opened, then write the outcome
+            `commit` by put-if-absent. It is final: from then on any process may publish it
 
-No file has a final name before the commit decision (`decide`). A crash at any line leaves either an attempt without an
+No file has a final name before the commit decision. A crash at any line leaves either an attempt without an
 outcome (the next holder of the claim declares it dead and opens its own) or the outcome `commit` (the next holder
 publishes it).
 """
@@ -13,29 +15,45 @@ publishes it).
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import BarrierError, ConflictError, MissingFileError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.format.commit_metadata import encode as encode_commit
+from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.log_visibility import Visibility
-from phantombase.timeline.instants.reserved_times import attempts
+from phantombase.timeline.instants.reserved_times import attempts, reserve
 from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.snapshot import list_ahead
+from phantombase.timeline.table.in_progress import check_version, exclusive
 from phantombase.timeline.table.table import Table, TableSchema
 
 from ..options import AttemptOptions
 from .compaction import Compaction
-from .hudi_executors import ForeignTrace, foreign_trace, refuse_live
+from .completed import completed_compaction
+from .hudi_executors import ForeignTrace, ForeignWatch, foreign_trace, refuse_live
 from .job import Job
-from .outcome import attempt_dead, decisions, declare_dead, open_next, read_outcome
+from .outcome import (
+    CommitDecision,
+    Placement,
+    attempt_dead,
+    decisions,
+    declare_dead,
+    open_next,
+    read_outcome,
+    write_outcome,
+)
+from .publish import not_published
 from .slice_record import SliceDone, done_slices, leave_record
 from .slice_task import StageTask, Tasks
-from .validity import assess, gather_evidence, refuse
+from .validity import OF_ATTEMPT, assess, gather_evidence, refuse, validity_of
 
 _log = get_logger()
 
@@ -249,4 +267,93 @@ def _still_pending(table: Table, waiting: list[Instant], attempt: Attempt, optio
         expected=f"completed or rolled back within {options.barrier_s:g} s",
         found=f"{first.action} {first.requested_time} {first.state.name.lower()} ({len(waiting)} in all)",
         todo="Let the writer finish. If it is dead, the next Hudi writer rolls it back. Then run again.",
+    )
+
+
+def decide_commit(
+    table: Table,
+    attempt: Attempt,
+    done: list[SliceDone],
+    schema: TableSchema,
+    lock: TableLock,
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> CommitDecision:
+    """Decides under the table lock. ConflictError, AttemptDeadError: nothing is published."""
+    job = attempt.job
+    with exclusive(table, lock, f"decide a {job.name}", OF_ATTEMPT, cached=True) as table:
+        check_version(table, attempt.table_version, attempt.instant, not_published(job))
+        _check_undisturbed(table, attempt)
+        table.times.check_reached(attempt.instant, table.timeline)
+        completion = table.completion_time()
+        decision = build_decision(
+            table, attempt, done, schema, completion, oldest=table.timeline.start, properties=properties
+        )
+        # A write that was merged may have been rolled back since the view was loaded.
+        refuse(table, job, validity_of(table, decision))
+        if completion is not None:
+            reserve(table.storage, attempt.instant, attempt.number, completion)
+        write_outcome(table.storage, attempt.instant, attempt.number, decision.to_json(), decision.nonce)
+        return decision
+
+
+def _check_undisturbed(table: Table, attempt: Attempt) -> None:
+    instant, job = attempt.instant, attempt.job
+    try:
+        is_planned = job.is_planned(table)
+    except MissingFileError as error:
+        raise ConflictError(
+            f"this {job.name} was unscheduled, or rolled back and removed",
+            path=error.path,
+            instant=instant,
+            todo="This attempt published nothing.",
+        ) from error
+    if not is_planned:
+        raise ConflictError(
+            "file groups were removed from this plan",
+            path=table.storage.base_path,
+            instant=instant,
+            todo="This attempt published nothing. Run again.",
+        )
+    done = completed_compaction(table, instant, job.requested.family)
+    if done is not None:
+        raise ConflictError(
+            f"another process completed this {job.name}", path=table.instant_path(done), instant=instant
+        )
+    ForeignWatch(table, instant, attempt.number, attempt.trace, requested=job.requested).check_now()
+
+
+def build_decision(
+    table: Table,
+    attempt: Attempt,
+    done: list[SliceDone],
+    schema: TableSchema,
+    completion: str | None,
+    *,
+    oldest: str,
+    properties: Mapping[str, str],
+) -> CommitDecision:
+    """The `commit` record. It depends on the arguments alone, except for its random nonce."""
+    job, layout = attempt.job, table.layout
+    completed = Instant(
+        requested_time=attempt.instant, action=job.requested.action, state=State.COMPLETED, completion_time=completion
+    )
+    placements = tuple(
+        Placement(staged=file.staged, final=file.final, size=file.size, output=d.output)
+        for d in done
+        for file in d.files
+    )
+    return CommitDecision(
+        instant=attempt.instant,
+        attempt=attempt.number,
+        nonce=uuid.uuid4().hex,
+        table_version=attempt.table_version,
+        completion_time=completion,
+        completed_path=f"{table.config.timeline_folder}/{layout.file_name(completed)}",
+        content=encode_commit(job.commit(done, schema, properties), layout.encoding),
+        placements=placements,
+        merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),
+        oldest=oldest,
+        passed=job.passed(table, done),
+        replaced=job.replaced(done),
+        skipped=job.skipped(done),
     )

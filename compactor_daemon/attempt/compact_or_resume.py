@@ -40,8 +40,7 @@ from phantombase.timeline.storage.staged_file import probe_partitions
 from phantombase.timeline.table.table import Table, from_one_snapshot
 
 from ..options import AttemptOptions
-from .attempt import Attempt, WaitScope, keep_slot, open_attempt, stage
-from .decide import decide_commit
+from .attempt import Attempt, WaitScope, decide_commit, keep_slot, open_attempt, stage
 from .failures import WorkNote
 from .hudi_executors import ForeignWatch
 from .inputs import planned_inputs

@@ -33,7 +33,7 @@ from phantombase.timeline.table.table import Snapshot, Table
 _log = get_logger()
 _PROCESS = "phantombase.cluster"
 ALIVE = "alive"
-"""The heartbeat of a run that stages a clustering, see `clustering.ahead`."""
+"""The heartbeat of a run that stages a clustering, see `clustering.tasks`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

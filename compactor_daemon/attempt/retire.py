@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from phantombase.timeline.errors import MissingFileError
-from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Slicing
@@ -25,8 +24,6 @@ from .completed import completed_compaction, named_files
 from .outcome import STAGED_ENDINGS, CommitDecision
 from .publish import place
 from .validity import decided_instant, job_of, refuse_rollback
-
-_log = get_logger()
 
 
 def retire(table: Table, decision: CommitDecision) -> Table:

@@ -24,7 +24,7 @@ from phantombase.timeline.instants.instant_files import StateFile, Torn, load_st
 from phantombase.timeline.instants.reserved_times import COMMITTED, recorded_instants
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import heartbeat_path, read_heartbeat
-from phantombase.timeline.metadata_table.records.partitions import FILES
+from phantombase.timeline.metadata_table.records.keys import FILES
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there

@@ -2,7 +2,7 @@
 
     finish     pending clusterings of dead processes
     choose     see `clustering.choice`
-    stage      the files, while all writes go on, see `clustering.ahead`
+    stage      the files, while all writes go on, see `clustering.tasks`
     request    under the lock, without the groups that were written to meanwhile: <T>.clustering.requested (version 6:
                <T>.replacecommit.requested). From here on no writer changes the planned file groups, and no compaction
                includes them
@@ -41,7 +41,7 @@ from phantombase.timeline.format.replace_request import ClusterPlan, encode_clus
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.record_index import missing_entries
-from phantombase.timeline.metadata_table.records.partitions import RECORD_INDEX
+from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
 from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import (
@@ -79,7 +79,6 @@ from ..execution.runners import LocalRunner
 from ..leftovers import forget_heartbeats, remove_left_behind
 from ..options import AttemptOptions
 from ..service_run import ServiceAnswer, ServiceMeans
-from .ahead import make_ahead, staging_run, still_whole, with_known_ids
 from .cancel import end_clustering, retract_stale
 from .choice import ClusterChoice, choose_windows, planned
 from .options import ClusterOptions, Copy
@@ -98,7 +97,7 @@ from .result import (
     would_finish,
 )
 from .standing import Footers, Standing, standing_of
-from .tasks import tasks_of
+from .tasks import make_ahead, staging_run, still_whole, tasks_of, with_known_ids
 
 _log = get_logger()
 _REQUESTS = 3

@@ -24,7 +24,6 @@ from typing import Protocol
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ClaimedError, MalformedError, MissingFileError
-from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
@@ -152,9 +151,6 @@ def claim_all(table: Table, wait_s: float = 0.0) -> AbstractContextManager[objec
 def claim_one(table: Table, instant: str, wait_s: float = 0.0) -> AbstractContextManager[object]:
     """Holds the claim on an instant, unless `claim_all` holds it with the others."""
     return nullcontext() if table.storage.is_file_system else claim(table, instant, wait_s)
-
-
-_log = get_logger()
 
 
 @dataclass(frozen=True)

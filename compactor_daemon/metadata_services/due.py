@@ -36,8 +36,6 @@ class MetadataOptions:
         check_least(self, least_of(MetadataOptions))
 
 
-METADATA = MetadataOptions()
-"""The defaults."""
 COMPACTION_SUFFIX = "001"
 """The suffix of the instant of a compaction of the metadata table on version 6."""
 _DIGITS = 17

@@ -19,7 +19,7 @@ from phantombase.timeline.format.table_config import has_only_records
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions, triggered, unplanned
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.records.partitions import FILES
+from phantombase.timeline.metadata_table.records.keys import FILES
 from phantombase.timeline.option import check_finite, least_of, option, spelled_class
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.storage.folders import join

@@ -23,7 +23,7 @@ from phantombase.timeline.instants.clock_check import Zone, ZoneVerdict, describ
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import read_heartbeat
 from phantombase.timeline.metadata_table.record_index import is_global, missing_entries
-from phantombase.timeline.metadata_table.records.partitions import upkeep
+from phantombase.timeline.metadata_table.records.keys import upkeep
 from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table
 from phantombase.timeline.terminal.text_table import human_duration
 

@@ -17,9 +17,8 @@ from socketserver import BaseServer
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase.compactor_daemon.attempt.attempt import Attempt, open_attempt, stage
+from phantombase.compactor_daemon.attempt.attempt import Attempt, decide_commit, open_attempt, stage
 from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant, pending_instants
-from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision
 from phantombase.compactor_daemon.attempt.slice_record import SliceDone

@@ -35,8 +35,7 @@ from ..table.traces import revokes, traces_of, undo
 from .index_logs import IndexLog
 from .read import OpenSlice, open_slices
 from .records.hfile import encode_hfile, grouped
-from .records.keys import file_group_index
-from .records.partitions import RECORD_INDEX
+from .records.keys import RECORD_INDEX, file_group_index
 
 _ACTION = "deltacommit"
 _TRIES = 20

@@ -39,7 +39,7 @@ from ..table.table import Table, open_metadata_table
 from .read import open_slices
 from .records.entries import encoder, file_groups_of, location
 from .records.hfile import encode_columns
-from .records.partitions import RECORD_INDEX
+from .records.keys import RECORD_INDEX
 
 _SCHEMA = pa.schema([pa.field("key", pa.string(), nullable=False), pa.field("deleted", pa.bool_(), nullable=False)])
 _BATCH_ROWS = 1 << 16

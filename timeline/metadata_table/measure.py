@@ -48,8 +48,16 @@ from ..table.table import Table, TableSchema
 from .column_range import ColumnRange, merged_ranges, no_values, range_between, ranges_of_rows
 from .indexed_columns import IndexedColumn, IndexVersion, Kind, Value, ValueType, columns_to_index, index_version
 from .record_index import stored_definitions
-from .records.keys import MetadataRecord, Sizes, bloom_filter_key, column_stats_key, partition_stats_key
-from .records.partitions import BLOOM_FILTERS, COLUMN_STATS, PARTITION_STATS
+from .records.keys import (
+    BLOOM_FILTERS,
+    COLUMN_STATS,
+    PARTITION_STATS,
+    MetadataRecord,
+    Sizes,
+    bloom_filter_key,
+    column_stats_key,
+    partition_stats_key,
+)
 
 _BATCH_ROWS = 65_536
 _PART_BYTES = 32 << 20

@@ -26,8 +26,7 @@ from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, latest_slice
 from ..view.view_loader import Named, Sizes
 from ..view.witness import NamedFile, named_files, named_instant
 from .records.entries import Keys, MetadataEntry, base_entries, block_entries, fold, merge, present_files
-from .records.keys import ALL_PARTITIONS, MetadataRecord, partition_path
-from .records.partitions import FILES, PARTITION_STATS
+from .records.keys import ALL_PARTITIONS, FILES, PARTITION_STATS, MetadataRecord, partition_path
 from .valid_instants import ARTIFICIAL, refuse_uncompleted, valid_instants
 
 

@@ -25,7 +25,7 @@ from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import METADATA_FOLDER, RECORDS
 from ..storage.snapshot import SnapshotStorage
 from ..table.table import Snapshot, Table, open_metadata_table
-from .records.partitions import RECORD_INDEX
+from .records.keys import RECORD_INDEX
 from .valid_instants import ARTIFICIAL, refuse_uncompleted
 
 INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"

@@ -23,8 +23,20 @@ from .measure import Measure, Measured, index_records
 from .read import read_entries
 from .record_index import has_one_record_index, missing_entries
 from .records.entries import encoder
-from .records.keys import MetadataRecord, Sizes, files_of, files_records, removed_records
-from .records.partitions import BLOOM_FILTERS, FILES, PARTITION_STATS, RECORD_INDEX, Upkeep, being_built, upkeep
+from .records.keys import (
+    BLOOM_FILTERS,
+    FILES,
+    PARTITION_STATS,
+    RECORD_INDEX,
+    MetadataRecord,
+    Sizes,
+    Upkeep,
+    being_built,
+    files_of,
+    files_records,
+    removed_records,
+    upkeep,
+)
 
 _log = get_logger()
 

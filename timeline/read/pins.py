@@ -20,7 +20,6 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..errors import ConflictError, MissingFileError, UsageError
-from ..event_log import get_logger
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..option import duration_s
@@ -183,6 +182,3 @@ def _read(storage: Storage, name: str, entry: Entry) -> Pin | None:
     if _TIME.fullmatch(pin.holds) is None or pin.for_s <= 0:
         raise fields.malformed("a time", f"{pin.holds!r}, {pin.for_s} s")
     return pin
-
-
-_log = get_logger()

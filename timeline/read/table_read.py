@@ -32,8 +32,7 @@ from ..merge.table_rules import slice_rules
 from ..merge.where import Where
 from ..metadata_table.measure import stats_bounds
 from ..metadata_table.read import named_files_of, read_entries
-from ..metadata_table.records.keys import column_stats_key
-from ..metadata_table.records.partitions import COLUMN_STATS
+from ..metadata_table.records.keys import COLUMN_STATS, column_stats_key
 from ..option import check_least, least_of, option, same_option, spelled_class
 from ..table.schema_finder import WasVisible
 from ..table.table import Snapshot, Table, TableSchema, from_one_snapshot

@@ -51,7 +51,7 @@ from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.read import read_entries
-from phantombase.timeline.metadata_table.records.partitions import COLUMN_STATS, OF_ROWS, PARTITION_STATS, RECORD_INDEX
+from phantombase.timeline.metadata_table.records.keys import COLUMN_STATS, OF_ROWS, PARTITION_STATS, RECORD_INDEX
 from phantombase.timeline.option import check_finite, option, spelled_class
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction

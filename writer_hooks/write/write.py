@@ -21,7 +21,7 @@ from phantombase.timeline.locks.heartbeat import is_live, read_heartbeat, wait_w
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.record_index import keys_are_global
-from phantombase.timeline.metadata_table.records.partitions import RECORD_INDEX
+from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms

@@ -15,9 +15,8 @@ import fastavro
 import pyarrow.parquet as pq
 import pytest
 
-from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
+from phantombase.compactor_daemon.attempt.attempt import decide_commit, open_attempt, stage
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
-from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.outcome import dead_record, find_decision, read_outcome, write_outcome

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from phantombase.compactor_daemon.attempt.attempt import decide_commit
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.compaction import Compaction, placed_group, without_groups
 from phantombase.compactor_daemon.attempt.completed import completed_compaction, is_ours, remove_placed
-from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_decision, read_outcome, revoke_decision
 from phantombase.compactor_daemon.attempt.publish import place, publish

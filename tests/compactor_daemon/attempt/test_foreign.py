@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from phantombase.compactor_daemon.attempt.attempt import decide_commit
 from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant, pending_instants
-from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.hudi_executors import ForeignTrace, ForeignWatch, foreign_trace, inflight_path
 from phantombase.compactor_daemon.attempt.outcome import open_next, read_outcome
 from phantombase.compactor_daemon.attempt.slice_record import SliceDone

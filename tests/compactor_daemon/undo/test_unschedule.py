@@ -18,10 +18,9 @@ from typer.testing import CliRunner
 
 import phantombase.compactor_daemon.undo.preconditions
 import phantombase.compactor_daemon.undo.unschedule
-from phantombase.compactor_daemon.attempt.attempt import open_attempt
+from phantombase.compactor_daemon.attempt.attempt import decide_commit, open_attempt
 from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant, pending_instants
 from phantombase.compactor_daemon.attempt.completed import completed_compaction
-from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.outcome import find_decision, read_outcome

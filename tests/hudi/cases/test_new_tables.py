@@ -11,8 +11,8 @@ import javaproperties
 import pyarrow as pa
 import pytest
 
+from phantombase.compactor_daemon.attempt.attempt import decide_commit
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
-from phantombase.compactor_daemon.attempt.decide import decide_commit
 from phantombase.compactor_daemon.attempt.publish import publish
 from phantombase.timeline.errors import TableChangedError
 from phantombase.timeline.format.instant import parse_time

@@ -35,8 +35,7 @@ from phantombase.timeline.metadata_table.create import drop_metadata_table, make
 from phantombase.timeline.metadata_table.index_logs import FileKeys, LogBounds, RecordedKeys
 from phantombase.timeline.metadata_table.read import MetadataListing, open_slices, read_entries, read_files
 from phantombase.timeline.metadata_table.records.entries import block_entries
-from phantombase.timeline.metadata_table.records.keys import file_group_index, files_of_rollback
-from phantombase.timeline.metadata_table.records.partitions import upkeep
+from phantombase.timeline.metadata_table.records.keys import file_group_index, files_of_rollback, upkeep
 from phantombase.timeline.metadata_table.update import Change, apply_update, prepare
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction

@@ -16,8 +16,8 @@ from typing import IO, Any
 import kazoo.client
 import kazoo.recipe.watchers  # noqa: F401  loaded once, by the server that forks the daemons
 
+from phantombase.compactor_daemon.attempt import attempt as attempts_module
 from phantombase.compactor_daemon.attempt import compact_or_resume as compactor
-from phantombase.compactor_daemon.attempt import decide
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, read_outcome
 from phantombase.compactor_daemon.cli.main import main
 from phantombase.compactor_daemon.daemon import served_table
@@ -134,7 +134,7 @@ def _strike(switches: Switches) -> None:
 
 def _watch(switches: Switches) -> None:
     """Counts decisions and what becomes of those of dead attempts; looks whether what is published was decided."""
-    deciding, compacting, serving = _patched(decide, compactor, served_table)
+    deciding, compacting, serving = _patched(attempts_module, compactor, served_table)
     snapshot = TableOnStorage.snapshot
     write_outcome, publish, compact = deciding.write_outcome, compacting.publish, compacting.compact_instant
 

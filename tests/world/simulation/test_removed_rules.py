@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt import decide, inputs, retire
+from phantombase.compactor_daemon.attempt import attempt, inputs, retire
 from phantombase.compactor_daemon.attempt import outcome as records
 from phantombase.compactor_daemon.attempt.attempt import Attempt
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, read_outcome
@@ -91,7 +91,7 @@ def nothing(*_: object, **__: object) -> None:
 
 
 _declare_dead = records.declare_dead
-_decide_commit = decide.decide_commit
+_decide_commit = attempt.decide_commit
 _remove_staged = retire.remove_staged
 _closed = inputs._closed
 _CROWD = seeds(36, first=4, compactors=3, deaths=0, hudi=False)
@@ -102,7 +102,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "1: who comes second has lost",
         _CROWD,
-        {"attempt.decide.write_outcome": believed},
+        {"attempt.attempt.write_outcome": believed},
         "final name before the decision",
     ),
     (
@@ -156,7 +156,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "1, objects",
         _OBJECTS,
-        {"attempt.decide.write_outcome": believed},
+        {"attempt.attempt.write_outcome": believed},
         "final name before the decision|are both decided",
     ),
     (

@@ -20,7 +20,7 @@ from phantombase.timeline.codec.avro_container import any_record, write_record
 from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.table_lock import ProcessLock, table_lock
-from phantombase.timeline.metadata_table.records.partitions import FILES, RECORD_INDEX
+from phantombase.timeline.metadata_table.records.keys import FILES, RECORD_INDEX
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction

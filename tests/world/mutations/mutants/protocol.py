@@ -156,24 +156,24 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     # The decision.
     (
-        "compactor_daemon/attempt/decide",
+        "compactor_daemon/attempt/attempt",
         "    ForeignWatch(table, instant, attempt.number, attempt.trace, requested=job.requested).check_now()\n",
         "",
         "foreign",
     ),
     (
-        "compactor_daemon/attempt/decide",
+        "compactor_daemon/attempt/attempt",
         'exclusive(table, lock, f"decide a {job.name}"',
         'exclusive(table, __import__("phantombase.timeline.locks.table_lock", fromlist=["x"]).ProcessLock("mutant"), f"decide a {job.name}"',
         "decision",
     ),
     (
-        "compactor_daemon/attempt/decide",
+        "compactor_daemon/attempt/attempt",
         "        check_version(table, attempt.table_version, attempt.instant, not_published(job))\n",
         "",
         "decision",
     ),
-    ("compactor_daemon/attempt/decide", "    if done is not None:\n", "    if False:\n", "decision"),
+    ("compactor_daemon/attempt/attempt", "    if done is not None:\n", "    if False:\n", "decision"),
     (
         "timeline/instants/table_clock",
         "            used += [_Used(time, None, always",
@@ -181,14 +181,14 @@ PROTOCOL: tuple[Mutant, ...] = (
         "records",
     ),
     (
-        "compactor_daemon/attempt/decide",
+        "compactor_daemon/attempt/attempt",
         "            reserve(table.storage, attempt.instant, attempt.number, completion)\n",
         "            pass\n",
         "decision",
     ),
-    ("compactor_daemon/attempt/decide", "        refuse(table, job, validity_of(table, decision))\n", "", "decision"),
+    ("compactor_daemon/attempt/attempt", "        refuse(table, job, validity_of(table, decision))\n", "", "decision"),
     (
-        "compactor_daemon/attempt/decide",
+        "compactor_daemon/attempt/attempt",
         "        merged=tuple(sorted({instant for d in done for instant in d.merged or ()})),\n",
         "        merged=(),\n",
         "validity",
@@ -225,7 +225,7 @@ PROTOCOL: tuple[Mutant, ...] = (
     ("timeline/storage/forwarding", "            self._changing(*paths)\n", "            pass\n", "table/exclusive"),
     # A lock that is lost inside the section.
     (
-        "compactor_daemon/attempt/decide",
+        "compactor_daemon/attempt/attempt",
         "        write_outcome(table.storage,",
         "        from phantombase.timeline.storage.snapshot import unguarded\n        write_outcome(unguarded(table.storage),",
         "attempt/lost_lock",
