@@ -53,7 +53,9 @@ class _Seen(Observer):
         self.tables: set[str] = set()
         self.latencies: list[float] = []
 
-    def snapshot_taken(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
+    def snapshot_taken(
+        self, table: str, pending: int, parked: int, oldest_s: float | None, paused: bool = False
+    ) -> None:
         """See `Observer`."""
         self.looks += 1
         self.tables.add(table)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .timeline.errors import MalformedError as MalformedError
     from .timeline.errors import MissingFileError as MissingFileError
     from .timeline.errors import NotATableError as NotATableError
+    from .timeline.errors import PausedError as PausedError
     from .timeline.errors import PhantombaseError as PhantombaseError
     from .timeline.errors import PressureError as PressureError
     from .timeline.errors import SparkError as SparkError
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
 _ERRORS = (
     "AttemptDeadError", "BarrierError", "ClaimedError", "ClockError", "ClusteringConflictError", "ConflictError",
     "LedgerError", "LockError", "LockLostPlanError", "MalformedError", "MissingFileError", "NotATableError",
-    "PhantombaseError",
+    "PausedError", "PhantombaseError",
     "PressureError", "SparkError", "StalePlanError", "StoppedError", "StorageError", "TableChangedError",
     "UnknownCommitError", "UnknownStateError", "UnsupportedError", "UsageError", "ZooKeeperError",
 )  # fmt: skip

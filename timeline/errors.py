@@ -21,6 +21,7 @@
     ├── ClockError                  the clock or time zone of this process differs from that of the table's writers
     ├── StorageError                the storage refused an operation or broke a promise (put-if-absent, place)
     ├── PressureError               a write would make a file group's log too long
+    ├── PausedError                 a person has paused this work on the table
     ├── StoppedError                work was stopped by its time limit: nothing is wrong
     ├── SparkError                  Spark did not start or lost a job
 
@@ -189,6 +190,10 @@ class StorageError(PhantombaseError):
 
 class StoppedError(PhantombaseError):
     """Work was stopped by its time limit. Nothing is wrong: the next run continues from there."""
+
+
+class PausedError(PhantombaseError):
+    """A person has paused this work on the table; `resume` ends the pause. Nothing has begun."""
 
 
 class PressureError(PhantombaseError):

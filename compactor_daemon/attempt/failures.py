@@ -23,6 +23,7 @@ from phantombase.timeline.errors import (
     LedgerError,
     MalformedError,
     MissingFileError,
+    PausedError,
     PhantombaseError,
     StalePlanError,
     StoppedError,
@@ -118,7 +119,14 @@ class Parked:
     reason: str
 
 
-Readiness: TypeAlias = Ready | Waits | Parked
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The instant waits until its table is resumed."""
+
+    reason: str
+
+
+Readiness: TypeAlias = Ready | Waits | Parked | Paused
 
 
 class FailureClass(Enum):
@@ -140,7 +148,7 @@ def classify(error: Exception) -> FailureClass:
     if isinstance(error, (LedgerError, StalePlanError)):
         return FailureClass.PARK
     counted = isinstance(error, TableChangedError) or not isinstance(error, ConflictError)
-    if isinstance(error, (StoppedError, ClaimedError, ClockError)) or not counted:
+    if isinstance(error, (StoppedError, PausedError, ClaimedError, ClockError)) or not counted:
         return FailureClass.NOTHING
     return FailureClass.RETRY
 
@@ -163,9 +171,12 @@ def read_failures(storage: Storage, instant: str) -> tuple[Failure, ...]:
     return tuple(_failure(storage, f"{_folder(instant)}/{n}") for n in _numbers(storage, instant))
 
 
-def readiness_of(storage: Storage, instants: Sequence[str], now_ms: int, options: RetryOptions) -> dict[str, Readiness]:
-    """Whether each pending instant may be tried now; instants without records are not asked for."""
-    recorded = set(recorded_instants(storage)) if instants else set()
+def readiness_of(
+    storage: Storage, instants: Sequence[str], now_ms: int, options: RetryOptions, names: Sequence[str] | None = None
+) -> dict[str, Readiness]:
+    """Whether each pending instant may be tried now; instants without records are not asked for. `names`: see
+    `record_names`."""
+    recorded = set(recorded_instants(storage, names)) if instants else set()
     return {i: readiness(read_failures(storage, i) if i in recorded else (), now_ms, options) for i in instants}
 
 

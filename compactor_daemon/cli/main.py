@@ -21,6 +21,8 @@ COMMANDS = {
                 "schedule.schedule",
                 "run.run_command",
                 "schedule.unschedule_command",
+                "schedule.pause_command",
+                "schedule.resume_command",
                 "undo.release",
             ),
             "Inspection": ("status.status", "status.check", "status.claims", "config.config_app", "compact.demo"),

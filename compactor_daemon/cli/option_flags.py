@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -15,6 +16,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
+from phantombase.timeline.locks.pause import refuse_paused
 from phantombase.timeline.locks.table_lock import STORAGE, ProcessLock, TableLock, parse_lock, table_lock
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, check_usable
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -54,6 +56,14 @@ SoleWriter = Annotated[
 ]
 
 
+def user_name() -> str:
+    """Who runs this process; Hudi's own records have "", too, where none is known."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no such user on this machine, as in some containers
+        return ""
+
+
 def check_writers_known(lock: str | None, sole_writer: bool, who: str, todo: str) -> None:
     """UsageError unless exactly one is given: a `lock` that all writers share, or `sole_writer`. `who`: needs it."""
     if (lock is None) == (not sole_writer):
@@ -75,12 +85,17 @@ class TableChange(SharedOptions):
     clock: ClockOptions = CLOCK
     storage_option: StorageOption = None
 
-    def open(self, who: str, todo: str, execute: ExecuteOptions = EXECUTE) -> tuple[Table, TableLock]:
-        """The table and its lock. `execute`: may have settings of Hadoop. UsageError: see `check_writers_known`. A dry
-        run takes no lock, so none need be known, and leaves nothing in the table, not even the lock's file."""
+    def open(
+        self, who: str, todo: str, execute: ExecuteOptions = EXECUTE, *, service: Service | None = None
+    ) -> tuple[Table, TableLock]:
+        """The table and its lock. `execute`: may have settings of Hadoop. `service`: what the command runs, if a pause
+        holds it (PausedError). UsageError: see `check_writers_known`. A dry run takes no lock, so none need be known,
+        and leaves nothing in the table, not even the lock's file."""
         if not self.dry_run or (self.lock is not None and self.sole_writer):
             check_writers_known(self.lock, self.sole_writer, who, todo)
         opened = self.opened(execute)
+        if service is not None and not self.dry_run:
+            refuse_paused(opened.storage, service.value)
         return opened, self.lock_of(opened)
 
     def opened(self, execute: ExecuteOptions = EXECUTE) -> Table:

@@ -48,6 +48,8 @@ def status(data: Row) -> Iterator[RenderableType]:
     pending, writes, recent = data["pending"], data["writes"], data["recent"]
     if data["claims_problem"]:
         yield labelled("claims unknown", "bold red", data["claims_problem"])
+    for row in data["paused"]:
+        yield labelled("paused", "bold red" if row["problem"] else "magenta", row["what"])
     if pending:
         late = f", {data['overdue']:,} overdue" if data["overdue"] else ""
         title = f"{plural(len(pending), 'pending compaction')}{late}"

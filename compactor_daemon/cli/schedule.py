@@ -1,29 +1,38 @@
-"""The commands that request a compaction (`schedule`), or cancel a requested one (`unschedule`)."""
+"""The commands that request a compaction (`schedule`), cancel a requested one (`unschedule`), or hold the work on a
+table (`pause`, `resume`)."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
 
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.pause import COMPACTION, Pause, pause_files, put_pause, readable_pauses
 from phantombase.timeline.metadata_table.create import drop_metadata_table
+from phantombase.timeline.option import check_text, duration_s
 from phantombase.timeline.planning.operation import HAS_LOGS
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.partition_walk import reasons_of
 from phantombase.timeline.planning.schedule import Requested, Scheduled, schedule_compaction
 from phantombase.timeline.storage.folders import join
+from phantombase.timeline.storage.storage_options import parse_pairs
+from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.text_table import Column, first_rows, human_bytes, plain, plural
 
 from ..fleet.zookeeper_claims import ring
+from ..services.options import Service
 from ..undo.unschedule import unschedule
 from .fleet_flags import Fleet
-from .option_flags import TableChange, name_idle, offers
+from .option_flags import DryRun, StorageOption, TableChange, TablePath, name_idle, offers, user_name
 
 
 @offers
@@ -181,3 +190,98 @@ def _render_unscheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         f"; {plural(kept, 'file group')} with logs on the plan remain: run compactor-daemon compact" if kept else ""
     )
     yield f"{verb} compaction {data['instant']}: {groups} free for the next plan{ended}{remaining}"
+
+
+_PAUSABLE = (COMPACTION, *(service.value for service in Service))
+_UNTIL = "a time like 2026-11-21T09:00:00+01:00; without a zone UTC"
+
+
+@offers
+def pause_command(
+    table: TablePath,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="why, for others")],
+    until: Annotated[str | None, typer.Option(metavar="TIME", help=f"when the pause ends by itself: {_UNTIL}")] = None,
+    for_: Annotated[
+        str | None, typer.Option("--for", metavar="2h", help="how long it lasts, instead of --until")
+    ] = None,
+    services: Annotated[
+        str | None, typer.Option(metavar="NAMES", help=f"only these: {','.join(_PAUSABLE)} [default: all]")
+    ] = None,
+    dry_run: DryRun = False,
+    storage_option: StorageOption = None,
+) -> CommandResult:
+    """Pause a table: daemons, commands and writers begin no compaction of it, and no service, until `resume`.
+
+    Rows can be written all the while. What has begun goes on; `cancel` ends it. Who paused the table, why and until
+    when is shown by `status`, `check` and the error of a command that is held. Several pauses may hold one table. What
+    undoes writes (`rollback`, `restore`, `unschedule`) is not held.
+
+    Examples: `compactor-daemon pause /data/orders --reason "disk is replaced" --for 2h`,
+    `compactor-daemon pause /data/orders --reason audit --services clean,archive`
+    """
+    check_text("--reason", reason)
+    if not reason.strip():
+        raise UsageError("a pause needs a reason", todo="Give one with --reason.")
+    now = clock_ms()
+    pause = Pause(
+        who=f"{user_name()}@{socket.gethostname()}",
+        reason=" ".join(reason.split()),
+        since_ms=now,
+        until_ms=_until_ms(until, for_, now),
+        services=_pausable(services) if services is not None else (),
+    )
+    storage = Table.open(table, parse_pairs(storage_option), reading=True).storage
+    if not dry_run:
+        put_pause(storage, pause)
+    return CommandResult({"table": table, "dry_run": dry_run, "paused": pause.words, **asdict(pause)}, _render_paused)
+
+
+def _until_ms(until: str | None, for_: str | None, now_ms: int) -> int | None:
+    if until is not None and for_ is not None:
+        raise UsageError("--until and --for both say when the pause ends", todo="Give one of them.")
+    if for_ is not None:
+        return now_ms + 1000 * duration_s(for_, "--for")
+    if until is None:
+        return None
+    try:
+        found = datetime.fromisoformat(until)
+    except ValueError as error:
+        raise UsageError("not a time", expected=_UNTIL, found=until) from error
+    ms = round((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)
+    if ms <= now_ms:
+        raise UsageError("--until is over already", found=until)
+    return ms
+
+
+def _pausable(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in _PAUSABLE]:
+        raise UsageError("nothing that can be paused", expected=", ".join(_PAUSABLE), found=", ".join(unknown))
+    return tuple(name for name in _PAUSABLE if name in names)
+
+
+def _render_paused(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    yield f"{'would be ' if data['dry_run'] else ''}{data['paused']}"
+    if not data["dry_run"]:
+        yield f"what has begun goes on; to end the pause: compactor-daemon resume {data['table']}"
+
+
+@offers
+def resume_command(table: TablePath, dry_run: DryRun = False, storage_option: StorageOption = None) -> CommandResult:
+    """Resume a paused table: all its pauses are removed, also one that cannot be read.
+
+    Example: `compactor-daemon resume /data/orders`
+    """
+    storage = Table.open(table, parse_pairs(storage_option), reading=True).storage
+    files = pause_files(storage)
+    words = [one.words if isinstance(one, Pause) else str(one) for one in readable_pauses(storage)]
+    if not dry_run:
+        storage.delete_all(files)
+    return CommandResult({"table": table, "dry_run": dry_run, "removed": words}, _render_resumed)
+
+
+def _render_resumed(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    if not data["removed"]:
+        yield "nothing to resume: the table is not paused"
+    for words in data["removed"]:
+        yield f"{'would be removed' if data['dry_run'] else 'removed'}: {words}"

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from phantombase.timeline.locks.pause import refuse_paused
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult
@@ -16,6 +17,7 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable, numbers,
 
 from ..catalogs.options import SyncOptions
 from ..catalogs.sync import sync_table
+from ..services.options import Service
 from .option_flags import StorageOption, TablePath, offers
 
 
@@ -43,6 +45,8 @@ def sync_command(
     `compactor-daemon sync /data/orders --to glue:eu-west-1 --dry-run`
     """
     opened = Table.open(table, parse_pairs(storage_option), reading=True)
+    if not dry_run:
+        refuse_paused(opened.storage, Service.SYNC.value)
     done = sync_table(opened, options, dry_run=dry_run)
     return CommandResult({"table": table, "dry_run": dry_run, **asdict(done)}, _render_synced)
 

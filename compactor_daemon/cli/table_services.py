@@ -42,6 +42,7 @@ from ..execution.runners import CountingRunner, check_memory, open_runner, this_
 from ..metadata_services.due import MetadataOptions
 from ..metadata_services.serve import serve_metadata
 from ..options import ExecuteOptions
+from ..services.options import Service
 from .option_flags import TableChange, offers, typed_names, typed_options
 
 
@@ -62,6 +63,7 @@ def metadata_command(
     table, lock = at.open(
         "metadata",
         "Without the same lock another process may write to the metadata table meanwhile. --dry-run needs neither.",
+        service=Service.METADATA,
     )
     return CommandResult(at.row(serve_metadata(table, options, lock, dry_run=at.dry_run)), _render_served)
 
@@ -154,6 +156,7 @@ def cluster_command(
         "cluster",
         "A write that knows nothing of the plan could lose its rows." + ("" if cancel else " --dry-run needs neither."),
         execute,
+        service=None if cancel else Service.CLUSTER,
     )
     if cancel:
         gone = cancel_pending_clusterings(table, lock)
@@ -250,7 +253,9 @@ def clean_command(
     `compactor-daemon clean /data/orders --policy hours --retain 48 --lock LOCK`
     """
     table, lock = at.open(
-        "clean", "A savepoint that is made meanwhile without the same lock may lose files. --dry-run needs neither."
+        "clean",
+        "A savepoint that is made meanwhile without the same lock may lose files. --dry-run needs neither.",
+        service=Service.CLEAN,
     )
     return CommandResult(at.row(clean_table(table, options, lock, dry_run=at.dry_run)), _render_cleaned)
 
@@ -305,7 +310,9 @@ def archive_command(
     `compactor-daemon archive /data/orders --min-instants 50 --max-instants 60 --sole-writer`
     """
     table, lock = at.open(
-        "archive", "Two processes that archive at once could lose instants of the archive. --dry-run needs neither."
+        "archive",
+        "Two processes that archive at once could lose instants of the archive. --dry-run needs neither.",
+        service=Service.ARCHIVE,
     )
     done = archive_table(table, options, lock, dry_run=at.dry_run)
     files, size = (sum(getattr(one, name) for one in done.archived) for name in ("files", "bytes"))
@@ -358,6 +365,7 @@ def orphans_command(
     table, lock = at.open(
         "orphans --remove",
         "A process that undoes or completes a write meanwhile must share the lock. Without --remove neither is needed.",
+        service=Service.ORPHANS,
     )
     return CommandResult(at.row(remove_orphans(table, options, lock, dry_run=at.dry_run)), _render_orphans)
 

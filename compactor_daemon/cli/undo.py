@@ -3,7 +3,6 @@ parked compaction or an unreadable decision, `repair` of a compaction's unreadab
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -23,7 +22,7 @@ from ..undo.restore import restore_table
 from ..undo.rollback import roll_back_newest
 from ..undo.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
 from . import render_status as status_render
-from .option_flags import StorageOption, TableChange, TablePath, offers
+from .option_flags import StorageOption, TableChange, TablePath, offers, user_name
 
 savepoint_app = typer.Typer(
     name="savepoint",
@@ -55,7 +54,7 @@ def create(
     Example: `compactor-daemon savepoint create /data/orders --comment "before the backfill" --sole-writer`
     """
     table, lock = at.open("a savepoint", _CLEANERS)
-    kept = create_savepoint(table, lock, instant, user=user or _user(), comment=comment, dry_run=at.dry_run)
+    kept = create_savepoint(table, lock, instant, user=user or user_name(), comment=comment, dry_run=at.dry_run)
     return CommandResult(at.row(_savepoint_row(kept)), _render_created)
 
 
@@ -81,14 +80,6 @@ def list_(table: TablePath, storage_option: StorageOption = None) -> CommandResu
     """
     kept = savepoints(Table.open(table, parse_pairs(storage_option)).snapshot(cached=False))
     return CommandResult({"table": table, "savepoints": [_savepoint_row(one) for one in kept]}, _render_savepoints)
-
-
-def _user() -> str:
-    """Hudi's own is empty, too, where none is given."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # no such user on this machine, as in some containers
-        return ""
 
 
 def _savepoint_row(kept: KeptSavepoint) -> dict[str, Any]:

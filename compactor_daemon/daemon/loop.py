@@ -348,7 +348,7 @@ class Daemon:
             case SnapshotTaken(table=table, seen=seen):
                 self.summary.problems.pop(table, None)
                 parked = sum(isinstance(p.readiness, Parked) for p in seen.pending) + seen.parked
-                self._observer.snapshot_taken(table, len(seen.pending), parked, seen.oldest_s)
+                self._observer.snapshot_taken(table, len(seen.pending), parked, seen.oldest_s, paused=seen.paused)
                 self._observer.trouble(table, None)
             case UpkeepFailed(table=table, error=error):
                 if self.summary.problems.get(table) != error:

@@ -4,6 +4,7 @@
 own; the label `table` is the table's path:
 
     phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as of the last snapshot
+    phantombase_paused                                                  1 while a person has paused the table
     phantombase_completed_total, _failed_total                          instants
     phantombase_bytes_in_total, _bytes_out_total                        of completed compactions
     phantombase_rows_in_total, _rows_out_total                          of completed compactions
@@ -51,6 +52,7 @@ class Metrics(Observer):
         self._pending = self._gauge("pending", "compactions and clusterings that are requested and not completed yet")
         self._running = self._gauge("running", "the same at work in this daemon, without those that wait for writes")
         self._parked = self._gauge("parked", "those of them that are parked until an operator releases them")
+        self._paused = self._gauge("paused", "1 if a person has paused the table, and something waits for it")
         self._oldest = self._gauge("oldest_pending_seconds", "age of the oldest pending compaction, 0 without one")
         self._completed = self._counter("completed", "compactions that this daemon completed")
         self._failed = self._counter("failed", "tries of compactions by this daemon that failed")
@@ -83,13 +85,16 @@ class Metrics(Observer):
 
     def serves(self, table: str) -> None:
         """Creates a table's series at the start: a counter that appears with its first event would hide that event."""
-        gauges = (self._pending, self._running, self._parked, self._oldest)
+        gauges = (self._pending, self._running, self._parked, self._paused, self._oldest)
         counters = (self._completed, self._failed, self._bytes_in, self._bytes_out, self._rows_in, self._rows_out)
         for family in (*gauges, *counters):
             family.labels(table)
 
-    def snapshot_taken(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
+    def snapshot_taken(
+        self, table: str, pending: int, parked: int, oldest_s: float | None, paused: bool = False
+    ) -> None:
         self.serves(table)
+        self._paused.labels(table).set(paused)
         self._pending.labels(table).set(pending)
         self._parked.labels(table).set(parked)
         self._oldest.labels(table).set(max(0.0, oldest_s or 0.0))

@@ -22,6 +22,7 @@ from phantombase.timeline.dashboard.overview import Clock
 from phantombase.timeline.errors import (
     MalformedError,
     MissingFileError,
+    PausedError,
     PhantombaseError,
     StoppedError,
     UnknownStateError,
@@ -31,6 +32,8 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.instants.reserved_times import record_names
+from phantombase.timeline.locks.pause import COMPACTION, Pause, held_by, pauses, refuse_paused
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -47,6 +50,7 @@ from ..attempt.failures import (
     CLUSTERING,
     FailureClass,
     Parked,
+    Paused,
     Ready,
     RetryOptions,
     WorkNote,
@@ -153,6 +157,7 @@ class TableOnStorage:
         self._ask_at = 0.0
         self._said: dict[str, str] = {}
         self._parked = False
+        self._paused: tuple[Pause, ...] = ()
         self._opened: Table | None = None
 
     def open(self) -> None:
@@ -175,12 +180,21 @@ class TableOnStorage:
         if (instants or clusterings) and table.layout.has_completion_times:
             table.times.check_zone(timeline)
         now, settings = clock_ms(), self._settings
-        ready = readiness_of(table.storage, instants + clusterings, now, settings.retry)
         due = False
         if settings.schedule is not None and (timeline.instants != self._refused or time.monotonic() >= self._ask_at):
             asked = is_due(seen, settings.schedule)
             due = bool(asked)
             self._note_why_not("" if asked else f"not due: {asked.why}")
+        # A table with nothing to do is not asked for pauses; once it is paused, each time.
+        names = record_names(table.storage) if instants or clusterings or due or self._paused else ()
+        ready = readiness_of(table.storage, instants + clusterings, now, settings.retry, names)
+        self._paused = tuple(one for one in pauses(table.storage, names) if not one.is_over(now))
+        for service, ones in ((COMPACTION, instants), (Service.CLUSTER.value, clusterings)):
+            if (pause := next((one for one in self._paused if one.holds(service, now)), None)) is not None:
+                ready |= dict.fromkeys(ones, Paused(pause.words))
+                due = due and service != COMPACTION
+        if self._is_news("paused", "; ".join(one.words for one in self._paused)):
+            _log.info("paused", table=self.path, why=[one.words for one in self._paused])
         self._plans = {i: p for i, p in self._plans.items() if i in instants}
         needs_sizes = settings.sizes or settings.order is DaemonOrder.LARGEST
         pending = [
@@ -198,6 +212,7 @@ class TableOnStorage:
             due=due,
             oldest_s=Clock.of(table).oldest([p.instant for p in pending]),
             parked=self._parked,
+            paused=bool(self._paused),
         )
 
     def _clusterings(self, table: Snapshot) -> list[str]:
@@ -241,6 +256,8 @@ class TableOnStorage:
     def sweep(self) -> None:
         """Finishes instants that are not pending any more, except those that another process has claimed."""
         table = self._open()
+        if held_by(table.storage, COMPACTION) is not None:
+            return
         for instant in littered_instants(table):
             if (held := self.claims.take(instant)) is None:
                 continue
@@ -260,13 +277,15 @@ class TableOnStorage:
         run under a claim; they wait after a failure."""
         table = self._open()
         due = due_services(self._settings.services.services, last_runs(table.storage), every_s, clock_ms())
-        held = self._claim_clusterings(table) if Service.CLUSTER in due else None
+        known = pauses(table.storage) if due else ()
+        due = tuple(one for one in due if not any(pause.holds(one.value, clock_ms()) for pause in known))
+        claim = self._claim_clusterings(table) if Service.CLUSTER in due else None
         try:
-            runner = self._runner if held is None else partial(_while_held, held, handing_over, self._runner)
-            return self._serve(table, [one for one in due if one is not Service.CLUSTER or held], runner, stopping)
+            runner = self._runner if claim is None else partial(_while_held, claim, handing_over, self._runner)
+            return self._serve(table, [one for one in due if one is not Service.CLUSTER or claim], runner, stopping)
         finally:
-            if held is not None:
-                held.release()
+            if claim is not None:
+                claim.release()
 
     def _claim_clusterings(self, table: Table) -> HeldClaim | None:
         """The claim on the clusterings that this table's daemons plan. None: another one has it, or they wait."""
@@ -293,7 +312,7 @@ class TableOnStorage:
         stopped: list[Service] = []
 
         def note_failure(service: Service, error: Exception) -> None:
-            if isinstance(error, StoppedError):
+            if isinstance(error, (StoppedError, PausedError)):
                 stopped.append(service)
             elif service is Service.CLUSTER and classify(error) is not FailureClass.NOTHING:
                 with suppress(PhantombaseError):  # the error itself is returned all the same
@@ -332,7 +351,9 @@ class TableOnStorage:
             "on_note": held.report,
             "wait_scope": wait_scope,
         }
-        if instant not in pending_instants(seen):
+        is_compaction = instant in pending_instants(seen)
+        refuse_paused(seen.storage, COMPACTION if is_compaction else Service.CLUSTER.value)
+        if not is_compaction:
             given = self._settings.services.chosen.get(Service.CLUSTER, ClusterOptions())
             return resume_clustering(table, instant, given, **how)
         check_keepable(seen, moves_rows=False)

@@ -26,13 +26,15 @@ class Pending:
 class SeenTable:
     """What a snapshot found: the pending instants, earliest first, the claimed instants, and whether a plan is due.
     `oldest_s`: age of the oldest pending instant in seconds, see `Clock.oldest`. `parked`: the clusterings that daemons
-    plan were parked when the services ran last."""
+    plan were parked when the services ran last. `paused`: a person has paused services of the
+    table; of one with nothing to do, as far as is known."""
 
     pending: tuple[Pending, ...]
     claimed: frozenset[str]
     due: bool
     oldest_s: float | None
     parked: bool = False
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,7 +125,9 @@ class RunningWork:
 class Observer:
     """Ignores every event; subclasses override what they need. Tables are named by their path."""
 
-    def snapshot_taken(self, table: str, pending: int, parked: int, oldest_s: float | None) -> None:
+    def snapshot_taken(
+        self, table: str, pending: int, parked: int, oldest_s: float | None, paused: bool = False
+    ) -> None:
         """A snapshot of a table was taken."""
 
     def started(self, table: str, latency_s: float | None) -> None:

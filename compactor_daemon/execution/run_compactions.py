@@ -23,10 +23,11 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import ClaimedError, LockError, PhantombaseError, SparkError, StoppedError
+from phantombase.timeline.errors import ClaimedError, LockError, PausedError, PhantombaseError, SparkError, StoppedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.reserved_times import recorded_instants
+from phantombase.timeline.locks.pause import COMPACTION, refuse_paused
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.update import check_keepable
@@ -99,6 +100,7 @@ def run_compactions(
     check_keepable(table, moves_rows=False)
     if limit.closed or (not instants and not recorded_instants(seen.storage)):
         return Compactions(left=instants)
+    refuse_paused(seen.storage, COMPACTION)
     run = _Run(refused={})
     with ExitStack() as open_:
         if instants:
@@ -274,6 +276,8 @@ class AsyncCompaction:
             self._compact()
         except ClaimedError:
             _log.info("another_compactor_works", table=self._path)
+        except PausedError as error:
+            _log.info("paused", table=self._path, why=error.what)
         except Exception as error:  # the ingest job must continue after any error
             self._errors.append(error)
             _log.exception("async_compaction_failed", table=self._path)

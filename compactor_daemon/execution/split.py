@@ -20,6 +20,7 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import ConflictError, MissingFileError, UsageError
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.instants.reserved_times import attempts
+from phantombase.timeline.locks.pause import COMPACTION, refuse_paused
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.option import path_text, spelled
@@ -287,6 +288,7 @@ def plan_compaction(
     if not pending:
         return None
     chosen = pending[0]
+    refuse_paused(seen.storage, COMPACTION)
     check_keepable(table, moves_rows=False)
     for error in preflight(seen, [chosen]).values():
         raise error

@@ -17,8 +17,16 @@ from functools import partial
 from typing import Any
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError, StoppedError, StorageError
+from phantombase.timeline.errors import (
+    MalformedError,
+    MissingFileError,
+    PausedError,
+    PhantombaseError,
+    StoppedError,
+    StorageError,
+)
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.locks.pause import refuse_paused
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
@@ -116,7 +124,7 @@ def serve_table(
 ) -> tuple[ServiceDone, ...]:
     """Runs the services that `options` and `only` name; none is started once `stopping` is set. Each service decides
     what is due, and finishes what a dead process left. The error of a service is in its result, and `failed` is called
-    with it; the next one runs: each service leaves a valid table. One that was stopped (StoppedError) has not failed:
+    with it; the next one runs: each service leaves a valid table. One that was stopped or is paused has not failed:
     another process, or the next run, goes on."""
     chosen = [service for service in options.services if service in only]
     return tuple(
@@ -133,7 +141,9 @@ def _run(
     failed: Callable[[Service, Exception], None],
 ) -> ServiceDone:
     def run() -> ServiceAnswer:
-        return service.run(table.snapshot(cached=False), options.options_of(service), lock, means)
+        seen = table.snapshot(cached=False)
+        refuse_paused(seen.storage, service.value)
+        return service.run(seen, options.options_of(service), lock, means)
 
     return ServiceDone(service=service, **guarded(table, service.value, run, partial(failed, service)))
 
@@ -145,7 +155,7 @@ def guarded(
     started, path, has_failed = time.monotonic(), table.storage.base_path, False
     try:
         done = run()
-    except StoppedError as error:
+    except (StoppedError, PausedError) as error:
         _log.info("service_stopped", table=path, service=name, why=error.what)
         done = ServiceAnswer(what=error.what)
         failed(error)

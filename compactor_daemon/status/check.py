@@ -18,6 +18,7 @@ from phantombase.timeline.errors import NotATableError, PhantombaseError, TableC
 from phantombase.timeline.format.table_config import has_only_records
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions, triggered, unplanned
+from phantombase.timeline.locks.pause import COMPACTION
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.records.keys import FILES
 from phantombase.timeline.option import check_finite, least_of, option, spelled_class
@@ -33,7 +34,7 @@ from ..options import AttemptOptions
 from ..services.options import Service
 from .coexistence import Finding, Severity, coexistence, find_hudi_signs, in_the_future
 from .pending import Claimed, PendingCompaction, StatusOptions
-from .status import InProgress, PendingWrite, ServiceRun, TableStatus, table_status
+from .status import InProgress, PendingWrite, ServiceRun, TablePause, TableStatus, table_status
 
 
 class TableVerdict(Enum):
@@ -236,18 +237,35 @@ def care_of(seen: CareFacts, path: str, options: CheckOptions) -> Iterator[Findi
             found=f"{first}: {why}",
             todo=f"`compactor-daemon schedule {path} --dry-run` has each reason, `timeline validate {path}` the files.",
         )
+    for pause in status.paused:
+        yield _of_pause(pause, path, options)
+    is_paused = any(not one.problem and (not one.services or COMPACTION in one.services) for one in status.paused)
     for one in (*status.pending, *status.clusterings):
-        yield from _of_pending(one, path)
+        yield from _of_pending(one, path, is_paused=is_paused)
     for write in status.writes:
         yield from _of_write(write)
     for action in status.in_progress:
         yield from _of_action(action, path, options)
     for run in status.services:
         yield from _of_service(run, path)
-    yield from _of_backlog(seen, path, options)
+    yield from _of_backlog(seen, path, options, is_paused=is_paused)
 
 
-def _of_pending(one: PendingCompaction, path: str) -> Iterator[Finding]:
+def _of_pause(pause: TablePause, path: str, options: CheckOptions) -> Finding:
+    """A pause that ends by itself, or has just begun, is what a person has decided."""
+    if pause.problem is not None:
+        return _of_error("paused", "whether the table is paused is unknown", pause.problem, path)
+    is_long = pause.ends_s is None and (pause.since_s or 0.0) >= options.patience_s
+    return Finding(
+        name="paused",
+        severity=Severity.WARNING if is_long else Severity.INFO,
+        what=pause.what,
+        found=f"since {human_duration(pause.since_s or 0.0)}",
+        todo=f"`compactor-daemon resume {path}` ends it.",
+    )
+
+
+def _of_pending(one: PendingCompaction, path: str, *, is_paused: bool) -> Iterator[Finding]:
     named = f"{one.action} {one.instant}"
     if one.problem is not None:
         yield _of_error("pending-unknown", f"the state of {named} is unknown", one.problem, path)
@@ -259,7 +277,7 @@ def _of_pending(one: PendingCompaction, path: str) -> Iterator[Finding]:
             found=one.why or one.state,
             todo=f"Mend the reason, then `compactor-daemon release {path} {one.instant}`.",
         )
-    elif one.overdue and one.work is None and not (one.foreign and one.foreign.live):
+    elif one.overdue and one.work is None and not is_paused and not (one.foreign and one.foreign.live):
         command = f"compact {path}" if one.action != "clustering" else f"cluster {path} {_LOCK}"
         yield Finding(
             name="no-process",
@@ -304,10 +322,10 @@ def _of_service(run: ServiceRun, path: str) -> Iterator[Finding]:
         )
 
 
-def _of_backlog(seen: CareFacts, path: str, options: CheckOptions) -> Iterator[Finding]:
+def _of_backlog(seen: CareFacts, path: str, options: CheckOptions, *, is_paused: bool) -> Iterator[Finding]:
     waiting = [debt for debt in seen.debts if debt.log_files and debt.pending_compaction is None]
     late = seen.due_s is None or seen.due_s >= options.patience_s
-    if seen.due is not None and waiting and not seen.status.pending and late:
+    if seen.due is not None and waiting and not seen.status.pending and late and not is_paused:
         yield Finding(
             name="not-scheduled",
             severity=Severity.WARNING,

@@ -24,6 +24,7 @@ from phantombase.timeline.format.rollback_plan import decode_restore_plan
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
+from phantombase.timeline.locks.pause import readable_pauses
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
@@ -140,6 +141,20 @@ class ServiceRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TablePause:
+    """`what`: in one line. `ends_s`: how soon it ends by itself, None: not before it is removed. One that cannot be
+    read has its error in `problem`."""
+
+    what: str
+    who: str | None = None
+    reason: str | None = None
+    since_s: float | None = None
+    ends_s: float | None = None
+    services: tuple[str, ...] = ()
+    problem: PhantombaseError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecentCompaction:
     instant: str
     completion_time: str | None
@@ -175,6 +190,7 @@ class TableStatus:
     services: tuple[ServiceRun, ...]
     recent: tuple[RecentCompaction, ...]
     last_success: LastSuccess | None
+    paused: tuple[TablePause, ...] = ()
     coexistence: tuple[Finding, ...] = ()
     outlook: Outlook | None = field(default=None, metadata=FLAT)
 
@@ -245,7 +261,20 @@ def table_status(
         last_success=None
         if last is None
         else LastSuccess(instant=last.instant, ago_s=clock.age(last.completion_time or last.instant)),
+        paused=tuple(_paused(table, clock)),
     )
+
+
+def _paused(table: Table, clock: Clock) -> Iterator[TablePause]:
+    for one in readable_pauses(table.storage):
+        if isinstance(one, MalformedError):
+            yield TablePause(what=str(one), problem=one)
+        elif not one.is_over(clock.now_ms):
+            ends_s = None if one.until_ms is None else (one.until_ms - clock.now_ms) / 1000
+            since_s = clock.since(one.since_ms)
+            yield TablePause(
+                what=one.words, who=one.who, reason=one.reason, since_s=since_s, ends_s=ends_s, services=one.services
+            )
 
 
 def _in_progress(table: Snapshot, clock: Clock) -> Iterator[InProgress]:

@@ -77,7 +77,12 @@ def arguments(app: str, words: tuple[str, ...], command: Any, table: Path) -> li
     for param in command.params:
         meta = re.sub(r"[\[\].]", "", param.metavar or "")
         if meta != "COMMAND" and (param.required or meta == "TABLE"):
-            value = {"TABLE": str(table), "INSTANT": instant, "FILE": f"{table}/.hoodie/hoodie.properties"}[meta]
+            value = {
+                "TABLE": str(table),
+                "INSTANT": instant,
+                "FILE": f"{table}/.hoodie/hoodie.properties",
+                "TEXT": "a text",
+            }[meta]
             given += [value] if param.param_type_name == "argument" else [param.opts[0], value]
     return given
 

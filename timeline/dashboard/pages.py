@@ -83,6 +83,8 @@ def _of_fleet_info(row: Row, path: str, orders: _Orders) -> list[Row]:
             found.append(orders.order(why, OrderName.RELEASE, one["instant"], _RELEASES))
         elif one["state"] == "unscheduled":
             found.append(orders.order(why, OrderName.UNSCHEDULE, one["instant"], "cancels the plan"))
+    resume = f"compactor-daemon resume {path}"
+    found += [_one(pause["what"], resume, "ends the pause") for pause in fleet_info.get("paused", ())]
     for half in fleet_info.get("in_progress", ()):
         why = f"{half['action']} {half['instant']} is in progress"
         command = half["todo"].replace("TABLE", path).replace("INSTANT", half["instant"])

@@ -53,12 +53,16 @@ def staged_files(storage: Storage, instant: str, endings: tuple[str, ...]) -> li
     return [f"{f}/{e.name}" for f in folders for e in storage.list(f) if e.name.endswith(endings)]
 
 
-def recorded_instants(storage: Storage) -> tuple[str, ...]:
-    """Instants that have records, unscheduled ones (tombstones) included."""
+def record_names(storage: Storage) -> tuple[str, ...]:
+    """The recorded instants, and the pauses (`locks.pause`), by one listing: all names that begin with a digit."""
     if storage.is_file_system:
-        return tuple(e.name for e in listed_if_there(storage, RECORDS) or () if e.is_folder and e.name.isdigit())
-    names = {path.partition("/")[0] for path, _ in storage.list_below(RECORDS, AFTER_INSTANTS)}
-    return tuple(sorted(name for name in names if name.isdigit()))
+        return tuple(e.name for e in listed_if_there(storage, RECORDS) or () if e.name[:1].isdigit())
+    return tuple(sorted({path.partition("/")[0] for path, _ in storage.list_below(RECORDS, AFTER_INSTANTS)}))
+
+
+def recorded_instants(storage: Storage, names: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Instants that have records, unscheduled ones (tombstones) included. `names`: see above, if they are known."""
+    return tuple(name for name in (record_names(storage) if names is None else names) if name.isdigit())
 
 
 _NAME = re.compile(r"reserved-(\d+)-(\d+)")

@@ -23,6 +23,7 @@ from ..format.instant import Instant, State, later, real_time
 from ..instants.instant_files import Torn
 from ..instants.triggers import Trigger, TriggerStrategy, held_back
 from ..locks.heartbeat import put_wanted, remove_wanted
+from ..locks.pause import COMPACTION, refuse_paused
 from ..locks.table_lock import TableLock
 from ..metadata_table.update import check_keepable
 from ..table.in_progress import READ_INSIDE, clustered_file_groups, exclusive, merges_no_logs
@@ -142,8 +143,8 @@ def schedule_compaction(
     """Plans the file groups that are due, and makes each plan visible atomically. If only a pending write prevents a
     due plan, writers are asked to wait (see `put_wanted`). `only`: no other file groups than these are planned; with
     options that are not incremental. `pace`: see `fresh_trigger`. `dry_run`: nothing is changed. LockError,
-    UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was changed, and no
-    compaction of this table could be executed. File groups that cannot be compacted are left out."""
+    PausedError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was
+    changed, and no compaction of this table could be executed. File groups that cannot be compacted are left out."""
     with exclusive(table, lock, "schedule a compaction", READ_INSIDE) as table:
         timeline = table.timeline
         table.config.check_changeable()
@@ -152,6 +153,8 @@ def schedule_compaction(
         asked = is_due(table, options, fresh)
         if not asked:
             return Scheduled(requested=(), why=f"not due: {asked.why}")
+        if not dry_run:
+            refuse_paused(table.storage, COMPACTION)
         if fresh is not None and fresh.fired and pace is not None:
             options, urgent_only = _paced(options, pace)
             asked = replace(asked, everything=not urgent_only, urgent=urgent_only)

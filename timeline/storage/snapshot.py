@@ -251,7 +251,7 @@ def without_snapshot(storage: Storage) -> Storage:
 
 
 def _is_of_instant(path: str) -> bool:
-    """Whether a path is in the records of an instant: their folders alone begin with digits."""
+    """Whether a path is in the records of an instant: their folders, and the pauses, alone begin with digits."""
     return path.startswith(f"{RECORDS}/") and path[len(RECORDS) + 1 :][:1].isdigit()
 
 

@@ -39,7 +39,7 @@ from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import note_runs, serve_table
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import PhantombaseError, PressureError
+from phantombase.timeline.errors import PausedError, PhantombaseError, PressureError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerStrategy
@@ -248,6 +248,8 @@ def after_commit(
             clock=table.clock,
         )
         return AfterCommit(scheduled=scheduled, why=why, compacted=ran.done, left=ran.left)
+    except PausedError as error:  # what a person has decided is no failure
+        return AfterCommit(scheduled=scheduled, why=str(error))
     except PhantombaseError as error:
         _log.warning("after_commit_failed", table=table.storage.base_path, error=str(error))
         return AfterCommit(scheduled=scheduled, why=why, error=str(error))
