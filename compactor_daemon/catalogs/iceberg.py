@@ -1,7 +1,7 @@
 """Publishes the read-optimized state of a table to a catalog of Iceberg, through `pyiceberg` (extra `iceberg`).
 
     1   loads the table of the catalog; its property `hudi.published` says which state it shows
-    2   if nothing has changed since, that is all
+    2   if nothing has changed since, that is all: the names on the timeline tell, unless there are new writes or cleans
     3   pins the state of now, so that no clean removes its files, and reads it: it is no older than what 1 has shown
     4   commits one snapshot that removes and adds files by name, if the catalog still shows the snapshot of 1;
         otherwise goes on from 1
@@ -16,36 +16,31 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
-
-import pyarrow as pa
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import parse_data_file
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.read.held_pins import HeldPin, held_moment
 from phantombase.timeline.read.pins import PinOptions, all_pins, live_pins
 from phantombase.timeline.read.table_read import ReadOptions
-from phantombase.timeline.table.schema_finder import TableSchema
-from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey
 
 from .catalog import same_place
 from .iceberg_files import (
     NAME_MAPPING,
     FileReader,
-    changed_columns,
+    PublishedFile,
     evolve,
-    iceberg_columns,
     name_others,
     partition_columns,
     set_name_mapping,
 )
-from .iceberg_state import HOLDS, MARK, StateMark, base_files, broken_snapshots, changed_groups, mark_of, writes_since
+from .iceberg_state import HOLDS, MARK, HudiState, StateMark, base_files, broken_snapshots, mark_of, writes_since
 from .options import ICEBERG, SyncedTable, SyncOptions, SyncResult
 
 if TYPE_CHECKING:
@@ -85,17 +80,6 @@ def publish(table: Table, options: SyncOptions, *, dry_run: bool = False) -> Syn
         found=f"{_TRIES} tries in which another one was first",
         todo="Nothing is lost: the next sync goes on from there.",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Now:
-    """A state of the Hudi table. `changed`: the file groups that have changed since the mark; None: all may have."""
-
-    table: Snapshot
-    timeline: Timeline
-    schema: TableSchema
-    columns: pa.Schema
-    changed: frozenset[GroupKey] | None
 
 
 class _Publisher:
@@ -160,14 +144,14 @@ class _Publisher:
         now = self._now(mark)
         if not now.timeline.completed:
             return self._result(None, why="the table has no completed write")
-        broken = frozenset() if iceberg is None else broken_snapshots(iceberg, now.table, now.changed)
+        broken = frozenset() if iceberg is None else broken_snapshots(iceberg, now.table, mark, now.changed)
         due = mark is None or mark.is_old(now.timeline, clock_ms() - _PIN_S * 500)
         due = due or not self._given.items() <= iceberg.properties.items() or not self._is_held(iceberg, mark)
-        changed = iceberg is None or now.changed is None or bool(now.changed) or bool(self._columns(iceberg, now))
+        columns = now.changed_columns(iceberg, self.where)
+        changed = iceberg is None or now.changed is None or bool(now.changed) or bool(columns)
         if not changed and (self._dry_run or not (due or broken - _heads(iceberg.metadata))):
             return self._result(now)
         if self._dry_run:
-            columns = () if iceberg is None else self._columns(iceberg, now)
             added, removed, _ = self._difference(iceberg, now, columns)
             return self._result(now, created=iceberg is None, columns=columns, added=len(added), dropped=len(removed))
         with self._asked():
@@ -236,7 +220,7 @@ class _Publisher:
         self._base = base.rstrip("/")
         return found
 
-    def _now(self, mark: StateMark | None) -> _Now:
+    def _now(self, mark: StateMark | None) -> HudiState:
         seen = self._table.snapshot()
         options, config = self._options, seen.config
         if options.partition_fields and options.partition_fields != config.partition_fields:
@@ -247,15 +231,10 @@ class _Publisher:
                 found=", ".join(options.partition_fields),
                 todo="Leave partition-fields out: they follow from the table.",
             )
-        timeline = seen.timeline
-        if not timeline.completed:
-            return _Now(seen, timeline, TableSchema("", ""), pa.schema([]), None)
-        schema = seen.newest_schema()
-        columns = iceberg_columns(schema, seen.storage.base_path, meta_columns=options.meta_columns)
-        writes = writes_since(timeline, mark)
-        return _Now(seen, timeline, schema, columns, None if writes is None else changed_groups(seen, writes))
+        writes = writes_since(seen.timeline, mark)
+        return HudiState(table=seen, mark=mark, writes=writes, meta_columns=options.meta_columns)
 
-    def _created(self, now: _Now) -> Any:
+    def _created(self, now: HudiState) -> Any:
         """A transaction that makes the table with what it shows."""
         self._catalog.create_namespace_if_not_exists(self._name[:-1])
         properties = {**self._given, **_PROPERTIES, _BASE: self._base}
@@ -268,21 +247,21 @@ class _Publisher:
         set_name_mapping(made)
         return made
 
-    def _columns(self, iceberg: Any, now: _Now) -> tuple[str, ...]:
-        return changed_columns(iceberg.schema(), now.columns, self.where)
-
     def _difference(
-        self, iceberg: Any, now: _Now, columns: Collection[str]
+        self, iceberg: Any, now: HudiState, columns: Collection[str]
     ) -> tuple[dict[str, Any], list[str], Published]:
         """The files to add by path, those to remove by URI, and those of the catalog. `columns`: that change. If one
         has a default, all files are added again, which asks whether each has it."""
-        from .iceberg_snapshot import published_files
+        from .iceberg_snapshot import Published, published_files
 
-        with self._asked():
-            snapshot = None if iceberg is None else iceberg.current_snapshot()
-            published = published_files(iceberg and iceberg.io, snapshot, self.where)
         renewed = any(tuple(name.split(".")) in now.schema.defaults for name in columns)
         only = None if renewed else now.changed
+        if only == frozenset():
+            return {}, [], Published()
+        with self._asked():
+            snapshot = None if iceberg is None else iceberg.current_snapshot()
+            paths = None if only is None else [(self._uri(f"{p}/" if p else ""), f"{group}_") for p, group in only]
+            published = published_files(iceberg and iceberg.io, snapshot, self.where, paths)
         exactly = None if only is None else now.table.views.existing({partition for partition, _ in only})
         view = now.table.load_view(exactly=exactly)
         if view.timeline.completed != now.timeline.completed:
@@ -302,28 +281,21 @@ class _Publisher:
         name = parse_data_file(text)
         return None if name is None else (partition, name.file_id)
 
-    def _commit(self, iceberg: Any, transaction: Any, now: _Now, broken: Collection[int], holds: str) -> SyncResult:
+    def _commit(
+        self, iceberg: Any, transaction: Any, now: HudiState, broken: Collection[int], holds: str
+    ) -> SyncResult:
         from pyiceberg.table.update.snapshot import ExpireSnapshots
 
         from .iceberg_snapshot import PublishFiles
 
-        columns = () if iceberg is None else self._columns(iceberg, now)
+        columns = now.changed_columns(iceberg, self.where)
         added, removed, published = self._difference(iceberg, now, columns)
         current = None if iceberg is None else iceberg.current_snapshot()
         with self._asked():
             if columns:
                 evolve(transaction, now.columns, self.where)
-            reader = FileReader(now.table.storage, self._base, transaction.table_metadata, now.schema.defaults)
-            entries = reader.entries(added.values())
-            if any(entry.partition is None for entry in entries):
-                with transaction.update_spec() as spec:
-                    for one in transaction.table_metadata.spec().fields:
-                        spec.remove_field(one.name)
-                reader = FileReader(now.table.storage, self._base, transaction.table_metadata, now.schema.defaults)
-                entries = reader.entries(added.values())
-            name_others(transaction, reader.others)
+            entries = self._entries(transaction, now, added.values()) if added else []
             set_name_mapping(transaction)
-            entries = [entry for entry in entries if entry.record_count]
             snapshot_id = 0 if current is None else current.snapshot_id
             if current is None or entries or removed:
                 io = transaction._table.io
@@ -335,7 +307,14 @@ class _Publisher:
             gone = [one for one in transaction.table_metadata.snapshots if one.snapshot_id in old]
             if gone:
                 ExpireSnapshots(transaction).by_ids([one.snapshot_id for one in gone]).commit()
-            mark = StateMark.at(now.timeline, snapshot=snapshot_id, holds=holds, held_ms=clock_ms())
+            mark = StateMark.at(
+                now.table,
+                None if now.writes is None else now.mark,
+                snapshot=snapshot_id,
+                holds=holds,
+                held_ms=clock_ms(),
+                columns=now.columns_mark(transaction.table_metadata.schema()),
+            )
             self._marked = mark.to_json()
             transaction.set_properties({**self._given, MARK: self._marked})
             self._asks = True
@@ -344,7 +323,20 @@ class _Publisher:
             self._sweep(gone, transaction._table.io)
         return self._result(now, created=iceberg is None, columns=columns, added=len(entries), dropped=len(removed))
 
-    def _result(self, now: _Now | None, why: str = "", **done: Any) -> SyncResult:
+    def _entries(self, transaction: Any, now: HudiState, files: Collection[PublishedFile]) -> list[Any]:
+        """Those of files with rows. Columns that only files have, and no partitions any more, go into the table."""
+        for _ in range(2):
+            reader = FileReader(now.table.storage, self._base, transaction.table_metadata, now.schema.defaults)
+            found = reader.entries(files)
+            if all(entry.partition is not None for entry in found):
+                break
+            with transaction.update_spec() as spec:
+                for one in transaction.table_metadata.spec().fields:
+                    spec.remove_field(one.name)
+        name_others(transaction, reader.others)
+        return [entry for entry in found if entry.record_count]
+
+    def _result(self, now: HudiState | None, why: str = "", **done: Any) -> SyncResult:
         one = SyncedTable(name=self._name[-1], of="file", altered=bool(done.get("columns")), **done)
         return SyncResult(
             catalog=self.shown,

@@ -26,8 +26,7 @@ from phantombase.timeline.errors import MalformedError, UnsupportedError
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.storage.contract import Storage, open_listed
 from phantombase.timeline.table.schema_finder import TableSchema
-
-from .iceberg_state import PublishedFile
+from phantombase.timeline.view.view import BaseFile
 
 _THREADS = 8
 _SURE = 32
@@ -181,6 +180,14 @@ def set_name_mapping(transaction: Any) -> None:
         transaction.set_properties({NAME_MAPPING: text})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFile:
+    """A base file of the state. `rows`: as its write recorded it; 0: it did not."""
+
+    file: BaseFile
+    rows: int
+
+
 class _Lenient(dict[Any, Any]):
     """Columns that a file has and the table lacks have no statistics."""
 
@@ -315,10 +322,13 @@ class FileReader:
                     yield self._ids[column.path_in_schema]
 
     def _partition(self, file: pq.ParquetFile) -> Iterator[tuple[Any] | None]:
-        """The value of each partition column in all rows of a file; None: it has several."""
+        """The value of each partition column in all rows of a file; None: it has several, or is another program's."""
+        from pyiceberg.transforms import IdentityTransform
+
         schema = self.metadata.schema()
         for one in self.metadata.spec().fields:
-            yield _only_value(file, schema.find_column_name(one.source_id))
+            own = isinstance(one.transform, IdentityTransform)
+            yield _only_value(file, schema.find_column_name(one.source_id)) if own else None
 
 
 def _only_value(file: pq.ParquetFile, name: str) -> tuple[Any] | None:

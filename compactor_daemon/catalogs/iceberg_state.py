@@ -9,9 +9,13 @@ unseen, everything is compared.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+
+import pyarrow as pa
+import xxhash
 
 from phantombase.timeline.errors import MalformedError, MissingFileError
 from phantombase.timeline.format.file_name import BaseFileName, parse_data_file
@@ -19,8 +23,11 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.instant_files import retained_by
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.read.pins import earliest_to_retain
+from phantombase.timeline.table.schema_finder import TableSchema
 from phantombase.timeline.table.table import Snapshot, Table
-from phantombase.timeline.view.view import BaseFile, GroupKey, TableView, latest_base_slice
+from phantombase.timeline.view.view import GroupKey, TableView, latest_base_slice
+
+from .iceberg_files import PublishedFile, changed_columns, iceberg_columns
 
 MARK, HOLDS = "hudi.published", "hudi.holds"
 """The property of an Iceberg table for its mark, and that of a snapshot for the moment that its pin held."""
@@ -28,11 +35,15 @@ _LISTED = 50
 """The newest writes that a mark lists. A write that began before these is pending, or completed before them."""
 
 
+_SETS = ("writes", "pending", "cleans")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateMark:
     """What a published state has. `snapshot`: the one of the catalog that it describes. `since`: the requested time
     from which `writes` are listed. `newest`: the greatest one. `pending`: of writes. `holds`, `held_ms`: the moment of
-    the pin, and when it was put, since the epoch."""
+    the pin, and when it was put, since the epoch. `columns`: see `HudiState.columns_mark`. `cleans`: the times of
+    those that were there; `cutoff`: the greatest time that one retains, below which files may be gone."""
 
     snapshot: int
     since: str
@@ -41,9 +52,16 @@ class StateMark:
     pending: frozenset[str]
     holds: str
     held_ms: int
+    columns: str
+    cleans: frozenset[str]
+    cutoff: str
 
     @staticmethod
-    def at(timeline: Timeline, *, snapshot: int, holds: str, held_ms: int) -> StateMark:
+    def at(
+        table: Snapshot, before: StateMark | None, *, snapshot: int, holds: str, held_ms: int, columns: str
+    ) -> StateMark:
+        """`before`: the mark that it replaces."""
+        timeline = table.timeline
         done, pending = timeline.completed, frozenset(timeline.pending_writes)
         since = min([*(i.requested_time for i in done[-_LISTED:]), *pending])
         return StateMark(
@@ -54,6 +72,9 @@ class StateMark:
             pending=pending,
             holds=holds,
             held_ms=held_ms,
+            columns=columns,
+            cleans=frozenset(i.requested_time for i in _cleans(timeline)),
+            cutoff=cutoff_of(table, before),
         )
 
     def is_old(self, timeline: Timeline, before_ms: int) -> bool:
@@ -64,14 +85,14 @@ class StateMark:
 
     def to_json(self) -> str:
         found: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        return json.dumps({**found, "writes": sorted(self.writes), "pending": sorted(self.pending)})
+        return json.dumps({**found, **{name: sorted(found[name]) for name in _SETS}})
 
     @staticmethod
     def parse(text: str | None) -> StateMark | None:
         """None: there is no mark, or it is unreadable."""
         try:
             found = json.loads(text or "")
-            found |= {name: frozenset(map(str, found[name])) for name in ("writes", "pending")}
+            found |= {name: frozenset(map(str, found[name])) for name in _SETS}
             return StateMark(**found)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
@@ -130,12 +151,46 @@ def changed_groups(table: Table, writes: Collection[Instant]) -> frozenset[Group
     return frozenset(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedFile:
-    """A base file of the state. `rows`: as its write recorded it; 0: it did not."""
+@dataclass(frozen=True, kw_only=True)
+class HudiState:
+    """A state of the Hudi table. `mark`: what the catalog shows. `writes`: those since then; None: all may be."""
 
-    file: BaseFile
-    rows: int
+    table: Snapshot
+    mark: StateMark | None
+    writes: Sequence[Instant] | None
+    meta_columns: bool
+
+    @property
+    def timeline(self) -> Timeline:
+        return self.table.timeline
+
+    @cached_property
+    def changed(self) -> frozenset[GroupKey] | None:
+        """The file groups that have changed since the mark; None: all may have."""
+        return None if self.writes is None else changed_groups(self.table, self.writes)
+
+    @cached_property
+    def schema(self) -> TableSchema:
+        return self.table.newest_schema()
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """See `iceberg_columns`."""
+        return iceberg_columns(self.schema, self.table.storage.base_path, meta_columns=self.meta_columns)
+
+    def columns_mark(self, schema: Any) -> str:
+        """Tells whether an Iceberg schema is still the one that was published."""
+        return xxhash.xxh3_64_hexdigest(f"{self.meta_columns} {schema}".encode())
+
+    def changed_columns(self, iceberg: Any, where: str) -> tuple[str, ...]:
+        """See `iceberg_files.changed_columns`; none if there is no table yet. UnsupportedError: see `columns`."""
+        if iceberg is None:
+            assert self.columns
+            return ()
+        schema = iceberg.schema()
+        if self.mark is not None and self.writes == [] and self.mark.columns == self.columns_mark(schema):
+            return ()  # without the newest commit, which may be large
+        return changed_columns(schema, self.columns, where)
 
 
 def base_files(table: Table, view: TableView, only: Collection[GroupKey] | None) -> dict[str, PublishedFile]:
@@ -153,13 +208,15 @@ def base_files(table: Table, view: TableView, only: Collection[GroupKey] | None)
     return found
 
 
-def broken_snapshots(iceberg: Any, table: Snapshot, changed: Collection[GroupKey] | None) -> frozenset[int]:
+def broken_snapshots(
+    iceberg: Any, table: Snapshot, mark: StateMark | None, changed: Collection[GroupKey] | None
+) -> frozenset[int]:
     """The snapshots of an Iceberg table that may lack files: a clean may have removed them, or an undone write made
     them. `changed`: since the mark; None: all may have."""
     if changed is None:
         return frozenset(one.snapshot_id for one in iceberg.snapshots())
     timeline = table.timeline
-    cutoff = max((_cutoff(table, i) for i in timeline.instants if i.action == "clean"), default="")
+    cutoff = cutoff_of(table, mark)
     first = min(timeline.counts_from(i) for i in timeline.completed)
     found = set()
     for one in iceberg.snapshots():
@@ -168,6 +225,17 @@ def broken_snapshots(iceberg: Any, table: Snapshot, changed: Collection[GroupKey
         if holds < first or (needs is not None and cutoff > needs):
             found.add(one.snapshot_id)
     return frozenset(found)
+
+
+def cutoff_of(table: Snapshot, mark: StateMark | None) -> str:
+    """The greatest time that a clean retains; those that a mark has seen are not read again."""
+    seen, before = (mark.cleans, mark.cutoff) if mark is not None else (frozenset[str](), "")
+    new = (i for i in _cleans(table.timeline) if i.requested_time not in seen)
+    return max([before, *(_cutoff(table, i) for i in new)])
+
+
+def _cleans(timeline: Timeline) -> list[Instant]:
+    return [i for i in timeline.instants if i.action == "clean"]
 
 
 def _cutoff(table: Table, clean: Instant) -> str:

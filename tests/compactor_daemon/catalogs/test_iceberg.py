@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import StringType
 from typer.testing import CliRunner
 
 from phantombase import writer
+from phantombase.compactor_daemon.catalogs import iceberg_snapshot
 from phantombase.compactor_daemon.catalogs.iceberg_files import NAME_MAPPING, changed_columns, iceberg_columns
+from phantombase.compactor_daemon.catalogs.iceberg_snapshot import WantedPaths, range_name
 from phantombase.compactor_daemon.catalogs.options import SyncOptions
 from phantombase.compactor_daemon.catalogs.sync import sync_table
 from phantombase.compactor_daemon.cli.main import app
@@ -36,8 +43,12 @@ from tests.support.iceberg_tables import Lake, history
         *(pytest.param(v, s, 30, marks=pytest.mark.deep) for v in (6, 8, 9) for s in range(10, 18)),
     ],
 )
-def test_readers_have_the_rows_after_each_step(version: int, seed: int, steps: int, tmp_path: Path) -> None:
-    """And until the next step is published, whatever it removes; and of all older snapshots that are there."""
+def test_readers_have_the_rows_after_each_step(
+    version: int, seed: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And until the next step is published, whatever it removes; and of all older snapshots that are there. The table
+    has many manifests, as one of many files has, and each process reads those that it needs."""
+    monkeypatch.setattr(iceberg_snapshot, "_LEAST", 2)
     lake, done = Lake(tmp_path, version=version), list[str]()
     lake.put("a1", "a2", "b1", "c1")
     lake.sync()
@@ -47,6 +58,7 @@ def test_readers_have_the_rows_after_each_step(version: int, seed: int, steps: i
             step()
             if name not in ("undo", "restore"):
                 lake.check_readable()
+            iceberg_snapshot._seen.clear()
             lake.sync()
             lake.check()
             lake.check_readable()
@@ -82,10 +94,33 @@ def lake(tmp_path: Path) -> Lake:
     return found
 
 
-def test_a_sync_that_finds_nothing_new_changes_nothing(lake: Lake) -> None:
-    """Also after a write of log files."""
-    before, pins = lake.published.metadata_location, all_pins(open_table(lake.path).storage)
+def recorded(method: Callable[..., Any], asked: list[Any], at: int = 1) -> Callable[..., Any]:
+    """A method that adds one of what it is given to a list."""
+
+    def asks(*given: Any, **how: Any) -> Any:
+        asked.append(given[at])
+        return method(*given, **how)
+
+    return asks
+
+
+def test_a_sync_that_finds_nothing_new_changes_nothing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a write of log files. Names and one request to the catalog are enough, whatever the commits say, and
+    the cleans that were there."""
+    for _ in range(2):
+        lake.put("a1", "b1")
+        lake.compact()
+    lake.unpinned()
+    assert lake.clean()
     lake.sync()
+    before, pins = lake.published.metadata_location, all_pins(open_table(lake.path).storage)
+    asked = list[Any]()
+    with monkeypatch.context() as patched:
+        for of, name in ((LocalStorage, "read"), (ManifestFile, "fetch_manifest_entry"), (SqlCatalog, "load_table")):
+            patched.setattr(of, name, recorded(getattr(of, name), asked))
+        lake.sync()
+    assert asked.count(("default", "t")) == 1
+    assert {one for one in asked if "/pins/" not in one} == {".hoodie/hoodie.properties", ("default", "t")}
     lake.put("a1", operation="delete")
     (done,) = lake.sync().tables
     assert not done.changed
@@ -93,19 +128,29 @@ def test_a_sync_that_finds_nothing_new_changes_nothing(lake: Lake) -> None:
     assert all_pins(open_table(lake.path).storage) == pins
 
 
-def test_only_changed_files_are_opened(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = []
+def test_only_changed_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no manifest without one of them; two are small, and joined."""
+    monkeypatch.setattr(iceberg_snapshot, "_LEAST", 2)
+    lake = Lake(tmp_path)
+    lake.put(*(f"{part}{n}" for part in "abcdefgh" for n in range(1)))
+    lake.sync()
+    iceberg_snapshot._seen.clear()
+    opened, manifests = [], list[Any]()
     real = LocalStorage.open_input
 
     def open_input(storage: LocalStorage, path: str, **how: bool) -> pa.NativeFile:
         opened.append(path)
         return real(storage, path, **how)
 
-    lake.put("b1")
+    lake.put("b0")
     lake.compact()
     monkeypatch.setattr(LocalStorage, "open_input", open_input)
+    monkeypatch.setattr(
+        ManifestFile, "fetch_manifest_entry", recorded(ManifestFile.fetch_manifest_entry, manifests, at=0)
+    )
     (done,) = lake.sync().tables
     assert (done.added, done.dropped) == (1, 1)
+    assert len(set(manifests)) == 1 < len(lake.published.current_snapshot().manifests(lake.published.io))
     assert [path.partition("/")[0] for path in opened if path.endswith(".parquet")] == ["b"]
     assert (
         lake.published.current_snapshot().summary["hudi.instant"]
@@ -192,6 +237,60 @@ def test_files_of_a_place_have_one_name(lake: Lake, monkeypatch: pytest.MonkeyPa
     (done,) = lake.sync(LocalStorage(f"{lake.path}/../t")).tables
     assert (done.added, done.dropped) == (1, 1)
     lake.check()
+
+
+def test_what_others_did_to_the_table_is_undone(lake: Lake) -> None:
+    """A snapshot of theirs, a rollback to one of ours, other columns or partitions, and an end of older snapshots."""
+
+    def delete() -> None:
+        lake.published.delete("id == 'a1'")
+
+    def go_back() -> None:
+        now = lake.published
+        now.manage_snapshots().set_current_snapshot(now.snapshots()[-2].snapshot_id).commit()
+
+    def add() -> None:
+        with lake.published.update_schema() as update:
+            update.add_column("theirs", StringType())
+
+    def divide() -> None:
+        with lake.published.update_spec() as update:
+            update.add_field("id", BucketTransform(4), "theirs")
+
+    def expire() -> None:
+        now = lake.published
+        now.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in now.snapshots()[:-1]]).commit()
+
+    for act in (delete, go_back, add, divide, expire):
+        lake.put("a1", "d1")
+        lake.compact()
+        lake.sync()
+        act()
+        lake.sync()
+        lake.check()
+        assert not lake.sync().changed
+        lake.put("b1")
+        lake.compact()
+        lake.sync()
+        lake.check()
+
+
+def test_manifests_that_may_have_a_file_are_known_by_name() -> None:
+    """All that have one, and few others."""
+    by_chance, read = random.Random(1), 0
+    folders = [f"s3://b/t/{''.join(by_chance.choices('ab/é', k=by_chance.randrange(9)))}/" for _ in range(60)]
+    groups = [(by_chance.choice(folders), f"{by_chance.getrandbits(64):016x}") for _ in range(400)]
+    paths = sorted((f"{folder}{name}_0-1-1_2.parquet", (folder, name)) for folder, name in groups)
+    manifests = [paths[at : at + 8] for at in range(0, len(paths), 8)]
+    names = [f"u-m{n}{range_name(one[0][0], one[-1][0])}.avro" for n, one in enumerate(manifests)]
+    for few in range(200):
+        some = set(by_chance.sample(groups, 1 + few % 3))
+        wanted = WantedPaths((folder, f"{name}_") for folder, name in some)
+        found = {name for name in names if wanted.may_be_in(name)}
+        assert {names[n] for n, one in enumerate(manifests) if some & {group for _, group in one}} <= found
+        read += len(found)
+    assert read < 450
+    assert wanted.may_be_in("of-another-program.avro")
 
 
 def test_of_two_processes_the_later_looks_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +452,7 @@ def test_another_table_of_that_name_is_left_alone(lake: Lake, tmp_path: Path, mo
     pins = all_pins(open_table(lake.path).storage)
     with monkeypatch.context() as patched:
         patched.setattr("phantombase.compactor_daemon.catalogs.iceberg_files.misfit", lambda *_: "so")
-        patched.setattr("phantombase.compactor_daemon.catalogs.iceberg.changed_columns", lambda *_: ())
+        patched.setattr("phantombase.compactor_daemon.catalogs.iceberg_state.changed_columns", lambda *_: ())
         with pytest.raises(UnsupportedError, match="a base file cannot be published to Iceberg"):
             lake.sync()
     assert all_pins(open_table(lake.path).storage) == pins
