@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.errors import MissingFileError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.instant_files import StateFiles, load_state_files, of_instants, retained_by
@@ -33,6 +32,7 @@ from phantombase.timeline.table.evolved_schema import newest_history
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, refuse_in_progress
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot, open_metadata_table
 from phantombase.timeline.table.torn import remove_torn
+from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_hashed
 
@@ -148,11 +148,7 @@ def replaced_files_there(table: Table, replacing: Iterable[Instant]) -> dict[str
 
 def _files(table: Table, partition: str) -> dict[str, str]:
     """One file of each file group in a partition, the last by name; empty if the partition does not exist."""
-    try:
-        parsed = [(e.name, parse_data_file(e.name)) for e in table.storage.list(partition) if not e.is_folder]
-    except MissingFileError:
-        return {}
-    return {name.file_id: text for text, name in sorted(parsed, key=lambda p: p[0]) if name is not None}
+    return {name.file_id: entry.name for entry, name in sorted(data_files(table, partition), key=lambda f: f[0].name)}
 
 
 _AT_ONCE = 1000

@@ -20,17 +20,17 @@ from phantombase.timeline.errors import ConflictError, MissingFileError, StalePl
 from phantombase.timeline.format.commit_metadata import CLUSTER, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
-from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, encode_ledgers
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan
 from phantombase.timeline.gathered import gathered
 from phantombase.timeline.instants.reserved_times import has_tombstone
 from phantombase.timeline.planning.schedule import busy_file_groups
-from phantombase.timeline.storage.contract import Storage, list_of_table, listed_if_there
+from phantombase.timeline.storage.contract import Storage, list_of_table
 from phantombase.timeline.table.in_progress import is_pending_service, pending_replacing_writes
 from phantombase.timeline.table.table import Snapshot, Table, TableSchema, from_one_snapshot
-from phantombase.timeline.table.traces import Marker, MarkerKind, delete_markers, make_marker
+from phantombase.timeline.table.traces import Marker, MarkerKind, data_files, delete_markers, make_marker
 from phantombase.timeline.view.view import FileGroup, GroupKey, TableView, input_names, is_replaced
 
 from .completed import keep_ledger, remove_placed
@@ -294,12 +294,8 @@ def _built_upon(table: Table, decision: CommitDecision) -> Iterator[str]:
     if not planned.isdisjoint(made):
         yield "a pending plan names its files"
     for partition in sorted({partition for partition, _ in made}):
-        for entry in listed_if_there(table.storage, partition) or ():
-            named = parse_data_file(entry.name)
-            if (
-                isinstance(named, BaseFileName | LogFileName)
-                and made.get((partition, named.file_id), entry.name) != entry.name
-            ):
+        for entry, named in data_files(table, partition):
+            if made.get((partition, named.file_id), entry.name) != entry.name:
                 yield f"{entry.name} belongs to its files"
 
 

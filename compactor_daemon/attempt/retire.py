@@ -15,8 +15,10 @@ from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.instants.reserved_times import staged_files
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.view.view import GroupKey
 
 from .compaction import placed_group
@@ -73,15 +75,8 @@ def retire(table: Table, decision: CommitDecision) -> Table:
 
 def _data_names(table: Table, partitions: Collection[str]) -> dict[str, list[BaseFileName | LogFileName]]:
     """The data files in these partitions; none for a partition that was removed."""
-    found: dict[str, list[BaseFileName | LogFileName]] = {}
     list_ahead(table.storage, partitions)
-    for partition in partitions:
-        try:
-            names = [parse_data_file(e.name) for e in table.storage.list(partition) if not e.is_folder]
-        except MissingFileError:
-            names = []
-        found[partition] = [n for n in names if n is not None]
-    return found
+    return {partition: [name for _, name in data_files(table, partition)] for partition in partitions}
 
 
 def _groups(table: Table, decision: CommitDecision) -> frozenset[GroupKey]:
@@ -109,7 +104,7 @@ def remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) -> 
         return  # a writer that takes no lock began in the same millisecond: its logs have the same form of name
     for partition, names in _data_names(table, {partition for partition, _ in groups}).items():
         for name in names:
-            path = f"{partition}/{name}" if partition else str(name)
+            path = join(partition, str(name))
             is_of_plan = isinstance(name, kind) and (partition, name.file_id) in groups
             if is_of_plan and name.instant == done.requested_time and path not in named:
                 table.storage.delete(path)

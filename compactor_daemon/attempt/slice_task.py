@@ -34,6 +34,7 @@ from phantombase.timeline.merge.slice_merge import identity_columns, identity_su
 from phantombase.timeline.merge.slice_stream import SliceStream, base_tables
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice, input_names
 
@@ -262,7 +263,7 @@ def _compacted(storage: Storage, task: SliceTask) -> SliceDone:
         staged_path, final, size, ranges = None, None, 0, None
     else:
         staged_path = staged
-        final = f"{inputs.partition}/{task.final_name}" if inputs.partition else str(task.final_name)
+        final = join(inputs.partition, str(task.final_name))
         ranges = measure.file(storage, staged, str(task.final_name)) if measure is not None else None
     done = SliceDone(
         position=task.position,

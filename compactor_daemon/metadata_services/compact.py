@@ -22,23 +22,26 @@ from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.log_visibility import Visibility
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
-from phantombase.timeline.metadata_table.commit import completion_above, newest_schema
+from phantombase.timeline.metadata_table.commit import completion_above, newest_schema, put_alone, without_lock
 from phantombase.timeline.metadata_table.read import Completeness, slice_entries
 from phantombase.timeline.metadata_table.records.entries import encoder
 from phantombase.timeline.metadata_table.records.hfile import encode_hfile
 from phantombase.timeline.metadata_table.valid_instants import refuse_uncompleted, valid_instants
 from phantombase.timeline.table.in_progress import regardless
 from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, advising_rebuild, open_metadata_table
+from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.view.log_blocks import visibility_of
 from phantombase.timeline.view.view import DataFile, FileSlice
 
 _ACTION = "compaction"
+_SAME = "works on the same compaction of the metadata table"
 _TOKEN = f"0-0-{COMPACTOR}"
 
 
 def request(metadata: Table, instant: str, plan: CompactionPlan) -> None:
     """Makes a plan visible. ConflictError: another process, without the lock, put one at this instant."""
-    _put(metadata, Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED), encode_plan(plan))
+    requested = Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED)
+    put_alone(metadata, requested, encode_plan(plan), _SAME)
 
 
 def execute(table: Table, instant: str) -> CommitMetadata:
@@ -74,15 +77,14 @@ def execute(table: Table, instant: str) -> CommitMetadata:
         )
         completion = completion_above(table, metadata)
         done = Instant(requested_time=instant, action="commit", state=State.COMPLETED, completion_time=completion)
-        _put(metadata, done, encode(commit, metadata.layout.encoding))
+        put_alone(metadata, done, encode(commit, metadata.layout.encoding), _SAME)
     return commit
 
 
 def _remove_leftovers(metadata: Table, instant: str, plan: CompactionPlan) -> None:
     """Removes base files of this instant that a dead Hudi process left; the plan is still pending."""
     for partition in sorted({operation.partition_path for operation in plan.operations}):
-        for entry in metadata.storage.list(partition):
-            name = None if entry.is_folder else parse_data_file(entry.name)
+        for entry, name in data_files(metadata, partition):
             if isinstance(name, BaseFileName) and name.instant == instant and name.token != _TOKEN:
                 metadata.storage.delete(f"{partition}/{entry.name}")
 
@@ -157,7 +159,7 @@ def _write(
         metadata.storage.delete(path)  # of a dead process with another schema or HFile layout
         # Also after the lock was lost meanwhile: the file may have been another process's, which needs it.
         if not regardless(metadata).storage.put_if_absent(path, content):
-            raise _other(metadata, path, instant)
+            raise without_lock(metadata, path, instant, _SAME)
     return WriteStat(
         file_id=slice_.file_id,
         path=path,
@@ -170,19 +172,4 @@ def _write(
         total_log_size_compacted=slice_.log_bytes,
         file_size_in_bytes=len(content),
         prev_base_file=str(slice_.base.name) if slice_.base and metadata.layout.has_completion_times else None,
-    )
-
-
-def _put(metadata: Table, instant: Instant, content: bytes) -> None:
-    path = metadata.instant_path(instant)
-    if not metadata.storage.put_if_absent(path, content):
-        raise _other(metadata, path, instant.requested_time)
-
-
-def _other(metadata: Table, path: str, instant: str) -> ConflictError:
-    return ConflictError(
-        "another process works on the same compaction of the metadata table",
-        path=f"{metadata.storage.base_path}/{path}",
-        instant=instant,
-        todo="All writers of a table must share one lock. Run again.",
     )

@@ -35,7 +35,7 @@ from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, enco
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.instant_files import StateFiles, load_state_files, of_instants
 from phantombase.timeline.instants.timeline import UNKNOWN_COMPLETION, Timeline
-from phantombase.timeline.metadata_table.commit import completion_above
+from phantombase.timeline.metadata_table.commit import completion_above, put_alone
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL, blocked_by
 from phantombase.timeline.storage.folders import join
@@ -221,14 +221,7 @@ def pending_clean(metadata: Table, clean: Instant) -> CleanPlan:
 def request_clean(metadata: Table, instant: str, plan: CleanPlan) -> Instant:
     """Makes a plan visible. ConflictError: another process, without the lock, put one at this instant."""
     clean = Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED)
-    path = metadata.instant_path(clean)
-    if not metadata.storage.put_if_absent(path, encode_clean_plan(plan, metadata.storage.base_path)):
-        raise ConflictError(
-            "another process cleans the metadata table",
-            path=f"{metadata.storage.base_path}/{path}",
-            instant=instant,
-            todo="All writers of a table must share one lock. Run again.",
-        )
+    put_alone(metadata, clean, encode_clean_plan(plan, metadata.storage.base_path), "cleans the metadata table")
     return clean
 
 

@@ -175,7 +175,7 @@ def _files_of(table: Table, instant: str, plan: CompactionPlan) -> Iterator[tupl
             name = parse_data_file(entry.name)
             if name is None or name.instant != instant or (groups and (partition, name.file_id) not in groups):
                 continue
-            yield f"{partition}/{entry.name}" if partition else entry.name, name
+            yield join(partition, entry.name), name
 
 
 @contextmanager

@@ -60,7 +60,7 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.table.traces import delete_markers
+from phantombase.timeline.table.traces import data_files, delete_markers
 from phantombase.timeline.view.view import DataFile, FileSlice, GroupKey
 
 from ..attempt.compaction import merge_rules
@@ -169,14 +169,12 @@ def _with_our_token(table: Table, instant: str, groups: Iterable[GroupKey]) -> l
     instant of its slice, so only the records show such logs."""
     ids, found = set(groups), list[str]()
     for partition in sorted({partition for partition, _ in ids}):
-        with suppress(MissingFileError):
-            for entry in table.storage.list(partition):
-                name = parse_data_file(entry.name)
-                if name is None or name.instant != instant or (partition, name.file_id) not in ids:
-                    continue
-                is_ours = (name.token or "").endswith(f"-{COMPACTOR}")
-                if is_ours and (isinstance(name, BaseFileName) or table.layout.slicing is not Slicing.BY_BASE_INSTANT):
-                    found.append(f"{partition}/{entry.name}" if partition else entry.name)
+        for entry, name in data_files(table, partition):
+            if name.instant != instant or (partition, name.file_id) not in ids:
+                continue
+            is_ours = (name.token or "").endswith(f"-{COMPACTOR}")
+            if is_ours and (isinstance(name, BaseFileName) or table.layout.slicing is not Slicing.BY_BASE_INSTANT):
+                found.append(join(partition, entry.name))
     return found
 
 

@@ -38,6 +38,7 @@ from .records.hfile import encode_hfile, grouped
 from .records.keys import RECORD_INDEX, file_group_index
 
 _ACTION = "deltacommit"
+_SAME = "makes the same commit of the metadata table"
 _TRIES = 20
 _BLOCK_BYTES = 64 << 20
 _COMPARED_BYTES = 16 << 20
@@ -88,7 +89,8 @@ def commit_records(
         written += [(s.partition, _place(table, metadata, s, instant, log)) for s, log in staged.items()]
         completion = completion_above(table, metadata)
         done = Instant(requested_time=instant, action=_ACTION, state=State.COMPLETED, completion_time=completion)
-        _put(metadata, done, _commit(metadata, gathered(written), {_SCHEMA: without_meta_columns(schema_text)}))
+        content = _commit(metadata, gathered(written), {_SCHEMA: without_meta_columns(schema_text)})
+        put_alone(metadata, done, content, _SAME)
     try:
         check_lock(table)
     except LockError:
@@ -222,8 +224,8 @@ def _begin(metadata: Table, instant: str, slices: Mapping[OpenSlice, int]) -> No
         for s, entries in slices.items()
     )
     begun = Instant(requested_time=instant, action=_ACTION, state=State.REQUESTED)
-    _put(metadata, begun, b"")
-    _put(metadata, begun.at(State.INFLIGHT), _commit(metadata, planned, {}))
+    put_alone(metadata, begun, b"", _SAME)
+    put_alone(metadata, begun.at(State.INFLIGHT), _commit(metadata, planned, {}), _SAME)
 
 
 def _commit(metadata: Table, stats: Mapping[str, tuple[WriteStat, ...]], extra: Mapping[str, str]) -> bytes:
@@ -231,15 +233,21 @@ def _commit(metadata: Table, stats: Mapping[str, tuple[WriteStat, ...]], extra: 
     return encode_commit(commit, metadata.layout.encoding)
 
 
-def _put(metadata: Table, instant: Instant, content: bytes) -> None:
+def put_alone(metadata: Table, instant: Instant, content: bytes, does: str) -> None:
+    """Puts a file of an instant of the metadata table. ConflictError: see `without_lock`."""
     path = metadata.instant_path(instant)
     if not metadata.storage.put_if_absent(path, content):
-        raise ConflictError(
-            "another process makes the same commit of the metadata table",
-            path=f"{metadata.storage.base_path}/{path}",
-            instant=instant.requested_time,
-            todo="All writers of a table must share one lock. Run again.",
-        )
+        raise without_lock(metadata, path, instant.requested_time, does)
+
+
+def without_lock(metadata: Table, path: str, instant: str, does: str) -> ConflictError:
+    """The error if a file exists that only another process, without the lock, can have put; `does`: its work."""
+    return ConflictError(
+        f"another process {does}",
+        path=f"{metadata.storage.base_path}/{path}",
+        instant=instant,
+        todo="All writers of a table must share one lock. Run again.",
+    )
 
 
 def _append(

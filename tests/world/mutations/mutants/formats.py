@@ -424,7 +424,7 @@ METADATA: tuple[Mutant, ...] = (
     ("compactor_daemon/metadata_services/due", "    if building:\n", "    if False:\n", "serve"),
     ("compactor_daemon/metadata_services/due", "    if not told:\n", "    if True:\n", "serve"),
     ("compactor_daemon/metadata_services/compact", "        _remove_leftovers(metadata, instant, plan)\n", "", "serve"),
-    ("compactor_daemon/metadata_services/compact", "        if not regardless(metadata).storage.put_if_absent(path, content):\n            raise _other(metadata, path, instant)\n    return", "        regardless(metadata).storage.put_if_absent(path, content)\n    return", "serve"),
+    ("compactor_daemon/metadata_services/compact", "        if not regardless(metadata).storage.put_if_absent(path, content):\n            raise without_lock(metadata, path, instant, _SAME)\n    return", "        regardless(metadata).storage.put_if_absent(path, content)\n    return", "serve"),
     ("compactor_daemon/metadata_services/compact", "not regardless(metadata).storage.put", "not metadata.storage.put", "serve"),
     ("compactor_daemon/metadata_services/compact", " and name.instant == instant and name.token != _TOKEN", " and name.instant == instant", "attempt/lost_lock"),
     ("timeline/metadata_table/commit", "if by_name and _is_recorded(table, metadata, instant, records, schema_text, index_logs):", "if False:", "attempt/lost_lock"),
