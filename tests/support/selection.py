@@ -40,7 +40,7 @@ ONLY_ALL = {
     "outside/test_on_hdfs.py": "timeline/storage: the contract; attempt/test_place_moves.py",
     "outside/test_hdfs_store.py": "attempt/test_place_moves.py: a store that moves files",
     "outside/test_in_chromium.py": "dashboard/test_pages.py, dashboard/test_pages.py",
-    "writer_hooks/commit/test_streaming.py": "write/test_overwrite_faults.py; s3/test_modes.py: batches count once",
+    "writer_hooks/commit/test_streaming.py": "write/test_writer_faults.py; s3/test_modes.py: batches count once",
     "compactor_daemon/attempt/test_processes": "attempt/test_faults.py: a death a call; daemon/test_fleet.py: SIGKILL",
 }
 """Beginnings of names below `tests` that only a run of all tests takes, and what asks their rule in the usual one."""

@@ -1,4 +1,4 @@
-"""A write whose storage dies or fails at every call, and what becomes of the table."""
+"""A write whose storage dies or fails at every call, and what becomes of the table: all of it counts or nothing."""
 
 from __future__ import annotations
 
@@ -21,54 +21,73 @@ from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.writer_hooks.commit.stream_batches import StreamBatch
 from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.merge_into import MergeInto
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
-from phantombase.writer_hooks.write.write import Written, write
+from phantombase.writer_hooks.write.write import Written, write, write_batch
 from tests.support.compaction_steps import open_table
-from tests.support.failing_storage import Call, Failure, HookedStorage, MovingStorage
+from tests.support.failing_storage import Call, Failure, HookedStorage, MovingStorage, ProcessDied, die_at_nth
 from tests.support.faults import Faults, LockLostAt
 from tests.support.interleaving import serial_pools
 from tests.support.selection import ALL, deep
 from tests.support.trips import AFTER, BEFORE, NEXT, rows
 from tests.support.written_tables import Rows, check_nothing_left, impatient, read_rows, written_table
 
-BATCH = rows(*((n, 20, 3.0) for n in (0, 3, 4, 7, 2, 5)))
-DURING: Rows = {f"k{n:04d}": (20, 3.0) for n in (0, 3, 4, 7, 2, 5)}
+
+def _new(*numbers: int) -> Rows:
+    return {f"k{n:04d}": (20, 3.0) for n in numbers}
 
 
-@dataclass(frozen=True)
+UPSERTED, OVERWRITTEN = (0, 3, 4, 7, 2, 5), (0, 6, 9)
+KEPT: Rows = {key: value for key, value in BEFORE.items() if key not in ("k0000", "k0003")}
+BEHIND: dict[Operation, Rows] = {
+    Operation.UPSERT: BEFORE | _new(*UPSERTED),
+    Operation.INSERT_OVERWRITE: KEPT | _new(*OVERWRITTEN),
+    Operation.INSERT_OVERWRITE_TABLE: _new(*OVERWRITTEN),
+    Operation.DELETE_PARTITION: KEPT,
+}
+"""What the table reads behind each operation. All rows that overwrite are in the partition of k0000 and k0003."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ground:
-    """A table, and a write that appends to a file group with a log, makes a new file group, and under the key index
-    writes a small base file anew. `into`: it sets some columns, and inserts. `share`: see `Faults`.
+    """A table of two partitions, one with a log, and a write. An upsert appends to a file group with a log, makes a new
+    file group, and under the key index writes a small base file anew. `into`: it sets some columns, and inserts.
+    `share`: see `Faults`.
     """
 
     folder: Path
-    buckets: int | None
-    into: MergeInto | None
     share: tuple[int, int]
+    version: int
+    buckets: int | None = None
+    operation: Operation = Operation.UPSERT
+    into: MergeInto | None = None
 
-    @staticmethod
-    def made(
-        folder: Path, share: tuple[int, int], version: int, buckets: int | None, into: MergeInto | None = None
-    ) -> Ground:
-        options = WriteOptions(buckets=buckets, slots=1)
-        ground = Ground(folder, buckets, into, share)
-        written_table(ground.origin, version, rows(*((n, 10, 1.0) for n in (0, 3, 1, 4))), options)
-        write(
-            open_table(ground.origin),
-            LocalEngine(rows((3, 11, 2.0)), slots=1),
-            Write(operation=Operation.UPSERT, options=options),
-        )
-        with ground.copy() as path:
-            assert ground.write(LocalStorage(str(path))).files == 3
-            assert read_rows(path) == BEFORE | DURING
-        return ground
+    def make(self) -> None:
+        options = WriteOptions(buckets=self.buckets, slots=1)
+        written_table(self.origin, self.version, rows(*((n, 10, 1.0) for n in (0, 3, 1, 4))), options)
+        upsert = Write(operation=Operation.UPSERT, options=options)
+        write(open_table(self.origin), LocalEngine(rows((3, 11, 2.0)), slots=1), upsert)
+        with self.copy() as path:
+            written = self.write(LocalStorage(str(path)))
+            assert written.files == 3 or self.operation is not Operation.UPSERT
+            assert read_rows(path) == self.behind
 
     @property
     def origin(self) -> Path:
         return self.folder / "origin"
+
+    @property
+    def behind(self) -> Rows:
+        """What the table reads behind the write."""
+        return BEHIND[self.operation]
+
+    @property
+    def batch(self) -> pa.Table:
+        numbers = UPSERTED if self.operation is Operation.UPSERT else OVERWRITTEN
+        return rows(*((n, 20, 3.0) for n in numbers))
 
     def faults(self, storage: Callable[[str], Storage] = LocalStorage) -> Faults:
         """Those of the write."""
@@ -82,65 +101,96 @@ class Ground:
         yield path
         shutil.rmtree(path)
 
-    def write(self, storage: Storage, batch: pa.Table = BATCH) -> Written:
-        """One upsert, which takes every other writer for dead: all of this process are one process."""
+    def write(self, storage: Storage) -> Written:
+        """The write, which takes every other writer for dead: all of this process are one process."""
+        return self._write(storage, self.batch, self.operation)
+
+    def write_next(self, path: Path) -> Written:
+        return self._write(LocalStorage(str(path)), NEXT, Operation.UPSERT)
+
+    def _write(self, storage: Storage, batch: pa.Table, operation: Operation) -> Written:
         options = impatient(WriteOptions(buckets=self.buckets, slots=1, lazy_rollback=False))
-        what = Write(operation=Operation.UPSERT, options=options, into=self.into)
+        what = Write(operation=operation, options=options, into=self.into)
         return write(open_table(Path(storage.base_path), storage), LocalEngine(batch, slots=1), what)
 
     def check_next(self, path: Path) -> None:
         """A reader sees the disturbed write or does not; the next write works, and nothing is left of the other."""
         seen = read_rows(path)
-        assert seen in (BEFORE, BEFORE | DURING)
-        self.write(LocalStorage(str(path)), NEXT)
+        assert seen in (BEFORE, self.behind)
+        self.write_next(path)
         assert read_rows(path) == seen | AFTER
         check_nothing_left(path)
 
 
 MERGE = MergeInto.of(None, ["ts", "fare"], None, inserts=True, delete=None)
-GROUNDS: dict[str, tuple[Any, ...]] = {
-    "6 keys": (6, None),
-    "9 buckets": (9, 1),
-    "9 merge": (9, None, MERGE),
-    "6 buckets": (6, 1),
-    "9 keys": (9, None),
-    "9 merge buckets": (9, 1, MERGE),
+UPSERTS: dict[str, dict[str, Any]] = {
+    "6 keys": {"version": 6},
+    "9 buckets": {"version": 9, "buckets": 1},
+    "9 merge": {"version": 9, "into": MERGE},
+    "6 buckets": {"version": 6, "buckets": 1},
+    "9 keys": {"version": 9},
+    "9 merge buckets": {"version": 9, "buckets": 1, "into": MERGE},
 }
-_USUAL = 3
-"""So many of them are those of a usual run."""
+OVERWRITES: dict[str, dict[str, Any]] = {
+    f"{version} {operation.name}{' buckets' if buckets else ''}": {
+        "version": version,
+        "buckets": buckets,
+        "operation": operation,
+    }
+    for operation, buckets in (
+        (Operation.INSERT_OVERWRITE, None),
+        (Operation.INSERT_OVERWRITE, 1),
+        (Operation.INSERT_OVERWRITE_TABLE, None),
+        (Operation.DELETE_PARTITION, None),
+    )
+    for version in (9, 6)
+}
 
 
-@pytest.fixture(
-    params=[(n, case) if n < _USUAL else deep((n, case)) for n, case in enumerate(GROUNDS.values())], ids=list(GROUNDS)
-)
+def _cases(grounds: dict[str, dict[str, Any]], usual: int) -> list[Any]:
+    """The first so many are those of a usual run, with each kind of call on one of them."""
+    all_ = [((n % usual, usual), one) for n, one in enumerate(grounds.values())]
+    names = zip(all_, grounds, strict=True)
+    return [pytest.param(one, id=name) if n < usual else deep(one, id=name) for n, (one, name) in enumerate(names)]
+
+
+upserts = pytest.mark.parametrize("ground", _cases(UPSERTS, 3), indirect=True)
+overwrites = pytest.mark.parametrize("ground", _cases(OVERWRITES, 2), indirect=True)
+all_writes = pytest.mark.parametrize("ground", [*_cases(UPSERTS, 3), *_cases(OVERWRITES, 2)], indirect=True)
+
+
+@pytest.fixture
 def ground(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
-    """A table of each layout and index, and one that is merged into; in a usual run not each layout with each, and each
-    kind of call on one of them.
-    """
+    """A table of each layout and index, one that is merged into, and one for each operation that overwrites."""
     serial_pools(monkeypatch)
-    number, case = request.param
-    return Ground.made(tmp_path, (number % _USUAL, _USUAL), *case)
+    share, how = request.param
+    made = Ground(folder=tmp_path, share=share, **how)
+    made.make()
+    return made
 
 
+@all_writes
 def test_a_death_at_every_storage_call(ground: Ground) -> None:
     died = 0
     for _, path in ground.faults().deaths():
         ground.check_next(path)
         died += 1
-    assert died > (8 if ALL else 3)
+    assert died > (4 if ALL else 3)
 
 
+@all_writes
 def test_an_error_at_every_storage_call(ground: Ground) -> None:
-    """The write goes on rightly, or says that it failed and then nothing of it is visible."""
+    """The write goes on rightly, or says that it failed and then nothing of it is visible, and nothing is replaced."""
     said: Counter[bool] = Counter()
     for _, _, path, error in ground.faults().errors():
-        assert read_rows(path) == (BEFORE if error else BEFORE | DURING)
+        assert read_rows(path) == (BEFORE if error else ground.behind)
         ground.check_next(path)
         said[error is not None] += 1
     assert said[True] > 8
     assert said[False] > 0
 
 
+@upserts
 def test_deaths_in_the_rollback_too(ground: Ground) -> None:
     """A death, a death of the write that rolls back at a call of the same kind or a later one, then one that
     finishes.
@@ -152,6 +202,7 @@ def test_deaths_in_the_rollback_too(ground: Ground) -> None:
         ground.check_next(path)
 
 
+@upserts
 def test_a_write_taken_for_dead_at_every_storage_call(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another one rolls it back and writes; the first comes back and loses, unless it was under the lock or done."""
     monkeypatch.setattr(
@@ -163,9 +214,9 @@ def test_a_write_taken_for_dead_at_every_storage_call(ground: Ground, monkeypatc
     for _, path, error in ground.faults().pauses(partial(write_if_free, ground, others), lambda point: point.changes):
         assert error is None or isinstance(error, ConflictError)
         assert error is None or others
-        expected = BEFORE | ({} if error else DURING) | (AFTER if others else {})
+        expected = (BEFORE if error else ground.behind) | (AFTER if others else {})
         assert read_rows(path) == expected
-        ground.write(LocalStorage(str(path)), NEXT)
+        ground.write_next(path)
         assert read_rows(path) == expected | AFTER
         check_nothing_left(path)
         ended[error is not None] += 1
@@ -174,6 +225,7 @@ def test_a_write_taken_for_dead_at_every_storage_call(ground: Ground, monkeypatc
     assert ended[False] > 0
 
 
+@upserts
 def test_a_write_rolled_back_while_it_stages_places_nothing(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     """What nobody knows of would count as committed once archiving has passed its instant."""
     monkeypatch.setattr(
@@ -203,9 +255,10 @@ def data_files(path: Path) -> set[str]:
 def write_if_free(ground: Ground, done: list[Written], path: Path) -> None:
     """Another process's write, unless somebody is under the lock."""
     with suppress(LockError):
-        done.append(ground.write(LocalStorage(str(path)), NEXT))
+        done.append(ground.write_next(path))
 
 
+@upserts
 def test_a_placing_that_moves_the_staged_file(ground: Ground) -> None:
     """As on HDFS: dead before or behind it, or failed; the rollback and the next write need no staged file."""
     faults = replace(ground.faults(MovingStorage), share=(0, 1))
@@ -217,10 +270,11 @@ def test_a_placing_that_moves_the_staged_file(ground: Ground) -> None:
         ground.check_next(path)
     for _, failure, path, _ in replace(faults, points=tuple(placings)).errors():
         if failure is Failure.AFTER:  # its effect is found
-            assert read_rows(path) == BEFORE | DURING
+            assert read_rows(path) == ground.behind
         ground.check_next(path)
 
 
+@upserts
 def test_a_lock_that_is_lost_before_a_write_begins(ground: Ground) -> None:
     """Nothing is left of an instant that was never begun: no next write need look for its heartbeat. From the first
     file on it stays, so that Hudi rolls the instant back.
@@ -236,3 +290,37 @@ def test_a_lock_that_is_lost_before_a_write_begins(ground: Ground) -> None:
                 section.check()
             assert len(list((path / ".hoodie/.heartbeat").glob("*"))) == left
             ground.check_next(path)
+
+
+@overwrites
+def test_the_overwrite_again_behind_a_dead_one(ground: Ground) -> None:
+    """Twice dead, then done: the same rows as at once."""
+    faults = replace(ground.faults(), share=(0, 1 if ALL else 4))
+    changes = faults.chosen(lambda point: point.changes)
+    for (_, path), second in zip(faults.deaths(), reversed(changes), strict=True):
+        faults.dies_at(second, path)
+        ground.write(LocalStorage(str(path)))
+        assert read_rows(path) == ground.behind
+        check_nothing_left(path)
+
+
+@overwrites
+def test_a_batch_of_a_stream_that_died_is_overwritten_once(ground: Ground) -> None:
+    """The replayed batch rolls its dead try back at once, although that one's heartbeat is fresh."""
+    batch = StreamBatch(name="query", number=7)
+    what = Write(operation=ground.operation, options=WriteOptions(buckets=ground.buckets, slots=1))
+
+    def sink(storage: Storage) -> Written | None:
+        return write_batch(
+            open_table(Path(storage.base_path), storage), LocalEngine(ground.batch, slots=1), what, batch
+        )
+
+    with ground.copy() as path:
+        ended = ".replacecommit"
+        with pytest.raises(ProcessDied):
+            sink(HookedStorage(LocalStorage(str(path)), die_at_nth(1, "put_if_absent", ended)))
+        assert read_rows(path) == BEFORE
+        assert sink(LocalStorage(str(path))) is not None
+        assert sink(LocalStorage(str(path))) is None
+        assert read_rows(path) == ground.behind
+        check_nothing_left(path)

@@ -416,7 +416,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/schema/key_encoding", "        (DEFAULT_PARTITION, _OLD_DEFAULT),\n", "        (DEFAULT_PARTITION,),\n", "write/data_before_settings"),
     ("writer_hooks/schema/key_encoding", "    if moves:\n", "    if False:\n", "write/data_before_settings"),
     ("writer_hooks/schema/key_encoding", "replace(usual, labelled=is_prefixed(config, rows))", "usual", "write/data_before_settings"),
-    ("writer_hooks/write/write", "job.lock, action_of(job.write.operation)", "job.lock, \"deltacommit\"", "overwrite_faults"),
+    ("writer_hooks/write/write", "job.lock, action_of(job.write.operation)", "job.lock, \"deltacommit\"", "writer_faults"),
     ("timeline/format/replace_request", "names_deletes and operation", "operation", "overwrite"),
     ("writer_hooks/schema/new_table", "            if folder and HOODIE in names and not has_only_records(storage, folder):\n", "            if False:\n", "schema/new_table"),
     ("writer_hooks/commit/place_files", "if longest > name_max or ", "if ", "schema/new_table"),
