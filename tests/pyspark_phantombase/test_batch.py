@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
 
-from phantombase import MissingFileError, ReadOptions, UnsupportedError, UsageError, read_table
+from phantombase import MissingFileError, ReadOptions, Table, UnsupportedError, UsageError, read_table
+from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.read.table_read import Query
 from pyspark_phantombase import DefaultSource
 from pyspark_phantombase.batch_reader import BatchReader, table_columns
 from pyspark_phantombase.options import source_options
+from tests.support.compaction_steps import open_table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import deep
+from tests.support.trips import rows, trips
 
 pytestmark = pytest.mark.spark
 
@@ -139,3 +145,52 @@ def test_an_old_pyspark_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delattr("pyspark.sql.datasource.DataSourceStreamArrowWriter", raising=False)
     with pytest.raises(UnsupportedError, match=r"writing a stream .*PySpark 4\.1 or newer"):
         source.streamWriter(source.schema(), False)
+
+
+# Windows in Spark, under this source's names and under Hudi's.
+
+
+def test_a_window(spark: Any, tmp_path: Path) -> None:
+    """The rows are those that a read without Spark gives."""
+    path = unzip_golden("v9_event_time", tmp_path)
+    timeline = open_table(path).load_timeline()
+    begin, end = (timeline.moment_of(timeline.completed[i]) for i in (0, 2))
+    expected = read_table(open_table(path), ReadOptions(query=Query.INCREMENTAL, begin=begin, end=end))
+    assert expected.num_rows > 0
+    hudi = {
+        "hoodie.datasource.query.type": "incremental",
+        "hoodie.datasource.read.begin.instanttime": begin,
+        "hoodie.datasource.read.end.instanttime": end,
+        "hoodie.datasource.read.incr.fallback.fulltablescan.enable": "false",
+    }
+    for options in (hudi, {"query": "incremental", "begin": begin, "end": end}):
+        frame = spark.read.format("phantombase").options(**options).load(str(path))
+        assert_same_rows(frame.toArrow(), expected)
+        assert frame.select("id").count() == expected.num_rows
+
+
+# From end to end on the PySpark that is installed: Spark writes, Spark's executor compacts, Spark's source reads.
+
+
+@pytest.mark.parametrize("version", [deep(9), deep(6)])
+def test_written_compacted_and_read_by_spark(spark: Any, version: int, tmp_path: Path) -> None:
+    path = str(tmp_path / "trips")
+    ones = [(n, 1, n / 7) for n in range(300)]
+    twos = [(n, 2, 2.0) for n in range(0, 400, 3)]
+    trips(spark.createDataFrame(rows(*ones)), version, 2).upsert(path)
+    update = trips(spark.createDataFrame(rows(*twos)), version, 2)
+    assert update.schedule(strategy=TriggerStrategy.ALWAYS).upsert(path).after.scheduled
+    wanted = read_table(path)
+
+    command = [sys.executable, "-m", "phantombase.compactor_daemon.cli.main", "compact", path, "--executor", "spark"]
+    options = ["--master", "local[2]", "--sole-writer", "--json"]
+    compacted = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300, check=False)
+    assert compacted.returncode == 0, compacted.stderr[-3000:]
+    assert json.loads(compacted.stdout)
+    assert not Table.open(path).load_timeline().pending_compactions
+
+    read = spark.read.format("phantombase")
+    assert_same_rows(read.load(path).toArrow(), wanted)
+    base_files = read.option("hoodie.datasource.query.type", "read_optimized").load(path).toArrow()
+    assert_same_rows(base_files, read_table(path, ReadOptions(query=Query.READ_OPTIMIZED)))
+    assert_same_rows(base_files, wanted)

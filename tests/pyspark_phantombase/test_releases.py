@@ -18,8 +18,6 @@ from tests.support.places import ROOT
 
 SAMPLE = (
     "tests/pyspark_phantombase/test_batch.py",
-    "tests/pyspark_phantombase/test_compacted.py",
-    "tests/pyspark_phantombase/test_incremental.py",
     "tests/pyspark_phantombase/test_write.py",
     "tests/pyspark_phantombase/test_sql.py",
     "tests/writer_hooks/engine/test_writer_spark.py",
