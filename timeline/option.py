@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import field, fields, is_dataclass, replace
+from dataclasses import MISSING, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, wraps
 from inspect import Parameter, isfunction, signature
@@ -153,8 +153,11 @@ def check_kinds(options: Any) -> None:
     """Each value of an option dataclass is what its field says. A text that names a member of an enum becomes the
     member, a list a tuple, a single text or member a tuple of one. UsageError: anything else, such as the text `false`
     for a bool, which would count as true."""
+    usual = _defaults(options.__class__)
     for name, hint in _hints(options.__class__).items():
         value = getattr(options, name)
+        if value is usual.get(name, MISSING):
+            continue
         if (taken := _taken(hint, value, name.replace("_", "-"))) is not value:
             object.__setattr__(options, name, taken)
 
@@ -162,6 +165,11 @@ def check_kinds(options: Any) -> None:
 @cache
 def _hints(options: Any) -> dict[str, Any]:
     return get_type_hints(options)
+
+
+@cache
+def _defaults(options: Any) -> dict[str, Any]:
+    return {f.name: f.default for f in fields(options) if f.default is not MISSING}
 
 
 _KINDS: Mapping[type, tuple[type, str]] = {

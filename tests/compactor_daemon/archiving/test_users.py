@@ -149,7 +149,7 @@ def test_a_writer_archives_after_its_commits(version: int, tmp_path: Path, monke
     assert archived == [0, 0, 0, 1] + [1] * 8
     assert len(active(path)) == 5
 
-    def failing(*_: object) -> None:
+    def failing(*_: object, **_how: object) -> None:
         raise StorageError("no answer")
 
     monkeypatch.setattr(archive_module, "archive_table", failing)

@@ -85,12 +85,13 @@ def _one_pair(kind: type, name: str, text: str) -> Any:
 
 def test_every_value_of_every_name_at_every_entry() -> None:
     """One error of the tree, or a setting, or a warning with the name; never another exception, never silence."""
+    job = writer()
     for name, one in hudi_names().items():
         for value in values(one):
             text = str(value).lower() if isinstance(value, bool) else str(value)
             with capture_logs() as logs:
                 try:
-                    writer().conf({name: value})
+                    job.conf({name: value})
                     refused = False
                 except PhantombaseError:
                     refused = True
