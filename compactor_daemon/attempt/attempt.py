@@ -48,6 +48,7 @@ from .outcome import (
     declare_dead,
     open_next,
     read_outcome,
+    read_outcomes,
     write_outcome,
 )
 from .publish import not_published
@@ -187,12 +188,14 @@ def _adoptable(table: Table, attempt: Attempt) -> dict[str, SliceDone]:
     """Finished slices of earlier (dead) attempts, by fingerprint, whose staged files still exist.
 
     A slice that a decision names is not adopted: that decision was revoked, and the process that reverts it deletes its
-    files at any time.
+    files at any time. So does the process of a cancelled attempt.
     """
     named = {p.final for decision in decisions(table.storage, attempt.instant) for p in decision.placements}
+    outcomes = read_outcomes(table.storage, attempt.instant)
     found: dict[str, SliceDone] = {}
     for number in attempts(table.storage, attempt.instant):
-        if number < attempt.number:
+        outcome = outcomes.get(number)
+        if number < attempt.number and (outcome is None or outcome.cancelled is None):
             for done in done_slices(table.storage, attempt.instant, number).values():
                 entries = [(file.size, table.storage.find(file.staged)) for file in done.files]
                 is_there = all(entry is not None and entry.size == size for size, entry in entries)

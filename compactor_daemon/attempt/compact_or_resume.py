@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -45,7 +45,7 @@ from .failures import WorkNote
 from .hudi_executors import ForeignWatch
 from .inputs import planned_inputs
 from .job import Job
-from .outcome import CommitDecision, attempt_dead, find_decision, read_outcome
+from .outcome import CommitDecision, attempt_dead, find_decision, read_outcome, remove_attempt
 from .pending_clusterings import every_pending
 from .publish import publish
 from .retire import retire
@@ -277,6 +277,10 @@ def _death_explains_errors(storage: Storage, attempt: Attempt) -> Iterator[None]
             outcome = read_outcome(storage, attempt.instant, attempt.number)
         except MalformedError:  # whether another process ended it is unknown: the first error says more
             raise error from None
+        if outcome is not None and outcome.cancelled is not None:
+            _log.info("cancelled", instant=attempt.instant, attempt=attempt.number, by=outcome.cancelled)
+            with suppress(PhantombaseError):  # the first error is the one to raise; the end of the instant removes them
+                remove_attempt(storage, attempt.instant, attempt.number)
         if outcome is None or outcome.kind == COMMITTED or isinstance(error, AttemptDeadError):
             raise
         raise attempt_dead(attempt.instant, attempt.number, outcome) from error

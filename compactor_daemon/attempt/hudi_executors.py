@@ -23,7 +23,7 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
 
 from ..options import AttemptOptions
-from .outcome import declare_dead
+from .outcome import declare_dead, refuse_ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +123,10 @@ class ForeignWatch:
         self._next = self._clock() + every_s
 
     def check(self) -> None:
-        """As `check_now`, if the last check is `every_s` ago."""
+        """As `check_now`, if the last check is `every_s` ago. AttemptDeadError: also if a person cancelled the work."""
         if self._clock() >= self._next:
             self._next = self._clock() + self._every_s
+            refuse_ended(self._table.storage, self._instant, self._attempt)
             # On an object store a look-up takes two requests for each name; one listing answers for all.
             self._compare(
                 self._table if self._table.storage.is_file_system else self._table.snapshot(same_settings=True)

@@ -16,12 +16,13 @@ import base64
 import json
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError
+from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.reserved_times import (
     CANCELLED,
@@ -33,7 +34,7 @@ from phantombase.timeline.instants.reserved_times import (
     outcome_path,
 )
 from phantombase.timeline.record_fields import Fields
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.view.view import GroupKey
 
@@ -42,6 +43,8 @@ from ..options import output_from_json, output_to_json
 _log = get_logger()
 
 OPEN, REVOKED, OK = "open", "revoked", ".ok"
+_BY_PERSON = "cancelled_by"
+"""The field of a `dead` outcome that a person asked for; earlier releases take it for any other one."""
 STAGED_ENDINGS = (*STAGED_DATA, OK)
 """The endings of the names of staged files and their records."""
 
@@ -132,23 +135,39 @@ class CommitDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How an attempt ended: `dead`, `cancelled` (unscheduled) or `commit`. `nonce`: of the process that wrote it."""
+    """How an attempt ended: `dead`, `cancelled` (unscheduled) or `commit`. `nonce`: of the process that wrote it.
+    `cancelled`: by whom and why the work was, if a person did so; the plan stays."""
 
     kind: str
     nonce: str
     decision: CommitDecision | None = None
+    cancelled: str | None = None
 
 
 def read_outcome(storage: Storage, instant: str, attempt: int) -> Outcome | None:
     """An attempt's outcome, None while it is open. MalformedError: unreadable, or unknown to this release."""
     path = outcome_path(instant, attempt)
-    if storage.find(path) is None:
-        return None
+    return None if storage.find(path) is None else _outcome(storage, path)
+
+
+def _outcome(storage: Storage, path: str) -> Outcome:
     fields = Fields.parse(storage.read(path), path, "unreadable outcome of an attempt", _OUTCOME_TODO)
     kind, nonce = fields.text("outcome"), fields.text("nonce")
     if kind not in (DEAD, CANCELLED, COMMITTED):
         raise fields.malformed(f"outcome: {DEAD}, {CANCELLED} or {COMMITTED}", repr(kind))
-    return Outcome(kind=kind, nonce=nonce, decision=CommitDecision.of(fields) if kind == COMMITTED else None)
+    return Outcome(
+        kind=kind,
+        nonce=nonce,
+        decision=CommitDecision.of(fields) if kind == COMMITTED else None,
+        cancelled=fields.text_or_none(_BY_PERSON) if kind == DEAD and _BY_PERSON in fields.values else None,
+    )
+
+
+def refuse_ended(storage: Storage, instant: str, attempt: int) -> None:
+    """AttemptDeadError: another process has ended the attempt. One request, also to an object store."""
+    path = outcome_path(instant, attempt)
+    with suppress(MissingFileError):
+        raise attempt_dead(instant, attempt, _outcome(storage, path))
 
 
 def read_outcomes(storage: Storage, instant: str) -> dict[int, Outcome | None]:
@@ -191,6 +210,13 @@ def write_outcome(storage: Storage, instant: str, attempt: int, record: bytes, n
 
 def attempt_dead(instant: str, attempt: int, outcome: Outcome | None) -> AttemptDeadError:
     """The error of an attempt whose outcome another process wrote."""
+    if outcome is not None and outcome.cancelled is not None:
+        return AttemptDeadError(
+            "this work was cancelled",
+            instant=instant,
+            found=outcome.cancelled,
+            todo="Nothing of it was published, and the plan stays requested: to execute it, run again.",
+        )
     return AttemptDeadError(
         "another process wrote the outcome of this attempt",
         path=outcome_path(instant, attempt),
@@ -217,6 +243,38 @@ def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
         nonce = uuid.uuid4().hex
         write_outcome(storage, instant, number, dead_record(nonce, by), nonce)
     return undecided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelledWork:
+    """`attempts`: those that were ended. `decided`: the instant has a commit decision, which stays."""
+
+    attempts: tuple[int, ...]
+    decided: bool
+
+
+def cancel_work(storage: Storage, instant: str, by: str, *, dry_run: bool = False) -> CancelledWork:
+    """Ends the attempts at an instant that have not decided, and removes what they staged; the plan stays. `by`: who
+    and why. The outcome of an attempt is put once, so either the attempt decides or this cancels it, and no later
+    attempt is concerned. Its process finds out at its next check, at the latest when it wants to decide."""
+    open_ = [number for number, outcome in read_outcomes(storage, instant).items() if outcome is None]
+    ended = list[int]()
+    for number in open_:
+        nonce = uuid.uuid4().hex
+        with suppress(AttemptDeadError):  # decided, or declared dead, since then
+            if not dry_run:
+                record = {"outcome": DEAD, "nonce": nonce, "by": by, _BY_PERSON: by}
+                write_outcome(storage, instant, number, dump(record), nonce)
+                remove_attempt(storage, instant, number)
+            ended.append(number)
+    return CancelledWork(attempts=tuple(ended), decided=find_decision(storage, instant) is not None)
+
+
+def remove_attempt(storage: Storage, instant: str, number: int) -> None:
+    """Removes what a cancelled attempt has staged: no other attempt adopts it."""
+    folder = attempt_folder(instant, number)
+    names = [e.name for e in listed_if_there(storage, folder) or () if e.name.endswith(STAGED_ENDINGS)]
+    storage.delete_all([f"{folder}/{name}" for name in names])
 
 
 def open_next(storage: Storage, instant: str, who: str) -> int:

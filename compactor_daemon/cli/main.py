@@ -23,6 +23,7 @@ COMMANDS = {
                 "schedule.unschedule_command",
                 "schedule.pause_command",
                 "schedule.resume_command",
+                "schedule.cancel_command",
                 "undo.release",
             ),
             "Inspection": ("status.status", "status.check", "status.claims", "config.config_app", "compact.demo"),

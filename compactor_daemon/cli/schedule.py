@@ -1,5 +1,5 @@
 """The commands that request a compaction (`schedule`), cancel a requested one (`unschedule`), or hold the work on a
-table (`pause`, `resume`)."""
+table (`pause`, `resume`, `cancel`)."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.text_table import Column, first_rows, human_bytes, plain, plural
 
+from ..attempt.compact_or_resume import pending_instants
+from ..attempt.outcome import cancel_work
 from ..fleet.zookeeper_claims import ring
 from ..services.options import Service
 from ..undo.unschedule import unschedule
@@ -285,3 +287,37 @@ def _render_resumed(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield "nothing to resume: the table is not paused"
     for words in data["removed"]:
         yield f"{'would be removed' if data['dry_run'] else 'removed'}: {words}"
+
+
+@offers
+def cancel_command(
+    table: TablePath,
+    instant: Annotated[str, typer.Argument(metavar="INSTANT", help="a compaction or clustering at work, see `status`")],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="why, for the process at work and its log")] = "",
+    dry_run: DryRun = False,
+    storage_option: StorageOption = None,
+) -> CommandResult:
+    """Cancel the work on one compaction or clustering, in whichever process it runs; its plan stays requested.
+
+    The process stops at its next check, within seconds, or once the file slices at work are merged. Nothing of its work
+    becomes visible, and its staged files are removed. Then a daemon may take the instant again: `pause` the table first
+    to prevent that. After the commit decision nothing can be cancelled: the exit code is 1.
+
+    Example: `compactor-daemon cancel /data/orders 20261121091052663 --reason "too large for now"`
+    """
+    check_text("--reason", reason)
+    opened = Table.open(table, parse_pairs(storage_option))
+    pending_instants(opened, instant, clusterings=True)
+    by = f"by {user_name()}@{socket.gethostname()}" + (f": {' '.join(reason.split())}" if reason.strip() else "")
+    done = cancel_work(opened.storage, instant, by, dry_run=dry_run)
+    data = {"table": table, "instant": instant, "dry_run": dry_run, **asdict(done)}
+    error = f"{instant} is decided: it is published, and cannot be cancelled any more" if done.decided else ""
+    return CommandResult(data, _render_work_cancelled, failed=done.decided, error=error)
+
+
+def _render_work_cancelled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    verb = "would cancel" if data["dry_run"] else "cancelled"
+    for number in data["attempts"]:
+        yield f"{verb} attempt {number} at {data['instant']}: its process stops at its next check; the plan stays"
+    if not data["attempts"] and not data["decided"]:
+        yield f"nothing to cancel: no attempt at {data['instant']} is open"
