@@ -13,22 +13,73 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import compact as compact
-    from .api import maintain as maintain
     from .api import read as read
     from .api import read_table as read_table
-    from .api import schedule as schedule
     from .api import spark_read as spark_read
+    from .compactor_daemon.archiving.archive import ArchiveResult as ArchiveResult
+    from .compactor_daemon.archiving.choice import ArchiveOptions as ArchiveOptions
+    from .compactor_daemon.attempt.compact_or_resume import Compacted as Compacted
+    from .compactor_daemon.attempt.compact_or_resume import Limit as Limit
+    from .compactor_daemon.catalogs.options import SyncOptions as SyncOptions
+    from .compactor_daemon.catalogs.options import SyncResult as SyncResult
+    from .compactor_daemon.cleaning.choice import CleanOptions as CleanOptions
+    from .compactor_daemon.cleaning.orphan_choice import OrphanOptions as OrphanOptions
+    from .compactor_daemon.cleaning.orphans import OrphanResult as OrphanResult
+    from .compactor_daemon.cleaning.plan import CleanResult as CleanResult
+    from .compactor_daemon.clustering.options import ClusterOptions as ClusterOptions
+    from .compactor_daemon.clustering.result import ClusterResult as ClusterResult
     from .compactor_daemon.execution.run_compactions import AsyncCompaction as AsyncCompaction
+    from .compactor_daemon.execution.run_compactions import Compactions as Compactions
+    from .compactor_daemon.execution.runners import LocalRunner as LocalRunner
     from .compactor_daemon.execution.runners import SparkRunner as SparkRunner
     from .compactor_daemon.execution.spark_session import RunningSpark as RunningSpark
     from .compactor_daemon.execution.split import CompactionTask as CompactionTask
     from .compactor_daemon.execution.split import PlannedCompaction as PlannedCompaction
     from .compactor_daemon.execution.split import SliceResult as SliceResult
     from .compactor_daemon.execution.split import plan_compaction as plan_compaction
+    from .compactor_daemon.metadata_services.due import MetadataOptions as MetadataOptions
+    from .compactor_daemon.metadata_services.serve import MetadataServed as MetadataServed
     from .compactor_daemon.options import AttemptOptions as AttemptOptions
     from .compactor_daemon.options import ExecuteOptions as ExecuteOptions
     from .compactor_daemon.options import Executor as Executor
+    from .compactor_daemon.services.maintain import MaintainStep as MaintainStep
+    from .compactor_daemon.status.check import CheckOptions as CheckOptions
+    from .compactor_daemon.status.check import TableCheck as TableCheck
+    from .compactor_daemon.status.check import TableVerdict as TableVerdict
+    from .compactor_daemon.status.coexistence import Finding as Finding
+    from .compactor_daemon.status.coexistence import Severity as Severity
+    from .compactor_daemon.status.pending import StatusOptions as StatusOptions
+    from .compactor_daemon.status.status import TableStatus as TableStatus
+    from .compactor_daemon.undo.restore import Restored as Restored
+    from .compactor_daemon.undo.rollback import RolledBack as RolledBack
+    from .compactor_daemon.undo.savepoint import KeptSavepoint as KeptSavepoint
+    from .compactor_daemon.undo.unschedule import Unscheduled as Unscheduled
+    from .services import archive as archive
+    from .services import audit as audit
+    from .services import check as check
+    from .services import clean as clean
+    from .services import cluster as cluster
+    from .services import compact as compact
+    from .services import delete_savepoint as delete_savepoint
+    from .services import maintain as maintain
+    from .services import metadata as metadata
+    from .services import orphans as orphans
+    from .services import pause as pause
+    from .services import restore as restore
+    from .services import resume as resume
+    from .services import rollback as rollback
+    from .services import savepoint as savepoint
+    from .services import savepoints as savepoints
+    from .services import schedule as schedule
+    from .services import status as status
+    from .services import sync as sync
+    from .services import unschedule as unschedule
+    from .services import validate as validate
+    from .timeline.audit.audit import GroupAudit as GroupAudit
+    from .timeline.audit.audit import InstantAudit as InstantAudit
+    from .timeline.audit.audit import Verdict as Verdict
+    from .timeline.audit.validate import Validated as Validated
+    from .timeline.codec.output_options import Codec as Codec
     from .timeline.codec.output_options import OutputOptions as OutputOptions
     from .timeline.errors import AttemptDeadError as AttemptDeadError
     from .timeline.errors import BarrierError as BarrierError
@@ -55,61 +106,88 @@ if TYPE_CHECKING:
     from .timeline.errors import UnsupportedError as UnsupportedError
     from .timeline.errors import UsageError as UsageError
     from .timeline.errors import ZooKeeperError as ZooKeeperError
+    from .timeline.instants.clock_check import ClockOptions as ClockOptions
+    from .timeline.instants.triggers import TriggerOptions as TriggerOptions
+    from .timeline.instants.triggers import TriggerStrategy as TriggerStrategy
+    from .timeline.instants.triggers import UrgencyOptions as UrgencyOptions
+    from .timeline.locks.pause import Pause as Pause
     from .timeline.planning.options import ScheduleOptions as ScheduleOptions
+    from .timeline.planning.schedule import Requested as Requested
+    from .timeline.planning.schedule import Scheduled as Scheduled
     from .timeline.read.export import Rows as Rows
+    from .timeline.read.pins import PinOptions as PinOptions
     from .timeline.read.table_read import Fallback as Fallback
     from .timeline.read.table_read import Query as Query
     from .timeline.read.table_read import ReadOptions as ReadOptions
     from .timeline.table.table import Table as Table
+    from .writer_hooks.commit.compaction import AfterCommit as AfterCommit
     from .writer_hooks.erase.api import erase as erase
     from .writer_hooks.erase.erase import Erased as Erased
     from .writer_hooks.erase.erase import EraseOptions as EraseOptions
+    from .writer_hooks.options import Operation as Operation
+    from .writer_hooks.options import WriteOptions as WriteOptions
     from .writer_hooks.write.write import Written as Written
     from .writer_hooks.write.writer import Writer as Writer
     from .writer_hooks.write.writer import writer as writer
 
     __version__: str
 
-_ERRORS = (
-    "AttemptDeadError", "BarrierError", "ClaimedError", "ClockError", "ClusteringConflictError", "ConflictError",
-    "LedgerError", "LockError", "LockLostPlanError", "MalformedError", "MissingFileError", "NotATableError",
-    "PausedError", "PhantombaseError",
-    "PressureError", "SparkError", "StalePlanError", "StoppedError", "StorageError", "TableChangedError",
-    "UnknownCommitError", "UnknownStateError", "UnsupportedError", "UsageError", "ZooKeeperError",
-)  # fmt: skip
 
-_HOMES = {
-    "compact": "api",
-    "maintain": "api",
-    "read": "api",
-    "read_table": "api",
-    "schedule": "api",
-    "spark_read": "api",
-    "AsyncCompaction": "compactor_daemon.execution.run_compactions",
-    "RunningSpark": "compactor_daemon.execution.spark_session",
-    "SparkRunner": "compactor_daemon.execution.runners",
-    "AttemptOptions": "compactor_daemon.options",
-    "ExecuteOptions": "compactor_daemon.options",
-    "Executor": "compactor_daemon.options",
-    "CompactionTask": "compactor_daemon.execution.split",
-    "PlannedCompaction": "compactor_daemon.execution.split",
-    "SliceResult": "compactor_daemon.execution.split",
-    "plan_compaction": "compactor_daemon.execution.split",
-    "OutputOptions": "timeline.codec.output_options",
-    "ScheduleOptions": "timeline.planning.options",
-    "Fallback": "timeline.read.table_read",
-    "Query": "timeline.read.table_read",
-    "Rows": "timeline.read.export",
-    "ReadOptions": "timeline.read.table_read",
-    "Table": "timeline.table.table",
-    "Erased": "writer_hooks.erase.erase",
-    "EraseOptions": "writer_hooks.erase.erase",
-    "erase": "writer_hooks.erase.api",
-    "Written": "writer_hooks.write.write",
-    "Writer": "writer_hooks.write.writer",
-    "writer": "writer_hooks.write.writer",
-    **dict.fromkeys(_ERRORS, "timeline.errors"),
+_NAMES = {
+    "api": "read read_table spark_read",
+    "services": "archive audit check clean cluster compact delete_savepoint maintain metadata orphans pause restore "
+    "resume rollback savepoint savepoints schedule status sync unschedule validate",
+    "compactor_daemon.archiving.archive": "ArchiveResult",
+    "compactor_daemon.archiving.choice": "ArchiveOptions",
+    "compactor_daemon.attempt.compact_or_resume": "Compacted Limit",
+    "compactor_daemon.catalogs.options": "SyncOptions SyncResult",
+    "compactor_daemon.cleaning.choice": "CleanOptions",
+    "compactor_daemon.cleaning.orphan_choice": "OrphanOptions",
+    "compactor_daemon.cleaning.orphans": "OrphanResult",
+    "compactor_daemon.cleaning.plan": "CleanResult",
+    "compactor_daemon.clustering.options": "ClusterOptions",
+    "compactor_daemon.clustering.result": "ClusterResult",
+    "compactor_daemon.execution.run_compactions": "AsyncCompaction Compactions",
+    "compactor_daemon.execution.runners": "LocalRunner SparkRunner",
+    "compactor_daemon.execution.spark_session": "RunningSpark",
+    "compactor_daemon.execution.split": "CompactionTask PlannedCompaction SliceResult plan_compaction",
+    "compactor_daemon.metadata_services.due": "MetadataOptions",
+    "compactor_daemon.metadata_services.serve": "MetadataServed",
+    "compactor_daemon.options": "AttemptOptions ExecuteOptions Executor",
+    "compactor_daemon.services.maintain": "MaintainStep",
+    "compactor_daemon.status.check": "CheckOptions TableCheck TableVerdict",
+    "compactor_daemon.status.coexistence": "Finding Severity",
+    "compactor_daemon.status.pending": "StatusOptions",
+    "compactor_daemon.status.status": "TableStatus",
+    "compactor_daemon.undo.restore": "Restored",
+    "compactor_daemon.undo.rollback": "RolledBack",
+    "compactor_daemon.undo.savepoint": "KeptSavepoint",
+    "compactor_daemon.undo.unschedule": "Unscheduled",
+    "timeline.audit.audit": "GroupAudit InstantAudit Verdict",
+    "timeline.audit.validate": "Validated",
+    "timeline.codec.output_options": "Codec OutputOptions",
+    "timeline.errors": "AttemptDeadError BarrierError ClaimedError ClockError ClusteringConflictError ConflictError "
+    "LedgerError LockError LockLostPlanError MalformedError MissingFileError NotATableError "
+    "PausedError PhantombaseError PressureError SparkError StalePlanError StoppedError StorageError TableChangedError "
+    "UnknownCommitError UnknownStateError UnsupportedError UsageError ZooKeeperError",
+    "timeline.instants.clock_check": "ClockOptions",
+    "timeline.instants.triggers": "TriggerOptions TriggerStrategy UrgencyOptions",
+    "timeline.locks.pause": "Pause",
+    "timeline.planning.options": "ScheduleOptions",
+    "timeline.planning.schedule": "Requested Scheduled",
+    "timeline.read.export": "Rows",
+    "timeline.read.pins": "PinOptions",
+    "timeline.read.table_read": "Fallback Query ReadOptions",
+    "timeline.table.table": "Table",
+    "writer_hooks.commit.compaction": "AfterCommit",
+    "writer_hooks.erase.api": "erase",
+    "writer_hooks.erase.erase": "EraseOptions Erased",
+    "writer_hooks.options": "Operation WriteOptions",
+    "writer_hooks.write.write": "Written",
+    "writer_hooks.write.writer": "Writer writer",
 }
+"""By module: its public names."""
+_HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted([*_HOMES, "__version__"])
 

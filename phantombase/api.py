@@ -1,26 +1,19 @@
-"""Schedule, compact or read with one call; writing begins with `phantombase.writer`."""
+"""The rows of a table with one call, and how calls open a table. See `services` and `phantombase.writer`, too."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from .compactor_daemon.attempt.compact_or_resume import Limit
-from .compactor_daemon.execution.run_compactions import Compactions, run_compactions
 from .compactor_daemon.jvm_archive import require_pyspark
-from .compactor_daemon.options import AttemptOptions, ExecuteOptions
-from .timeline.codec.output_options import OutputOptions
-from .timeline.errors import UsageError
 from .timeline.filter.tree import Filter
-from .timeline.locks.table_lock import table_lock
+from .timeline.locks.pause import refuse_paused
+from .timeline.locks.table_lock import ProcessLock, TableLock, check_writers_known, table_lock
 from .timeline.option import path_text, spelled
-from .timeline.planning.options import PLAN_NOW, ScheduleOptions
-from .timeline.planning.schedule import Scheduled, schedule_compaction
 from .timeline.read.export import Rows, read_any
 from .timeline.read.pins import PinOptions
 from .timeline.read.table_read import Query, ReadOptions
@@ -29,12 +22,41 @@ from .timeline.table.table import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from .compactor_daemon.services.maintain import MaintainStep
+
+AnyTable: TypeAlias = Table | str | os.PathLike[str]
+Given: TypeAlias = Mapping[str, str] | None
+
+
+def opened(table: AnyTable, storage_options: Given, *, reading: bool = False) -> Table:
+    """The table of a call. Errors as in `Table.open`."""
+    return table if isinstance(table, Table) else Table.open(path_text(table), storage_options, reading=reading)
+
+
+def locked(
+    table: AnyTable,
+    storage_options: Given,
+    lock: str | None,
+    sole_writer: bool,
+    dry_run: bool,
+    who: str,
+    risk: str,
+    *,
+    service: bool = False,
+) -> tuple[Table, TableLock]:
+    """The table and the lock of a call that changes it. `who` needs the lock, else there is this `risk`. A dry run
+    takes no lock, so none need be known. `service`: a pause of the table holds the call (PausedError)."""
+    if not dry_run or (lock is not None and sole_writer):
+        check_writers_known(lock, sole_writer, who, risk, names="lock= and sole_writer=True")
+    found = opened(table, storage_options)
+    if service and not dry_run:
+        refuse_paused(found.storage, who)
+    own = ProcessLock(found.storage.location)
+    return found, own if dry_run else table_lock(found.storage, lock, sole_writer=sole_writer)
 
 
 @spelled
 def read(
-    table: Table | str | os.PathLike[str],
+    table: AnyTable,
     columns: Sequence[str] | None = None,
     *,
     filter: Filter | str | None = None,
@@ -45,7 +67,7 @@ def read(
     end: str | None = None,
     partition: str | None = None,
     options: ReadOptions | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Given = None,
     pin: str | None = None,
     pin_for: str | None = None,
 ) -> Rows:
@@ -71,22 +93,17 @@ def read(
         "partition": partition,
     }
     chosen = replace(options or ReadOptions(), **{name: value for name, value in given.items() if value is not None})
-    return Rows.of(_opened(table, storage_options), chosen, PinOptions.asked(pin, pin_for))
+    return Rows.of(opened(table, storage_options, reading=True), chosen, PinOptions.asked(pin, pin_for))
 
 
 @spelled
-def read_table(
-    table: Table | str | os.PathLike[str],
-    options: ReadOptions | None = None,
-    *,
-    storage_options: Mapping[str, str] | None = None,
-) -> pa.Table:
+def read_table(table: AnyTable, options: ReadOptions | None = None, *, storage_options: Given = None) -> pa.Table:
     """All rows of a table, given as its path, URL or `Table`, as an Arrow table: `read` with `ReadOptions`.
 
     The default is a snapshot read: base files merged with log files, also while compactions are pending.
     `storage_options`: see `read`.
     """
-    return read_any(_opened(table, storage_options), options or ReadOptions())
+    return read_any(opened(table, storage_options, reading=True), options or ReadOptions())
 
 
 def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
@@ -100,109 +117,3 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     from pyspark_phantombase.frame import spark_read as read_by_both  # imported here: needs PySpark
 
     return read_by_both(spark, path, **options)
-
-
-@spelled
-def schedule(
-    table: Table | str | os.PathLike[str],
-    options: ScheduleOptions | None = None,
-    *,
-    lock: str | None = None,
-    sole_writer: bool = False,
-    storage_options: Mapping[str, str] | None = None,
-) -> Scheduled:
-    """Requests a compaction of a table; by default of every file group with log files, at once.
-
-    `lock`: the table lock that all writers share, `file:PATH` or `zookeeper:HOSTS/BASE/PATH/KEY`; by default that of
-    the table's storage: a file in the table, which only phantombase's own writers know, and on an object store the
-    lock that Hudi's StorageBasedLockProvider holds. `sole_writer`: no other process writes concurrently;
-    without it and without a lock there is a UserWarning, where the command `schedule` refuses. `compact` executes the
-    request. `storage_options`: see `read`. UsageError: both are given.
-    """
-    if lock is not None and sole_writer:
-        raise UsageError("give one of lock and sole_writer", found="both")
-    if lock is None and not sole_writer:
-        warnings.warn(
-            "schedule needs to know which other processes write to the table: give lock=, the lock that they share, or "
-            "sole_writer=True. A plan made while an unknown write is running would lose that write's rows.",
-            stacklevel=2,
-        )
-    opened = _opened(table, storage_options, reading=False)
-    return schedule_compaction(opened, table_lock(opened.storage, lock), options or PLAN_NOW)
-
-
-@spelled
-def compact(
-    table: str | os.PathLike[str],
-    instant: str | None = None,
-    *,
-    lock: str | None = None,
-    limit_s: float | None = None,
-    execute: ExecuteOptions | None = None,
-    output: OutputOptions | None = None,
-    attempt: AttemptOptions | None = None,
-    storage_options: Mapping[str, str] | None = None,
-) -> Compactions:
-    """Executes the pending compactions of a table, earliest first, or only the named `instant`.
-
-    `limit_s`: after this many seconds no instant begins; the next call continues. `lock`: see `schedule`.
-    `storage_options`: see `read`.
-    """
-    return run_compactions(
-        path_text(table),
-        instant=instant,
-        lock=lock,
-        output=output or OutputOptions(),
-        execute=execute or ExecuteOptions(),
-        attempt=attempt or AttemptOptions(),
-        limit=Limit(limit_s),
-        storage_options=storage_options,
-    )
-
-
-@spelled
-def maintain(
-    table: str | os.PathLike[str],
-    *,
-    services: str | None = None,
-    schedule: ScheduleOptions | None = None,
-    lock: str | None = None,
-    sole_writer: bool = False,
-    dry_run: bool = False,
-    execute: ExecuteOptions | None = None,
-    output: OutputOptions | None = None,
-    attempt: AttemptOptions | None = None,
-    storage_options: Mapping[str, str] | None = None,
-) -> tuple[MaintainStep, ...]:
-    """Does all that is due on a table, as `compactor-daemon maintain`: requests a compaction by the trigger of
-    `schedule`, executes pending ones, then runs `services` (such as `clean,archive`; by default all but orphan files
-    and syncs). A step that fails has the error in its answer, and holds no other one back. `lock`, `sole_writer`: see
-    `schedule`; one of them is needed. `dry_run`: nothing is changed. `storage_options`: see `read`."""
-    from .compactor_daemon.execution.runners import open_runner  # late: services import much that a read does not need
-    from .compactor_daemon.services.maintain import Maintenance, maintain_table
-    from .compactor_daemon.services.options import ServiceOptions, parse_services, usual_services
-
-    if not dry_run and (lock is None) == (not sole_writer):
-        raise UsageError(
-            "maintain needs to know which other processes write to the table",
-            expected="one of lock and sole_writer",
-            found="both" if sole_writer else "neither",
-        )
-    chosen = usual_services() if services is None else parse_services(services)
-    how = Maintenance(
-        services=ServiceOptions(chosen={one: one.kind() for one in chosen}),
-        requests=schedule or ScheduleOptions(),
-        output=output or OutputOptions(),
-        attempt=attempt or AttemptOptions(),
-        lock=lock,
-        sole_writer=sole_writer,
-        dry_run=dry_run,
-    )
-    with open_runner(execute or ExecuteOptions()) as runner:
-        return tuple(maintain_table(_opened(path_text(table), storage_options, reading=False), how, runner))
-
-
-def _opened(
-    table: Table | str | os.PathLike[str], storage_options: Mapping[str, str] | None, *, reading: bool = True
-) -> Table:
-    return table if isinstance(table, Table) else Table.open(path_text(table), storage_options, reading=reading)

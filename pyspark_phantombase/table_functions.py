@@ -112,14 +112,13 @@ class Compact:
             instant=instant,
             storage_options=storage_options,
         )
-        from phantombase.compactor_daemon.cli.option_flags import check_writers_known
         from phantombase.compactor_daemon.cli.schedule import left_out_line, unmergeable
         from phantombase.compactor_daemon.execution.run_compactions import run_compactions
         from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
         from phantombase.timeline.codec.output_options import OutputOptions
         from phantombase.timeline.dashboard.overview import as_json
         from phantombase.timeline.errors import MalformedError
-        from phantombase.timeline.locks.table_lock import table_lock
+        from phantombase.timeline.locks.table_lock import check_writers_known, table_lock
         from phantombase.timeline.planning.options import PLAN_NOW
         from phantombase.timeline.planning.schedule import schedule_compaction
         from phantombase.timeline.table.table import Table

@@ -26,6 +26,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.valid_instants import blocked_by
 from phantombase.timeline.read.pins import all_pins, live_pins
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.evolved_schema import newest_history
@@ -175,7 +176,7 @@ class RetainedInstant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveResult:
+class ArchiveResult(Shown):
     """`finished`: instants that an earlier run had archived and not removed. `why`: what stopped archiving here.
     `written`: new files of the archive; `merged`: files of the history made by merging others."""
 

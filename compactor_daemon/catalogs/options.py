@@ -11,6 +11,7 @@ from typing import Any
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.option import check_least, least_of, option, spelled_class, whole_number
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.object_url import S3, ObjectUrl
 from phantombase.timeline.storage.storage_options import Settings, StorageOptions
@@ -44,7 +45,7 @@ class SyncedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncResult:
+class SyncResult(Shown):
     """`tables`: all of the Hudi table. `up_to`: the newest write that they show. `why`: nothing was synced."""
 
     catalog: str

@@ -20,6 +20,7 @@ from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.prefetch import prefetched
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.unfinished_uploads import abort_uploads
 from phantombase.timeline.table.in_progress import exclusive
@@ -48,7 +49,7 @@ class Orphan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanResult:
+class OrphanResult(Shown):
     """`orphans`: that were removed, or would be. `kept`: what stays, by reason. `foreign`: paths with other names.
     `files`, `bytes`: of the orphans. `uploads`: unfinished ones to such files that were aborted, on S3."""
 

@@ -16,6 +16,7 @@ from phantombase.timeline.format.instant import State
 from phantombase.timeline.instants.instant_files import Torn, load_state_files, retained_by
 from phantombase.timeline.read.pins import Pin, all_pins, earliest_to_retain, live_pins
 from phantombase.timeline.read.windows import cleans
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.in_progress import clustered_file_groups, refuse_in_progress
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
@@ -76,7 +77,7 @@ def savepointed(table: Snapshot, view: TableView) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanResult:
+class CleanResult(Shown):
     """`instant`: of the clean; None: nothing was to be removed, or a dry run. `files`, `bytes`: removed, or would be.
     `finished`: pending cleans that were finished, or would be. `left`: files that the bounds left to the next clean.
     `retained`, `why`, `kept`: see `CleanChoice`."""

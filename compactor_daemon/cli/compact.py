@@ -24,6 +24,7 @@ from phantombase.timeline.codec.avro_schema import COMMIT_SEQNO, FILE_NAME, RECO
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.table_lock import check_writers_known
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
@@ -39,7 +40,7 @@ from ..attempt.compact_or_resume import pending_instants, preflight
 from ..execution.run_compactions import run_compactions
 from ..execution.spark_session import check_spark
 from ..options import AttemptOptions, ExecuteOptions
-from .option_flags import ATTEMPT, OUTPUT, TableChange, check_reachable, check_writers_known, offers, typed_names
+from .option_flags import ATTEMPT, OUTPUT, TableChange, check_reachable, offers, typed_names
 from .schedule import left_out_line, render_plans, scheduled_facts, unmergeable
 
 

@@ -14,6 +14,7 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.locks.table_lock import check_writers_known
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
@@ -36,7 +37,6 @@ from .option_flags import (
     StorageOption,
     check_idle,
     check_reachable,
-    check_writers_known,
     name_idle,
     offers,
     typed_names,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,7 +16,14 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.pause import refuse_paused
-from phantombase.timeline.locks.table_lock import STORAGE, ProcessLock, TableLock, parse_lock, table_lock
+from phantombase.timeline.locks.table_lock import (
+    STORAGE,
+    ProcessLock,
+    TableLock,
+    check_writers_known,
+    parse_lock,
+    table_lock,
+)
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, check_usable
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.open_storage import full_path
@@ -54,24 +60,6 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="check everything, show 
 SoleWriter = Annotated[
     bool, typer.Option(help="no other process writes to the table, or requests compactions, while this runs")
 ]
-
-
-def user_name() -> str:
-    """Who runs this process; Hudi's own records have "", too, where none is known."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # no such user on this machine, as in some containers
-        return ""
-
-
-def check_writers_known(lock: str | None, sole_writer: bool, who: str, todo: str) -> None:
-    """UsageError unless exactly one is given: a `lock` that all writers share, or `sole_writer`. `who`: needs it."""
-    if (lock is None) == (not sole_writer):
-        what, found = (
-            f"{who} needs to know which other processes write to the table",
-            "both" if sole_writer else "neither",
-        )
-        raise UsageError(what, expected="one of --lock and --sole-writer", found=found, todo=todo)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.locks.table_lock import check_writers_known
 from phantombase.timeline.option import help_of, option
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.service.run import ServeOptions, read_token
@@ -48,7 +49,6 @@ from .option_flags import (
     StorageOption,
     check_idle,
     check_reachable,
-    check_writers_known,
     name_idle,
     offers,
     typed_names,

@@ -3,21 +3,18 @@ table (`pause`, `resume`, `cancel`)."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
 
-from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.locks.pause import COMPACTION, Pause, pause_files, put_pause, readable_pauses
 from phantombase.timeline.metadata_table.create import drop_metadata_table
-from phantombase.timeline.option import check_text, duration_s
+from phantombase.timeline.option import duration_s
 from phantombase.timeline.planning.operation import HAS_LOGS
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.partition_walk import reasons_of
@@ -31,10 +28,10 @@ from phantombase.timeline.terminal.text_table import Column, first_rows, human_b
 from ..attempt.compact_or_resume import pending_instants
 from ..attempt.outcome import cancel_work
 from ..fleet.zookeeper_claims import ring
-from ..services.options import Service
+from ..services.pause import PAUSABLE, pause_table, resume_table
 from ..undo.unschedule import unschedule
 from .fleet_flags import Fleet
-from .option_flags import DryRun, StorageOption, TableChange, TablePath, name_idle, offers, user_name
+from .option_flags import DryRun, StorageOption, TableChange, TablePath, name_idle, offers
 
 
 @offers
@@ -194,7 +191,6 @@ def _render_unscheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     yield f"{verb} compaction {data['instant']}: {groups} free for the next plan{ended}{remaining}"
 
 
-_PAUSABLE = (COMPACTION, *(service.value for service in Service))
 _UNTIL = "a time like 2026-11-21T09:00:00+01:00; without a zone UTC"
 
 
@@ -207,7 +203,7 @@ def pause_command(
         str | None, typer.Option("--for", metavar="2h", help="how long it lasts, instead of --until")
     ] = None,
     services: Annotated[
-        str | None, typer.Option(metavar="NAMES", help=f"only these: {','.join(_PAUSABLE)} [default: all]")
+        str | None, typer.Option(metavar="NAMES", help=f"only these: {','.join(PAUSABLE)} [default: all]")
     ] = None,
     dry_run: DryRun = False,
     storage_option: StorageOption = None,
@@ -221,45 +217,21 @@ def pause_command(
     Examples: `compactor-daemon pause /data/orders --reason "disk is replaced" --for 2h`,
     `compactor-daemon pause /data/orders --reason audit --services clean,archive`
     """
-    check_text("--reason", reason)
-    if not reason.strip():
-        raise UsageError("a pause needs a reason", todo="Give one with --reason.")
-    now = clock_ms()
-    pause = Pause(
-        who=f"{user_name()}@{socket.gethostname()}",
-        reason=" ".join(reason.split()),
-        since_ms=now,
-        until_ms=_until_ms(until, for_, now),
-        services=_pausable(services) if services is not None else (),
-    )
     storage = Table.open(table, parse_pairs(storage_option), reading=True).storage
-    if not dry_run:
-        put_pause(storage, pause)
+    names = [name.strip() for name in services.split(",")] if services is not None else []
+    pause = pause_table(storage, reason, until=_end(until, for_), services=names, dry_run=dry_run)
     return CommandResult({"table": table, "dry_run": dry_run, "paused": pause.words, **asdict(pause)}, _render_paused)
 
 
-def _until_ms(until: str | None, for_: str | None, now_ms: int) -> int | None:
+def _end(until: str | None, for_: str | None) -> datetime | None:
     if until is not None and for_ is not None:
         raise UsageError("--until and --for both say when the pause ends", todo="Give one of them.")
     if for_ is not None:
-        return now_ms + 1000 * duration_s(for_, "--for")
-    if until is None:
-        return None
+        return datetime.now(UTC) + timedelta(seconds=duration_s(for_, "--for"))
     try:
-        found = datetime.fromisoformat(until)
+        return None if until is None else datetime.fromisoformat(until)
     except ValueError as error:
         raise UsageError("not a time", expected=_UNTIL, found=until) from error
-    ms = round((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp() * 1000)
-    if ms <= now_ms:
-        raise UsageError("--until is over already", found=until)
-    return ms
-
-
-def _pausable(text: str) -> tuple[str, ...]:
-    names = [name.strip() for name in text.split(",")]
-    if unknown := [name for name in names if name not in _PAUSABLE]:
-        raise UsageError("nothing that can be paused", expected=", ".join(_PAUSABLE), found=", ".join(unknown))
-    return tuple(name for name in _PAUSABLE if name in names)
 
 
 def _render_paused(data: Mapping[str, Any]) -> Iterable[RenderableType]:
@@ -275,10 +247,7 @@ def resume_command(table: TablePath, dry_run: DryRun = False, storage_option: St
     Example: `compactor-daemon resume /data/orders`
     """
     storage = Table.open(table, parse_pairs(storage_option), reading=True).storage
-    files = pause_files(storage)
-    words = [one.words if isinstance(one, Pause) else str(one) for one in readable_pauses(storage)]
-    if not dry_run:
-        storage.delete_all(files)
+    words = list(resume_table(storage, dry_run=dry_run))
     return CommandResult({"table": table, "dry_run": dry_run, "removed": words}, _render_resumed)
 
 

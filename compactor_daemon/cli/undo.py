@@ -20,9 +20,9 @@ from ..attempt.failures import CLUSTERING, release_failures
 from ..undo.repair import TakenBack, cancel_unreadable_attempt, write_anew
 from ..undo.restore import restore_table
 from ..undo.rollback import roll_back_newest
-from ..undo.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
+from ..undo.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints, user_name
 from . import render_status as status_render
-from .option_flags import StorageOption, TableChange, TablePath, offers, user_name
+from .option_flags import StorageOption, TableChange, TablePath, offers
 
 savepoint_app = typer.Typer(
     name="savepoint",

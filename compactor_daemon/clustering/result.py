@@ -12,6 +12,7 @@ from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.ledger import CLUSTERED, decode_ledgers
 from phantombase.timeline.instants.reserved_times import has_tombstone
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.table import Snapshot, Table
 
 from ..attempt.outcome import CommitDecision, find_decision
@@ -56,7 +57,7 @@ class Clustered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterResult:
+class ClusterResult(Shown):
     """`done`: completed now, or what would be done, with instant "". `finished`: clusterings that an earlier run left.
     `cancelled`: instants of cancelled plans of earlier runs, whose files had changed. In a dry run `finished` and
     `cancelled` are what a run would do; `finished` has plans of Hudi, too. `left`: new files that the bounds left to

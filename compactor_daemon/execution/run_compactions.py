@@ -31,6 +31,7 @@ from phantombase.timeline.locks.pause import COMPACTION, refuse_paused
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.table.table import Table
@@ -48,7 +49,7 @@ InstantProgress: TypeAlias = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compactions:
+class Compactions(Shown):
     """What a run did, and the instants that it left because its limit was reached; earliest first. `executors`: what
     ran the file slices, and why; empty if nothing had to be merged, or a runner was given."""
 

@@ -39,6 +39,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.commit import forget
 from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import (
     READ_INSIDE,
@@ -172,7 +173,7 @@ class MetadataClean:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataServed:
+class MetadataServed(Shown):
     """What was done, or would be in a dry run. `why`: why a new compaction was due or not; `why_clean`: of a clean.
     `archived`: instants, and what stopped archiving there. `forgotten`: see `unknown`, `torn.removable`."""
 

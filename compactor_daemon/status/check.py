@@ -23,6 +23,7 @@ from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.records.keys import FILES
 from phantombase.timeline.option import check_finite, least_of, option, spelled_class
 from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import Given
@@ -77,7 +78,7 @@ class CheckOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableCheck:
+class TableCheck(Shown):
     table: str
     name: str
     verdict: TableVerdict

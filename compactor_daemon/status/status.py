@@ -25,6 +25,7 @@ from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
 from phantombase.timeline.locks.pause import readable_pauses
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
@@ -174,7 +175,7 @@ class LastSuccess:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableStatus:
+class TableStatus(Shown):
     """The state of a table's compactions and clusterings. `claims`: whether ZooKeeper was asked, and answered.
     `overdue`: a number. `clusterings`: the pending ones, and those that daemons plan (see `planned_by_daemons`)."""
 

@@ -39,6 +39,7 @@ from phantombase.timeline.locks.heartbeat import EXPIRY_S, may_be_written
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.read.windows import check_as_of
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import (
@@ -82,7 +83,7 @@ _OWN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
+class Restored(Shown):
     """`instant`: of the restore; None: nothing was to be undone, or a dry run. `target`: whose state is restored.
     `undone`: (time, action), the newest first. `files`: the number of files removed, or to be removed. `finished`: the
     restore was pending. `metadata_dropped`: the metadata table was dropped. `dead`: times of pending writes of dead

@@ -36,6 +36,7 @@ from phantombase.timeline.locks.heartbeat import first_beat, heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.read.windows import retained_since
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.in_progress import (
     Guard,
     PendingRollback,
@@ -69,7 +70,7 @@ _OWN = {Guard.ROLLBACK: "a pending rollback of the instant is the one to finish;
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolledBack:
+class RolledBack(Shown):
     """`rollback`: its instant; "": of a clustering, which has none. `files`: those that a clustering had joined, which
     are visible again; None: a write. `metadata_dropped`: the metadata table was dropped, since one of its compactions
     holds the write."""

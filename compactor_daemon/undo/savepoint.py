@@ -9,6 +9,7 @@ other order, so that it holds as long as it is visible.
 
 from __future__ import annotations
 
+import getpass
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.option import check_text
 from phantombase.timeline.read.windows import check_as_of
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.view.view import TableView, input_names, is_replaced, latest_slice
@@ -31,7 +33,7 @@ _NO_CLEAN = dict.fromkeys(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptSavepoint:
+class KeptSavepoint(Shown):
     """One savepoint of a table: the instant whose state it keeps, and its record."""
 
     instant: str
@@ -66,6 +68,14 @@ def create_savepoint(
         done = _of(instant, State.COMPLETED, completion)
         table.storage.put_if_absent(table.instant_path(done), encode_savepoint(made))
     return KeptSavepoint(instant=instant, savepoint=made)
+
+
+def user_name() -> str:
+    """Hudi's own is empty, too, where none is given."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no such user on this machine, as in some containers
+        return ""
 
 
 def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> None:

@@ -49,6 +49,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.slice_log import log_may_delete
 from phantombase.timeline.metadata_table.update import forget
 from phantombase.timeline.planning.partition_walk import NOTES
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, regardless
@@ -139,7 +140,7 @@ _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unscheduled:
+class Unscheduled(Shown):
     """A removed plan: its instant, the number of its file groups that are free now, and the attempts that were ended.
     `kept`: file groups that are kept in the plan, see `_narrow`."""
 

@@ -19,6 +19,7 @@ from phantombase.timeline.storage.object_url import hadoop_names
 from phantombase.timeline.storage.storage_options import CONNECTION, SETTINGS
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.help_page import written
+from tests.project import python_reference
 from tests.project.doc_pages import ALL_PAGES, PAGES, SHOWN_ZOOKEEPER, Story, comparable
 from tests.project.every_command import APPS, every_page
 from tests.project.option_reference import HELP, NAMES_PAGE, PAGE, names_reference, pages, reference
@@ -70,6 +71,7 @@ def test_the_reference_of_options_is_that_of_the_code() -> None:
     """`python -m tests.project.option_reference` has been run since an option changed."""
     assert PAGE.read_text() == reference()
     assert NAMES_PAGE.read_text() == names_reference()
+    assert python_reference.PAGE.read_text() == python_reference.page()
 
 
 def test_every_error_is_described() -> None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -22,6 +23,7 @@ from setuptools import find_packages  # type: ignore[import-untyped]
 from typer.testing import CliRunner
 
 import phantombase
+from phantombase import PausedError, UsageError
 from phantombase.compactor_daemon.cli import main as compactor
 from phantombase.timeline import errors
 from phantombase.timeline.cli import main as timeline
@@ -68,7 +70,7 @@ path = "rides"
 for ts in (1, 2):
     rows = pa.table({"id": ["a", "b"], "ts": [ts, ts]})
     writer(rows).table("rides").key("id").ordering("ts").buckets(1).upsert(path)
-(requested,) = schedule(path).requested
+(requested,) = schedule(path, sole_writer=True).requested
 done = compact(path, execute=ExecuteOptions(executor=Executor.LOCAL)).done
 assert [c.instant for c in done] == [requested.instant]
 print(sorted(read_table(Table.open(path)).select(["id", "ts"]).to_pylist(), key=lambda r: r["id"]))
@@ -183,7 +185,7 @@ ASKS_FOR_SPARK = """
 import contextlib, io, json, runpy, sys
 from importlib import import_module
 from pathlib import Path
-from phantombase import UsageError, spark_read
+from phantombase import PausedError, UsageError, spark_read
 from phantombase.compactor_daemon.cli.main import main
 from phantombase.compactor_daemon.fleet.zookeeper_server import start_server
 
@@ -330,3 +332,51 @@ def test_every_declared_package_has_one_version_in_the_constraints() -> None:
     pinned = [canonicalize_name(line.split("==")[0]) for line in (ROOT / "constraints.txt").read_text().splitlines()]
     assert named - set(pinned) == set()
     assert len(set(pinned)) == len(pinned)
+
+
+_NO_CALLS = {"run", "claims", "config", "demo", "release", "repair", "show", "slices", "plan", "serve", "pins"}
+"""Commands that show what values show, or serve; `release` and `repair` are for people at a broken table."""
+
+
+def test_what_a_command_does_is_a_call() -> None:
+    every = {name for app in (compactor.COMMANDS, timeline.COMMANDS) for name in app}
+    commands = every - _NO_CALLS
+    assert {name for name in commands if not hasattr(phantombase, name.replace("-", "_"))} == {"repair-times"}
+
+
+def test_a_session_of_calls(tmp_path: Path) -> None:
+    """Paths of pathlib, values that show themselves shortly, and as tables in a notebook; no lock, no change."""
+    path, rows = tmp_path / "rides", pa.table({"id": ["a", "b", "c"], "ts": [1, 2, 3]})
+    writes = phantombase.writer(rows).table("rides").key("id").ordering("ts")
+    done = [writes.upsert(path), writes.upsert(path)]
+    found = phantombase.read(path)
+    assert len(found) == found.count() == 3
+    assert sorted(row["id"] for row in found) == ["a", "b", "c"]
+    assert len(phantombase.read(path, query="incremental", begin=done[0].instant, limit=2)) == 2
+    with pytest.raises(UsageError, match="one of lock= and sole_writer=True"):
+        phantombase.clean(path)
+    phantombase.pause(path, "an audit", services=["clean"])
+    with pytest.raises(PausedError, match="an audit"):
+        phantombase.clean(path, sole_writer=True)
+    assert len(phantombase.resume(path)) == 1
+    kept = phantombase.savepoint(path, comment="before", sole_writer=True)
+    assert phantombase.savepoints(path) == (kept,)
+    phantombase.delete_savepoint(path, kept.instant, sole_writer=True)
+    planned = phantombase.schedule(path, sole_writer=True)
+    assert planned.instant is not None
+    assert phantombase.status(path).pending
+    assert phantombase.unschedule(path, planned.instant, sole_writer=True).instant == planned.instant
+    again = phantombase.schedule(path, sole_writer=True)
+    compacted = phantombase.compact(path)
+    audits, checked = phantombase.audit(path), phantombase.check(path)
+    assert [one.good for one in audits] == [True]
+    assert phantombase.validate(path).good
+    assert checked.verdict is phantombase.TableVerdict.WELL
+    results: list[object] = [*done, found, again, compacted, audits[0], checked, phantombase.validate(path)]
+    services = (phantombase.archive, phantombase.clean, phantombase.cluster, phantombase.metadata)
+    results += [service(path, dry_run=True) for service in services]
+    results += [phantombase.orphans(path), phantombase.restore(path, to=done[0].instant, dry_run=True)]
+    results += [phantombase.rollback(path, writes.upsert(path).instant, sole_writer=True)]
+    for one in results:
+        assert re.search(r"object at 0x|hoodie\.archivelog", repr(one)) is None
+        assert "<table>" in one._repr_html_(), one  # type: ignore[attr-defined]

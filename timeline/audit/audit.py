@@ -31,6 +31,7 @@ from ..merge.rule import SliceRules
 from ..merge.slice_merge import identity_columns, identity_sum
 from ..merge.slice_stream import LogTotals, SliceStream, base_tables, copied_ledger, log_totals
 from ..merge.table_rules import slice_rules
+from ..shown import Shown
 from ..table.in_progress import refuse_half_upgraded
 from ..table.table import Table, TableSchema, from_one_snapshot
 from ..view.log_blocks import slice_blocks
@@ -88,7 +89,7 @@ class GroupAudit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InstantAudit:
+class InstantAudit(Shown):
     """One compaction. `problems`: of the complete instant; `leftovers`: staged files that the next run removes."""
 
     instant: str

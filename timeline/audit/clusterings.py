@@ -25,7 +25,9 @@ from ..view.view import FileGroup, GroupKey, TableView, latest_base
 from .audit import (
     InstantAudit,
     Verdict,
+    audit,
     audited_group,
+    audited_instants,
     hash_of_base,
     read_base,
     rules_of_audit,
@@ -47,6 +49,20 @@ def clustered_instants(table: Table) -> tuple[str, ...]:
 def audit_clustering(table: Table, instant: str) -> InstantAudit:
     """Audits one clustering, see `settled`. Errors of the tree: the commit or the view cannot be read."""
     return settled(lambda: _audit(table, instant))
+
+
+def instants_to_audit(table: Table, only: str | None = None) -> tuple[str, ...]:
+    """Compactions and clusterings with a ledger, earliest first. UsageError: `only` is none of them."""
+    clustered = clustered_instants(table)
+    if only in clustered:
+        return (only,)
+    found = audited_instants(table, only)
+    return found if only is not None else tuple(sorted({*found, *clustered}))
+
+
+def audit_any(table: Table, instant: str) -> InstantAudit:
+    """Audits a compaction or a clustering."""
+    return (audit_clustering if instant in clustered_instants(table) else audit)(table, instant)
 
 
 def _audit(table: Table, instant: str) -> InstantAudit:

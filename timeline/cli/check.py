@@ -7,21 +7,15 @@ from typing import Annotated
 
 import typer
 
-from ..audit.audit import audit as audit_instant
-from ..audit.audit import audited_instants
-from ..audit.clusterings import audit_clustering, clustered_instants
+from ..audit.clusterings import audit_any, instants_to_audit
 from ..audit.modification_times import Retimed, all_files, find_mistimed
 from ..audit.modification_times import repair_times as set_times
-from ..dashboard.overview import commits_to_compact
+from ..audit.validate import validated
 from ..instants.clock_check import ClockOptions
-from ..metadata_table.record_index import missing_entries
-from ..metadata_table.validate import Validation
-from ..metadata_table.validate import validate as validate_table
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot
 from ..terminal.command import CommandResult
 from ..terminal.console import progress
-from ..view.grouping import counted_by_name
 from . import render
 from .parameters import CLOCK, StorageOption, TablePath, Timezone, reports
 
@@ -51,16 +45,11 @@ def audit(
       timeline audit /data/trips --json | jq '.instants[] | select(.good | not)'
     """
     table = Table.open(path, parse_pairs(storage_option))
-    clustered = clustered_instants(table)
-    if instant in clustered:
-        instants: tuple[str, ...] = (instant,)
-    else:
-        instants = audited_instants(table, instant)
-        instants = instants if instant is not None else tuple(sorted({*instants, *clustered}))
+    instants = instants_to_audit(table, instant)
     with progress(len(instants), "auditing") as bar:
         found = []
         for one in instants:
-            found.append((audit_clustering if one in clustered else audit_instant)(table, one))
+            found.append(audit_any(table, one))
             bar.advance(1)
     good = all(a.good for a in found)
     rows = [
@@ -105,25 +94,13 @@ def validate(
       timeline validate /data/trips --json | jq '.differences[]'
     """
     table = Table.open(path, parse_pairs(storage_option)).with_clock(ClockOptions(timezone=timezone))
-    wrong = from_one_snapshot(lambda: find_mistimed(table.snapshot(cached=False)))
-    if table.config.metadata_partitions:
-        found = from_one_snapshot(lambda: validate_table(table.snapshot(cached=False)))
-        commits = commits_to_compact(table)
-    else:
-        found, commits = Validation(partitions=0, files=0, differences=()), None
-    view, witnessed = from_one_snapshot(
-        lambda: (table.snapshot(cached=False).load_view(), table.snapshot(cached=False).load_view(archive=True))
-    )
-    unnamed = counted_by_name(view, witnessed)
-    flaws = [f for g in witnessed.living() for f in g.flaws]
-    missing = missing_entries(table.snapshot(cached=False))
-    good = not found.differences and not wrong and not flaws and not unnamed and not missing
+    found = validated(table)
     data = {
         "table": table.storage.base_path,
-        "good": good,
-        "partitions": found.partitions,
-        "files": found.files,
-        "metadata_commits_since_compaction": commits,
+        "good": found.good,
+        "partitions": found.metadata.partitions,
+        "files": found.metadata.files,
+        "metadata_commits_since_compaction": found.metadata_commits,
         "differences": [
             {
                 "partition": d.partition,
@@ -132,18 +109,21 @@ def validate(
                 "storage_bytes": None if d.name is None else d.storage_bytes,
                 "metadata_bytes": None if d.name is None else d.metadata_bytes,
             }
-            for d in found.differences
+            for d in found.metadata.differences
         ],
-        "record_index": missing or None,
-        "mistimed": [{"instant": m.instant, "file": m.path, "modified": m.modified, "why": m.why} for m in wrong],
+        "record_index": found.record_index or None,
+        "mistimed": [
+            {"instant": m.instant, "file": m.path, "modified": m.modified, "why": m.why} for m in found.mistimed
+        ],
         "lost": [
-            {"file": f.path, "instant": f.instant, "expected_bytes": f.expected, "found_bytes": f.found} for f in flaws
+            {"file": f.path, "instant": f.instant, "expected_bytes": f.expected, "found_bytes": f.found}
+            for f in found.lost
         ],
-        "unreadable_commits": sorted(witnessed.facts.witness.unread),
-        "strays": table.views.strays(view),
-        "unnamed": unnamed,
+        "unreadable_commits": list(found.unreadable_commits),
+        "strays": list(found.strays),
+        "unnamed": list(found.unnamed),
     }
-    return CommandResult(data, render.validate, failed=not good)
+    return CommandResult(data, render.validate, failed=not found.good)
 
 
 @reports

@@ -43,6 +43,9 @@ class OnDemand(Sequence[U]):
     def __iter__(self) -> Iterator[U]:
         return map(self._make, self.items)
 
+    def __repr__(self) -> str:
+        return f"<{len(self):,} items, made when they are asked for>"
+
 
 class EncodedArray(OnDemand[U]):
     """`items`: the bytes of each element, decoded at each access."""

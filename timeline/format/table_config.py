@@ -6,7 +6,7 @@ file, `hoodie.properties.backup` exists too. `hoodie.table.checksum` is the unsi
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NoReturn
@@ -311,8 +311,27 @@ def load_table_config(storage: Storage) -> TableConfig:
     if damage is not None:
         raise damage
     found = f"no {HOODIE} folder" if storage.find(HOODIE) is None else "neither it nor its backup"
+    if (other := other_format(storage)) is not None:
+        found = other
     todo = "Check the path; it must be the table's base folder."
     raise NotATableError("not a Hudi table", path=storage.base_path, expected=PROPERTIES, found=found, todo=todo)
+
+
+DELTA = "_delta_log"
+ICEBERG = "metadata"
+"""A folder of the tables of other formats; that of Iceberg may have other files."""
+
+
+def other_format(folder: Storage) -> str | None:
+    """The format of a folder that is a table of another format, with its article; None: it is none."""
+    if folder.find(DELTA) is not None:
+        return "a Delta table"
+    return "an Iceberg table" if is_iceberg(one.name for one in listed_if_there(folder, ICEBERG) or ()) else None
+
+
+def is_iceberg(names: Iterable[str]) -> bool:
+    """Whether the files of `ICEBERG` with these names are of an Iceberg table."""
+    return any(name.endswith(".metadata.json") for name in names)
 
 
 def has_only_records(storage: Storage, folder: str = "") -> bool:

@@ -195,6 +195,20 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
     return lock
 
 
+def check_writers_known(
+    lock: str | None, sole_writer: bool, who: str, risk: str, *, names: str = "--lock and --sole-writer"
+) -> None:
+    """UsageError unless exactly one is given: a `lock` that all writers share, or `sole_writer`. `who`: needs it, else
+    there is this `risk`. `names`: of the two, for the user."""
+    if (lock is None) == (not sole_writer):
+        raise UsageError(
+            f"{who} needs to know which other processes write to the table",
+            expected=f"one of {names}",
+            found="both" if sole_writer else "neither",
+            todo=risk,
+        )
+
+
 def is_elsewhere(lock: TableLock, storage: Storage) -> bool:
     """Whether the lock can be held before the folder of its table exists."""
     if isinstance(lock, FileLock):

@@ -26,6 +26,7 @@ from ..locks.heartbeat import put_wanted, remove_wanted
 from ..locks.pause import COMPACTION, refuse_paused
 from ..locks.table_lock import TableLock
 from ..metadata_table.update import check_keepable
+from ..shown import Shown
 from ..table.in_progress import READ_INSIDE, clustered_file_groups, exclusive, merges_no_logs
 from ..table.table import Snapshot, Table, put_requested
 from ..view.view import GroupKey
@@ -114,7 +115,7 @@ class Requested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scheduled:
+class Scheduled(Shown):
     """The requested plans, or in a dry run those that would be requested, with instants; `why`: the reason for none.
     `notes` None: the trigger has not fired, nothing was examined."""
 

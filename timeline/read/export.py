@@ -8,6 +8,7 @@ A file appears complete or not at all; an interrupted stream is recognizable."""
 
 from __future__ import annotations
 
+import html
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -21,12 +22,13 @@ import pyarrow.parquet as pq
 
 from ..codec.parquet_write import statistics_columns
 from ..errors import MissingFileError, StorageError, TableChangedError, UsageError
+from ..shown import as_html
 from ..storage.local import sync
 from ..table.table import Table, from_one_snapshot
 from .changes import ChangeScan, plan
 from .held_pins import pinned
 from .pins import PinOptions
-from .table_read import ReadOptions, Scan, limited
+from .table_read import Query, ReadOptions, Scan, limited
 from .windows import Window
 
 CLEANED_TODO = (
@@ -50,7 +52,7 @@ def _installed(package: str) -> Iterator[None]:
         raise UsageError(f"{package} is not installed", todo=f"Install it: pip install {package}.") from error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rows:
     """The rows of a table as `read` gives them. Each call reads the table again, in its state at that time.
     `schema` is fixed at creation; a call after the table's schema changed raises TableChangedError."""
@@ -68,6 +70,30 @@ class Rows:
         if scan.window is not None and scan.window.end:
             options = replace(options, end=scan.window.end, whole_window=True)
         return Rows(table, options, scan.schema, pin)
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{one.name}: {one.type}" for one in self.schema)
+        return f"<Rows of {self.table.storage.base_path}: {columns}>"
+
+    def _repr_html_(self) -> str:
+        """The columns, without reading."""
+        path = html.escape(self.table.storage.base_path)
+        return f"<b>Rows</b> of {path}{as_html(('column', 'type'), [(one.name, one.type) for one in self.schema])}"
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Each row as a dict, for small results: one batch is held at a time."""
+        for batch in self.batches():
+            yield from batch.to_pylist()
+
+    def count(self) -> int:
+        """The number of rows; the table is read for it, with one column."""
+        rows = self
+        if self.options.query in (Query.SNAPSHOT, Query.READ_OPTIMIZED):
+            first = pa.schema([self.schema.field(0)])
+            rows = replace(self, options=replace(self.options, columns=first.names), schema=first)
+        return sum(batch.num_rows for batch in rows.batches())
+
+    __len__ = count
 
     @property
     def end(self) -> str | None:

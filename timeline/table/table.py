@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from os import PathLike
 from typing import TypeVar, Unpack
 
 from ..errors import (
@@ -31,6 +32,7 @@ from ..instants.clock_check import ClockOptions
 from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock, TimelineLoader
 from ..instants.timeline import Timeline
+from ..option import path_text
 from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS, HOODIE, METADATA_FOLDER
 from ..storage.forwarding import PrefixStorage
@@ -50,7 +52,7 @@ TableT = TypeVar("TableT", bound="Table")
 _READ_AGAIN_MAX = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """A Hudi table. `config`: as it was when the table was opened. `listing`: source of views. `clock`: settings of
     this process's clock. `reading`: the table is only read, see `open`. `kept`: contents that snapshots have read."""
@@ -62,11 +64,16 @@ class Table:
     reading: bool = False
     kept: ContentCache = field(default_factory=ContentCache, compare=False, repr=False)
 
+    def __repr__(self) -> str:
+        kind = "MERGE_ON_READ" if self.config.has_logs else "COPY_ON_WRITE"
+        return f"<{type(self).__name__} {self.storage.base_path}: {kind}, version {self.config.version}>"
+
     @staticmethod
-    def open(path: str, storage_options: Given = None, *, reading: bool = False) -> Table:
+    def open(path: str | PathLike[str], storage_options: Given = None, *, reading: bool = False) -> Table:
         """The table at a path or URL; `storage_options`: see `StorageOptions`. `reading`: the table is only inspected
         or read, so it may be COPY_ON_WRITE, and its merge rules may be unknown if no merge is needed. NotATableError,
         UnsupportedError: refused by name before any change. UsageError: an unknown option."""
+        path = path_text(path)
         storage = open_storage(path, storage_options)
         if storage.is_file_system and ((entry := storage.find("")) is None or not entry.is_folder):
             raise NotATableError("no such folder", path=path, expected="the base path of a Hudi table")
@@ -209,7 +216,7 @@ class Table:
         return TableSchema.of(text, populate_meta_fields=self.config.populate_meta_fields)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Snapshot(Table):
     """One moment of a table: its settings, its timeline and what was read since. A step makes its own, by
     `Table.snapshot` or in the lock by `exclusive`, and passes it on. A step that must see the newest state makes a new

@@ -10,7 +10,7 @@ from typing import Any
 
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.table_lock import check_writers_known
 from phantombase.timeline.option import path_text, spelled
 from phantombase.timeline.table.table import Table
 
@@ -41,9 +41,9 @@ def erase(
     writes. `writes`: the options of the table's writers, such as its buckets. What is refused is in `left` of the
     result. `storage_options`: see `read`. UsageError: neither lock nor sole_writer, or both (a dry run needs none); or
     no list of keys of this table. After any other error the next call continues."""
-    if (lock is None) == (not sole_writer) and not dry_run:
-        found = "both" if sole_writer else "neither"
-        raise UsageError("erase needs to know which other processes write", expected="lock or sole_writer", found=found)
+    if not dry_run:
+        risk = "The rows of a write that is under way may keep the keys."
+        check_writers_known(lock, sole_writer, "erase", risk, names="lock= and sole_writer=True")
     opened = table if isinstance(table, Table) else Table.open(path_text(table), storage_options)
     is_path = isinstance(keys, str | os.PathLike)
     asked = read_keys(Path(keys), opened) if is_path else keys_of_rows(in_arrow(keys), opened)

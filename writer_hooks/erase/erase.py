@@ -56,6 +56,7 @@ from phantombase.timeline.option import check_finite, option, spelled_class
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.pins import live_pins
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import METADATA_FOLDER, RECORDS, ROWS, TEMPORARY, WRITES, join
 from phantombase.timeline.table.in_progress import refuse_left_to_hudi
@@ -100,7 +101,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Erased:
+class Erased(Shown):
     """`keys`: how many were asked for; `rows`: how many rows of them were deleted, or would be. `deleted`, `compacted`,
     `cleaned`: the instants. `touched`: file groups that held keys. `checked`: the data files that were read at the end
     and hold none. `left`: what was refused; in a dry run every file that holds keys. `metadata`: what the metadata

@@ -5,7 +5,7 @@ it makes the folder a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +14,18 @@ from phantombase.timeline.errors import MalformedError, NotATableError, StorageE
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.format.merge_settings import EVENT_TIME_STRATEGY, KEY_GENERATOR_CLASSES, STORED_PAYLOADS
 from phantombase.timeline.format.table_config import (
+    DELTA,
+    ICEBERG,
     PROPERTIES,
     PROPERTIES_LOST,
     MergeMode,
     TableConfig,
     checksum,
     has_only_records,
+    is_iceberg,
     load_table_config,
     make_table_folders,
+    other_format,
 )
 from phantombase.timeline.metadata_table.create import make_metadata_table
 from phantombase.timeline.option import check_kinds
@@ -328,7 +332,7 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
     while (parent := above.rpartition("/")[0]) and not parent.endswith(":/"):
         try:
             if (kind := _kind_of(opened(parent))) is not None:
-                raise _no_place(storage, f"in the {kind} {parent}")
+                raise _no_place(storage, f"in {kind} {parent}")
         except StorageError:
             break
         above = parent
@@ -338,9 +342,9 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
         for folder in level:
             entries = [] if (found := listed_if_there(storage, folder)) is None else list(found)
             names = {entry.name for entry in entries}
-            if _DELTA in names:
+            if DELTA in names:
                 raise _no_place(storage, f"a Delta table at {folder or 'this path'}")
-            if folder.rpartition("/")[2] == _ICEBERG and _is_iceberg(names):
+            if folder.rpartition("/")[2] == ICEBERG and is_iceberg(names):
                 raise _no_place(storage, f"an Iceberg table at {folder.rpartition('/')[0] or 'this path'}")
             if folder and HOODIE in names and not has_only_records(storage, folder):
                 raise _no_place(storage, f"the table {folder} below it")
@@ -352,19 +356,10 @@ def refuse_place(storage: Storage, opened: Callable[[str], Storage]) -> None:
 def _kind_of(folder: Storage) -> str | None:
     """What a folder is; None: no table."""
     if folder.find(HOODIE) is not None and not has_only_records(folder):
-        return "table"
-    if folder.find(_DELTA) is not None:
-        return "Delta table"
-    return "Iceberg table" if _is_iceberg(entry.name for entry in listed_if_there(folder, _ICEBERG) or ()) else None
+        return "the table"
+    return other_format(folder)
 
 
-def _is_iceberg(names: Iterable[str]) -> bool:
-    return any(name.endswith(".metadata.json") for name in names)
-
-
-_DELTA = "_delta_log"
-_ICEBERG = "metadata"
-"""A folder of the tables of other formats; that of Iceberg may have other files."""
 _LEVELS = 3
 _FOLDERS_MAX = 1000
 

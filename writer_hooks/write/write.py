@@ -23,6 +23,7 @@ from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.record_index import keys_are_global
 from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
 from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import is_pending_service, refuse_consistent_hashing
@@ -48,7 +49,7 @@ _PAUSE_MAX_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(Shown):
     """A completed write: counts in rows. `inserts`, `updates`: None under a bucket index, which looks for no keys, if
     rows went into log files: the keys of some may be new. `replaced`: file groups that it replaced. `seconds`: duration
     of the try that succeeded. `waited_s`: its wait for full file groups (see `back_pressure`)."""

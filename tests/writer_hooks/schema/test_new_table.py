@@ -319,7 +319,7 @@ def test_a_refused_first_write_leaves_nothing(refused: Callable[[], Writer], mat
         ("lake/d/_delta_log/0.json", "lake", "a Delta table at d"),
         ("i/metadata/v1.metadata.json", "i", "an Iceberg table"),
         ("lake/i/metadata/v1.metadata.json", "lake", "an Iceberg table at i"),
-        ("d/_delta_log/0.json", "d/x/y", "in the Delta table"),
+        ("d/_delta_log/0.json", "d/x/y", "in a Delta table"),
         ("i/metadata/v1.metadata.json", "i/data/x", "in the Iceberg table"),
         ("i/metadata/v1.metadata.json", "i/metadata/x", "in the Iceberg table"),
     ],
