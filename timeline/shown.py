@@ -24,7 +24,7 @@ class Shown:
 
 
 def as_html(columns: Sequence[str], rows: Sequence[Sequence[Any]], total: int | None = None) -> str:
-    """A table: texts are escaped and cut. `total`: of so many rows these are the first."""
+    """A table: texts are escaped and cut. `total`: the number of rows, of which these are the first."""
     head = "".join(f"<th>{html.escape(one)}</th>" for one in columns)
     body = "".join(f"<tr>{''.join(f'<td>{_cell(one)}</td>' for one in row)}</tr>" for row in rows)
     more = f"<caption>the first {len(rows)} of {total:,}</caption>" if total is not None and total > len(rows) else ""
