@@ -53,7 +53,7 @@ from .timeline.audit.audit import InstantAudit
 from .timeline.audit.clusterings import audit_any, instants_to_audit
 from .timeline.audit.validate import Validated, validated
 from .timeline.codec.output_options import OutputOptions
-from .timeline.locks.pause import Pause, refuse_paused
+from .timeline.locks.pause import Pause, refuse_paused, user_name
 from .timeline.locks.table_lock import check_writers_known
 from .timeline.option import path_text, spelled
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
@@ -281,7 +281,7 @@ def savepoint(
     """Keeps the state at a write, by default the newest one, until `delete_savepoint`. `user`: this process's by
     default."""
     at = locked(table, storage_options, lock, sole_writer, dry_run, "savepoint", _CLEANERS)
-    by = kept.user_name() if user is None else user
+    by = user_name() if user is None else user
     return kept.create_savepoint(at[0], at[1], instant, user=by, comment=comment, dry_run=dry_run)
 
 

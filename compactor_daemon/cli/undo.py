@@ -10,6 +10,7 @@ import typer
 from rich.console import RenderableType
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.pause import user_name
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Tries
@@ -20,7 +21,7 @@ from ..attempt.failures import CLUSTERING, release_failures
 from ..undo.repair import TakenBack, cancel_unreadable_attempt, write_anew
 from ..undo.restore import restore_table
 from ..undo.rollback import roll_back_newest
-from ..undo.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints, user_name
+from ..undo.savepoint import KeptSavepoint, create_savepoint, delete_savepoint, savepoints
 from . import render_status as status_render
 from .option_flags import StorageOption, TableChange, TablePath, offers
 

@@ -8,11 +8,10 @@ from datetime import UTC, datetime
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.locks.pause import COMPACTION, Pause, pause_files, put_pause, readable_pauses
+from phantombase.timeline.locks.pause import COMPACTION, Pause, pause_files, put_pause, readable_pauses, user_name
 from phantombase.timeline.option import check_text
 from phantombase.timeline.storage.contract import Storage
 
-from ..undo.savepoint import user_name
 from .options import Service
 
 PAUSABLE = (COMPACTION, *(service.value for service in Service))

@@ -9,7 +9,6 @@ other order, so that it holds as long as it is visible.
 
 from __future__ import annotations
 
-import getpass
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -68,14 +67,6 @@ def create_savepoint(
         done = _of(instant, State.COMPLETED, completion)
         table.storage.put_if_absent(table.instant_path(done), encode_savepoint(made))
     return KeptSavepoint(instant=instant, savepoint=made)
-
-
-def user_name() -> str:
-    """Hudi's own is empty, too, where none is given."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # no such user on this machine, as in some containers
-        return ""
 
 
 def delete_savepoint(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> None:

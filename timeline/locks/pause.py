@@ -10,6 +10,7 @@ ends it. What undoes writes (rollback, restore, unschedule) is a person's own ac
 
 from __future__ import annotations
 
+import getpass
 import json
 import uuid
 from collections.abc import Iterable, Iterator
@@ -53,6 +54,14 @@ class Pause:
 
     def error(self, table: str) -> PausedError:
         return PausedError(self.words, path=table, todo=f"To go on: compactor-daemon resume {table}")
+
+
+def user_name() -> str:
+    """Hudi's own is empty, too, where none is given."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no such user on this machine, as in some containers
+        return ""
 
 
 def pauses(storage: Storage, names: Iterable[str] | None = None) -> tuple[Pause, ...]:

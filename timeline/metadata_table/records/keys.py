@@ -26,7 +26,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import numpy as np
 import xxhash
 
 from ...errors import UnsupportedError
@@ -126,6 +125,8 @@ def bloom_filter_key(partition: str, file_name: str) -> str:
 def file_group_index(key: str, count: int) -> int:
     """Which of a partition's `count` file groups holds the key: by Java's String.hashCode, over UTF-16 code units.
     Not for secondary indexes of table version 9, which hash a part of the key."""
+    import numpy as np  # late: commands that show a status start without it
+
     units = np.frombuffer(key.encode("utf-16-be", "surrogatepass"), ">u2").astype(np.uint32)
     powers = np.full(len(units), 31, np.uint32)
     powers[-1:] = 1
