@@ -26,7 +26,7 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from tests.project.every_command import NO_NUMBERS, every_command, offers
 from tests.support.places import capture_logs
 
-COMMANDS = ["archive", "clean", "cluster", "compact", "erase", "metadata", "run", "schedule", "sync"]
+COMMANDS = ["archive", "clean", "cluster", "compact", "erase", "maintain", "metadata", "run", "schedule", "sync"]
 _NEEDED = {"run": ["--once"], "erase": ["--keys", "keys.txt"], "sync": ["--to", "hive:127.0.0.1:1"]}
 """Arguments without which a command does not begin."""
 PLAN = "hoodie.clustering.plan.strategy."
