@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
 
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.metadata_table.create import drop_metadata_table
@@ -227,7 +228,7 @@ def _end(until: str | None, for_: str | None) -> datetime | None:
     if until is not None and for_ is not None:
         raise UsageError("--until and --for both say when the pause ends", todo="Give one of them.")
     if for_ is not None:
-        return datetime.now(UTC) + timedelta(seconds=duration_s(for_, "--for"))
+        return datetime.fromtimestamp(clock_ms() / 1000 + duration_s(for_, "--for"), UTC)
     try:
         return None if until is None else datetime.fromisoformat(until)
     except ValueError as error:
