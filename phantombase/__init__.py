@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .compactor_daemon.archiving.choice import ArchiveOptions as ArchiveOptions
     from .compactor_daemon.attempt.compact_or_resume import Compacted as Compacted
     from .compactor_daemon.attempt.compact_or_resume import Limit as Limit
+    from .compactor_daemon.attempt.outcome import CancelledWork as CancelledWork
     from .compactor_daemon.catalogs.options import SyncOptions as SyncOptions
     from .compactor_daemon.catalogs.options import SyncResult as SyncResult
     from .compactor_daemon.cleaning.choice import CleanOptions as CleanOptions
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from .compactor_daemon.undo.unschedule import Unscheduled as Unscheduled
     from .services import archive as archive
     from .services import audit as audit
+    from .services import cancel as cancel
     from .services import check as check
     from .services import clean as clean
     from .services import cluster as cluster
@@ -135,11 +137,12 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "api": "read read_table spark_read",
-    "services": "archive audit check clean cluster compact delete_savepoint maintain metadata orphans pause restore "
+    "services": "archive audit cancel check clean cluster compact delete_savepoint maintain metadata orphans pause restore "
     "resume rollback savepoint savepoints schedule status sync unschedule validate",
     "compactor_daemon.archiving.archive": "ArchiveResult",
     "compactor_daemon.archiving.choice": "ArchiveOptions",
     "compactor_daemon.attempt.compact_or_resume": "Compacted Limit",
+    "compactor_daemon.attempt.outcome": "CancelledWork",
     "compactor_daemon.catalogs.options": "SyncOptions SyncResult",
     "compactor_daemon.cleaning.choice": "CleanOptions",
     "compactor_daemon.cleaning.orphan_choice": "OrphanOptions",

@@ -3,7 +3,7 @@
 schedule, compact, maintain                                       compactions; all that is due
 clean, archive, cluster, metadata, orphans                        services; with `dry_run` nothing is changed
 rollback, restore, savepoint, delete_savepoint, unschedule        undo; the same
-pause, resume                                                     hold work on all machines
+pause, resume, cancel                                             hold or end work, on all machines
 sync                                                              a catalog shows the table
 savepoints, status, check, audit, validate                        only read
 
@@ -22,6 +22,7 @@ from .api import AnyTable, Given, locked, opened
 from .compactor_daemon.archiving.archive import ArchiveResult, archive_table
 from .compactor_daemon.archiving.choice import ArchiveOptions
 from .compactor_daemon.attempt.compact_or_resume import Limit
+from .compactor_daemon.attempt.outcome import CancelledWork
 from .compactor_daemon.catalogs.options import SyncOptions, SyncResult
 from .compactor_daemon.catalogs.sync import sync_table
 from .compactor_daemon.cleaning.choice import CleanOptions
@@ -39,7 +40,7 @@ from .compactor_daemon.metadata_services.serve import MetadataServed, serve_meta
 from .compactor_daemon.options import AttemptOptions, ExecuteOptions
 from .compactor_daemon.services.maintain import MaintainStep, Maintenance, maintain_table
 from .compactor_daemon.services.options import Service, ServiceOptions, parse_services, usual_services
-from .compactor_daemon.services.pause import pause_table, resume_table
+from .compactor_daemon.services.pause import cancel_instant, pause_table, resume_table
 from .compactor_daemon.status.check import CheckMeans, CheckOptions, TableCheck, check_table
 from .compactor_daemon.status.pending import StatusOptions
 from .compactor_daemon.status.status import TableStatus, table_status
@@ -321,6 +322,15 @@ def unschedule(
         table, storage_options, lock, sole_writer, dry_run, "unschedule", "Logs of an unknown write could be lost."
     )
     return unscheduling.unschedule(at[0], instant, at[1], dry_run=dry_run)
+
+
+@spelled
+def cancel(
+    table: AnyTable, instant: str, reason: str = "", *, dry_run: bool = False, storage_options: Given = None
+) -> CancelledWork:
+    """Ends the work on a pending compaction or clustering, in whichever process it runs; its plan stays requested.
+    `decided` of the result: it was too late. UsageError: the instant is not pending."""
+    return cancel_instant(opened(table, storage_options), instant, reason, dry_run=dry_run)
 
 
 @spelled

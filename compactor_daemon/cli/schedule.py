@@ -26,10 +26,8 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.text_table import Column, first_rows, human_bytes, plain, plural
 
-from ..attempt.compact_or_resume import pending_instants
-from ..attempt.outcome import cancel_work
 from ..fleet.zookeeper_claims import ring
-from ..services.pause import PAUSABLE, pause_table, resume_table
+from ..services.pause import PAUSABLE, cancel_instant, pause_table, resume_table
 from ..undo.unschedule import unschedule
 from .fleet_flags import Fleet
 from .option_flags import DryRun, StorageOption, TableChange, TablePath, name_idle, offers
@@ -275,11 +273,7 @@ def cancel_command(
 
     Example: `compactor-daemon cancel /data/orders 20261121091052663 --reason "too large for now"`
     """
-    check_text("--reason", reason)
-    opened = Table.open(table, parse_pairs(storage_option))
-    pending_instants(opened, instant, clusterings=True)
-    by = f"by {user_name()}@{socket.gethostname()}" + (f": {' '.join(reason.split())}" if reason.strip() else "")
-    done = cancel_work(opened.storage, instant, by, dry_run=dry_run)
+    done = cancel_instant(Table.open(table, parse_pairs(storage_option)), instant, reason, dry_run=dry_run)
     data = {"table": table, "instant": instant, "dry_run": dry_run, **asdict(done)}
     error = f"{instant} is decided: it is published, and cannot be cancelled any more" if done.decided else ""
     return CommandResult(data, _render_work_cancelled, failed=done.decided, error=error)

@@ -1,4 +1,4 @@
-"""Pauses a table, and resumes it: see `timeline.locks.pause`."""
+"""What a person holds or ends: pauses of a table, see `timeline.locks.pause`, and the work on one instant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.locks.pause import COMPACTION, Pause, pause_files, put_pause, readable_pauses, user_name
 from phantombase.timeline.option import check_text
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.table.table import Table
 
+from ..attempt.compact_or_resume import pending_instants
+from ..attempt.outcome import CancelledWork, cancel_work
 from .options import Service
 
 PAUSABLE = (COMPACTION, *(service.value for service in Service))
@@ -28,7 +31,7 @@ def pause_table(
     if unknown := [name for name in services if name not in PAUSABLE]:
         raise UsageError("nothing that can be paused", expected=", ".join(PAUSABLE), found=", ".join(unknown))
     pause = Pause(
-        who=f"{user_name()}@{socket.gethostname()}",
+        who=_who(),
         reason=" ".join(reason.split()),
         since_ms=clock_ms(),
         until_ms=None if until is None else _ms(until),
@@ -48,6 +51,18 @@ def resume_table(storage: Storage, *, dry_run: bool = False) -> tuple[str, ...]:
     if not dry_run:
         storage.delete_all(files)
     return words
+
+
+def cancel_instant(table: Table, instant: str, reason: str = "", *, dry_run: bool = False) -> CancelledWork:
+    """Ends the work on a pending compaction or clustering, see `cancel_work`. UsageError: it is not pending."""
+    check_text("the reason", reason)
+    pending_instants(table, instant, clusterings=True)
+    words = " ".join(reason.split())
+    return cancel_work(table.storage, instant, f"by {_who()}{words and f': {words}'}", dry_run=dry_run)
+
+
+def _who() -> str:
+    return f"{user_name()}@{socket.gethostname()}"
 
 
 def _ms(until: datetime) -> int:

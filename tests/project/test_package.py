@@ -367,6 +367,8 @@ def test_a_session_of_calls(tmp_path: Path) -> None:
     assert phantombase.status(path).pending
     assert phantombase.unschedule(path, planned.instant, sole_writer=True).instant == planned.instant
     again = phantombase.schedule(path, sole_writer=True)
+    assert again.instant is not None
+    assert phantombase.cancel(path, again.instant).attempts == ()
     compacted = phantombase.compact(path)
     audits, checked = phantombase.audit(path), phantombase.check(path)
     assert [one.good for one in audits] == [True]
