@@ -137,8 +137,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "api": "read read_table spark_read",
-    "services": "archive audit cancel check clean cluster compact delete_savepoint maintain metadata orphans pause restore "
-    "resume rollback savepoint savepoints schedule status sync unschedule validate",
+    "services": "archive audit cancel check clean cluster compact delete_savepoint maintain metadata orphans pause "
+    "restore resume rollback savepoint savepoints schedule status sync unschedule validate",
     "compactor_daemon.archiving.archive": "ArchiveResult",
     "compactor_daemon.archiving.choice": "ArchiveOptions",
     "compactor_daemon.attempt.compact_or_resume": "Compacted Limit",
