@@ -75,10 +75,10 @@ def publish(table: Table, options: SyncOptions, *, dry_run: bool = False) -> Syn
             return done
         _log.info("published_concurrently", table=table.storage.base_path, catalog=publisher.shown)
     raise ConflictError(
-        "other processes change the Iceberg table all the time",
+        "other processes change the Iceberg table all the time, or hold its lock",
         path=publisher.where,
-        found=f"{_TRIES} tries in which another one was first",
-        todo="Nothing is lost: the next sync goes on from there.",
+        found=f"{_TRIES} tries; the last one: {publisher.refused}",
+        todo="Nothing is lost: the next sync goes on from there. Locks of dead processes end after some minutes.",
     )
 
 
@@ -87,7 +87,7 @@ class _Publisher:
         _check_options(options)
         self._table, self._options, self._dry_run = table, options, dry_run
         named, _, query = str(options.to).removeprefix(ICEBERG).partition("?")
-        self.shown = f"{ICEBERG}{named}"
+        self.shown, self.refused = f"{ICEBERG}{named}", ""
         self._given = dict(pair.split("=", 1) for pair in options.table_properties)
         config = table.config
         namespace = (options.database or config.database or "default").lower()
@@ -165,15 +165,20 @@ class _Publisher:
         try:
             now = self._now(mark)
             done = self._commit(iceberg, transaction, now, broken, holds)
-        except (CommitFailedException, NoSuchTableError, TableAlreadyExistsError):
+        except (CommitFailedException, NoSuchTableError, TableAlreadyExistsError) as error:
+            self.refused = _shown(error)
             if not self._has_taken_effect():  # a client that repeats a request meets what it did itself
                 pin.remove()
                 if self._made is not None:
                     self._made.clean()
             return None
-        except BaseException:
-            if not self._asks:  # a commit that did not answer may have taken effect: it needs the pin
+        except BaseException as error:
+            # A commit that did not answer may have taken effect, and needs the pin, unless there is no table any more.
+            dropped = isinstance(error, StorageError) and self._asks and iceberg is not None and self._is_dropped()
+            if dropped or not self._asks:
                 pin.remove()
+            if dropped:
+                return None
             raise
         if iceberg is None:
             HeldPin(self._table.storage, PinOptions(name=name, for_s=_PIN_S), holds)
@@ -188,25 +193,30 @@ class _Publisher:
         return any(pin.name == name and pin.holds <= holds and pin.for_s == _PIN_S for pin in pins)
 
     def _has_taken_effect(self) -> bool:
-        from pyiceberg.exceptions import NoSuchTableError
-
-        with self._asked():
-            try:
-                found = self._catalog.load_table(self._name)
-            except NoSuchTableError:
-                return False
+        if (found := self._found()) is None:
+            return False
         made = self._made is not None and found.snapshot_by_id(self._made.snapshot_id) is not None
         return made or (bool(self._marked) and found.properties.get(MARK) == self._marked)
 
-    def _loaded(self) -> Any:
-        """The table of the catalog; None: there is none. ConflictError: it is another one."""
+    def _is_dropped(self) -> bool:
+        with suppress(StorageError):
+            return self._found() is None
+        return False
+
+    def _found(self) -> Any:
+        """The table of that name in the catalog; None: there is none."""
         from pyiceberg.exceptions import NoSuchTableError
 
         with self._asked():
             try:
-                found = self._catalog.load_table(self._name)
+                return self._catalog.load_table(self._name)
             except NoSuchTableError:
                 return None
+
+    def _loaded(self) -> Any:
+        """The same. ConflictError: it is another one."""
+        if (found := self._found()) is None:
+            return None
         base = found.properties.get(_BASE)
         if base is None or not same_place(base, self._base):
             raise ConflictError(
@@ -286,7 +296,7 @@ class _Publisher:
     ) -> SyncResult:
         from pyiceberg.table.update.snapshot import ExpireSnapshots
 
-        from .iceberg_snapshot import PublishFiles
+        from .iceberg_snapshot import PublishFiles, sweep
 
         columns = now.changed_columns(iceberg, self.where)
         added, removed, published = self._difference(iceberg, now, columns)
@@ -320,7 +330,7 @@ class _Publisher:
             self._asks = True
             transaction.commit_transaction()
         if gone:
-            self._sweep(gone, transaction._table.io)
+            sweep(lambda: self._catalog.load_table(self._name).snapshots(), gone, transaction._table.io, self.where)
         return self._result(now, created=iceberg is None, columns=columns, added=len(entries), dropped=len(removed))
 
     def _entries(self, transaction: Any, now: HudiState, files: Collection[PublishedFile]) -> list[Any]:
@@ -357,18 +367,6 @@ class _Publisher:
                 if pin.name == name and pin.holds < holds and pin.for_s == _PIN_S:
                     HeldPin(storage, PinOptions(name=name, for_s=_GRACE_S), pin.holds)
                     storage.delete(pin.path)
-
-    def _sweep(self, gone: Collection[Any], io: Any) -> None:
-        """Removes the manifests that only expired snapshots name."""
-        try:
-            left = self._catalog.load_table(self._name).snapshots()
-            stay = {manifest.manifest_path for one in left for manifest in one.manifests(io)}
-            for path in {manifest.manifest_path for one in gone for manifest in one.manifests(io)} - stay:
-                io.delete(path)
-            for one in gone:
-                io.delete(one.manifest_list)
-        except Exception as error:  # they cost space only
-            _log.warning("iceberg_metadata_left", table=self.where, error=f"{type(error).__name__}: {error}")
 
 
 def _check_options(options: SyncOptions) -> None:

@@ -13,7 +13,7 @@ import re
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,9 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from phantombase.timeline.errors import ConflictError
+from phantombase.timeline.event_log import get_logger
 
+_log = get_logger()
 _LEAST = 100
 """Entries of a manifest."""
 _KEPT = 4096
@@ -204,3 +206,15 @@ class PublishFiles(_OverwriteFiles):
             spec_id: sorted(entries, key=lambda e: (e.data_file.file_path, e.status))
             for spec_id, entries in found.items()
         }
+
+
+def sweep(left: Callable[[], Iterable[Any]], gone: Collection[Any], io: Any, where: str) -> None:
+    """Removes the manifests that only expired snapshots name. `left`: asks for those that the table still has."""
+    try:
+        stay = {manifest.manifest_path for one in left() for manifest in one.manifests(io)}
+        for path in {manifest.manifest_path for one in gone for manifest in one.manifests(io)} - stay:
+            io.delete(path)
+        for one in gone:
+            io.delete(one.manifest_list)
+    except Exception as error:  # they cost space only
+        _log.warning("iceberg_metadata_left", table=where, error=f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""A table that is published to an Iceberg catalog on SQLite, and the steps of its history."""
+"""A table that is published to an Iceberg catalog, and the steps of its history."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPERATION = "hoodie.datasource.write.operation"
 
 @dataclass
 class Lake:
-    """A table below `folder` and its catalog."""
+    """A table below `folder` and its catalog. `given`: the catalog's properties; by default it is one on SQLite."""
 
     folder: Path
     version: int = 9
@@ -41,6 +41,7 @@ class Lake:
     ts: int = 0
     name: str = "t"
     columns: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -48,7 +49,12 @@ class Lake:
 
     @property
     def to(self) -> str:
-        return f"iceberg:lake?type=sql&uri=sqlite:///{self.folder}/catalog.db&warehouse=file://{self.folder}/iceberg"
+        return "iceberg:lake?" + "&".join(f"{name}={value}" for name, value in self.properties.items())
+
+    @property
+    def properties(self) -> dict[str, str]:
+        where = {"uri": f"sqlite:///{self.folder}/catalog.db", "warehouse": f"file://{self.folder}/iceberg"}
+        return self.given or {"type": "sql", **where}
 
     def rows(self, *ids: str, **more: Any) -> pa.Table:
         self.ts += 1
@@ -100,8 +106,7 @@ class Lake:
     def catalog(self) -> Any:
         from pyiceberg.catalog import load_catalog
 
-        uri = f"sqlite:///{self.folder}/catalog.db"
-        return load_catalog("lake", type="sql", uri=uri, warehouse=f"file://{self.folder}/iceberg")
+        return load_catalog("lake", **self.properties)
 
     @property
     def published(self) -> Any:

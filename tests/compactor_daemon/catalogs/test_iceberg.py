@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, RESTError
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import StringType
@@ -227,6 +227,26 @@ def test_a_commit_that_took_effect_twice_keeps_its_pin(lake: Lake, monkeypatch: 
     lake.compact()
     lake.clean()
     lake.check_readable()
+
+
+def test_a_table_that_is_dropped_before_the_commit_is_made_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the catalog says then; the pin of what was not published ends."""
+    real, drops = SqlCatalog.commit_table, [1]
+
+    def commit_table(*given: Any) -> Any:
+        if drops and drops.pop():
+            lake.catalog.drop_table(("default", "t"))
+            raise RESTError("NoSuchTableException: gone")
+        return real(*given)
+
+    lake.put("a1", "b1")
+    lake.compact()
+    before = all_pins(open_table(lake.path).storage)
+    monkeypatch.setattr(SqlCatalog, "commit_table", commit_table)
+    (done,) = lake.sync().tables
+    assert done.created
+    lake.check()
+    assert len(all_pins(open_table(lake.path).storage)) == len(before) + 1
 
 
 def test_files_of_a_place_have_one_name(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

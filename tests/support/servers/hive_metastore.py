@@ -30,9 +30,11 @@ _SITE = """<configuration>
 <property><name>datanucleus.schema.autoCreateAll</name><value>true</value></property>
 <property><name>hive.metastore.schema.verification</name><value>false</value></property>
 <property><name>hive.async.log.enabled</name><value>false</value></property>
+<property><name>datanucleus.connectionPoolingType</name><value>HikariCP</value></property>
 <property><name>hive.metastore.warehouse.dir</name><value>{folder}/warehouse</value></property>
 </configuration>"""
 
+_MAIN = "org.apache.hadoop.hive.metastore.HiveMetaStore"
 _LOG = """rootLogger.level = warn
 rootLogger.appenderRef.stdout.ref = console
 appender.console.type = Console
@@ -110,8 +112,8 @@ def hive_metastore(tmp_path: Path) -> Iterator[HiveMetastore]:
 
 
 @contextmanager
-def running_metastore(folder: Path) -> Iterator[HiveMetastore]:
-    """A server of its own, with the database `default`, in a new folder."""
+def running_metastore(folder: Path, *, locks: bool = False) -> Iterator[HiveMetastore]:
+    """A server of its own, with the database `default`, in a new folder. `locks`: also grants locks of tables."""
     folder.mkdir()
     (folder / "hive-site.xml").write_text(_SITE.format(folder=folder))
     (folder / "hive-log4j2.properties").write_text(_LOG)
@@ -124,7 +126,7 @@ def running_metastore(folder: Path) -> Iterator[HiveMetastore]:
                 "-cp",
                 f"{folder}:{jars}/*",
                 f"-Dderby.stream.error.file={folder}/derby.log",
-                "org.apache.hadoop.hive.metastore.HiveMetaStore",
+                str(Path(__file__).with_name("LockingMetastore.java")) if locks else _MAIN,
                 "-p",
                 str(port),
             ],
