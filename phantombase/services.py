@@ -41,6 +41,7 @@ from .compactor_daemon.options import AttemptOptions, ExecuteOptions
 from .compactor_daemon.services.maintain import MaintainStep, Maintenance, maintain_table
 from .compactor_daemon.services.options import Service, ServiceOptions, parse_services, usual_services
 from .compactor_daemon.services.pause import cancel_instant, pause_table, resume_table
+from .compactor_daemon.services.policies import read_policies
 from .compactor_daemon.status.check import CheckMeans, CheckOptions, TableCheck, check_table
 from .compactor_daemon.status.pending import StatusOptions
 from .compactor_daemon.status.status import TableStatus, table_status
@@ -146,7 +147,9 @@ def maintain(
         dry_run=dry_run,
     )
     with open_runner(execute or ExecuteOptions()) as runner:
-        return tuple(maintain_table(opened(table, storage_options), how, runner))
+        at = opened(table, storage_options)
+        how = how.over(read_policies(at.storage), (), named=services is not None)
+        return tuple(maintain_table(at, how, runner))
 
 
 @spelled

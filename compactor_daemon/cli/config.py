@@ -1,4 +1,5 @@
-"""`compactor-daemon config show`: the settings of a command, and where each value comes from."""
+"""`compactor-daemon config`: the settings of a command or a table, and where each value comes from; sets those of a
+table."""
 
 from __future__ import annotations
 
@@ -11,6 +12,9 @@ import typer
 from rich.console import RenderableType
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.storage.open_storage import full_path
+from phantombase.timeline.storage.storage_options import parse_pairs
+from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, command
 from phantombase.timeline.terminal.help_page import shown_default
 from phantombase.timeline.terminal.option_group import OptionGroup, shown
@@ -25,10 +29,13 @@ from phantombase.timeline.terminal.settings import (
 )
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
+from ..services.policies import PREFIX, change_policies, policy_names, read_policies
+from .option_flags import StorageOption, TableChange, offers
+
 config_app = typer.Typer(
     name="config",
     add_completion=False,
-    help="Show the settings of a command, and where each value comes from.",
+    help="Show the settings of a command or a table, and where each value comes from; set those of a table.",
     no_args_is_help=True,
 )
 
@@ -43,8 +50,12 @@ def config() -> None:
 def show(
     ctx: typer.Context,
     name: Annotated[
-        str, typer.Argument(metavar="[COMMAND]", help="a command, such as `run`, or `write` for writers")
+        str,
+        typer.Argument(
+            metavar="[COMMAND]", help="a command, such as `run`, `write` for writers, or the path of a table"
+        ),
     ] = "run",
+    storage_option: StorageOption = None,
 ) -> CommandResult:
     """Show every setting of a command, `run` by default, with its value and where that comes from.
 
@@ -55,9 +66,77 @@ def show(
     that command by their names without dashes in front; those of [schedule] count for `run` too, and [run] may have
     `tables`. [write] has those of writers, `writer(...).config()`. A name that is no setting is an error.
 
-    Examples: `compactor-daemon config show compact`, `compactor-daemon config show run --config fleet.toml`
+    Of a table, given by its path, these are the options that can be kept in it (`config set`): they count where command
+    line, environment and file give none.
+
+    Examples: `compactor-daemon config show compact`, `compactor-daemon config show run --config fleet.toml`,
+    `compactor-daemon config show /data/orders`
     """
+    if "/" in name:
+        return CommandResult({"command": "run", "settings": _rows_of_table(ctx, name, storage_option)}, _render)
     return CommandResult({"command": name, "settings": _rows(ctx, name)}, _render)
+
+
+def _rows_of_table(ctx: typer.Context, path: str, storage_option: list[str] | None) -> list[dict[str, Any]]:
+    """The settings of daemons that a table may have, with those that it has."""
+    storage = Table.open(full_path(path), parse_pairs(storage_option), reading=True).storage
+    values = read_policies(storage).values
+    rows = {row["name"]: row for row in _rows(ctx, "run")}
+    found = (rows.get(name, _told(name, None, "default")) for name in policy_names())
+    return [
+        _told(row["name"], values[row["name"]], "table") if row["from"] == "default" and row["name"] in values else row
+        for row in found
+    ]
+
+
+_TODO = "Another process may change the same file. --dry-run needs neither."
+
+
+@config_app.command("set")
+@offers
+def set_command(
+    at: TableChange,
+    pairs: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="options of `run`, without the dashes")],
+) -> CommandResult:
+    """Keep options in a table: they count for all processes that care for it, where none is given to them.
+
+    Daemons obey a change within five minutes, and with the next request, service or compaction. The values are checked
+    as those of the commands are. `services` are those that `maintain` runs. Several values are separated by blanks.
+    `foreign-grace` and `heartbeat-expiry` must be the same for all: a process that was given another value is refused.
+
+    Examples: `compactor-daemon config set /data/orders freshness=10m codec=zstd --sole-writer`,
+    `compactor-daemon config set /data/orders clean-retain=48 services=clean,archive --lock LOCK`
+    """
+    changes: dict[str, str | None] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UsageError("not a policy of a table", expected="NAME=VALUE", found=pair)
+        changes[name.strip().removeprefix(PREFIX).replace("_", "-")] = value.strip()
+    return _changed(at, changes)
+
+
+@config_app.command("unset")
+@offers
+def unset_command(
+    at: TableChange, names: Annotated[list[str], typer.Argument(metavar="NAME...", help="options to be removed")]
+) -> CommandResult:
+    """Remove options from a table: the defaults count again. One that cannot be read is removed, too.
+
+    Example: `compactor-daemon config unset /data/orders freshness --sole-writer`
+    """
+    return _changed(at, {name.removeprefix(PREFIX).replace("_", "-"): None for name in names})
+
+
+def _changed(at: TableChange, changes: Mapping[str, str | None]) -> CommandResult:
+    table, lock = at.open("config", _TODO)
+    values = change_policies(table, lock, changes, dry_run=at.dry_run).values
+    return CommandResult(at.row({"policies": dict(values)}), _render_policies)
+
+
+def _render_policies(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    yield "the table would have these options:" if data["dry_run"] else "the table has these options:"
+    yield from (f"{name} = {value}" for name, value in sorted(data["policies"].items()))
 
 
 def _rows(ctx: typer.Context, command: str) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from ..execution.runners import all_storage_options, check_memory, open_runner, 
 from ..options import AttemptOptions, ExecuteOptions
 from ..services.maintain import MaintainStep, Maintenance, maintain_table
 from ..services.options import Service, ServiceOptions, parse_services, usual_services
+from ..services.policies import read_policies
 from .fleet_flags import CatalogFlags
 from .option_flags import (
     DryRun,
@@ -37,6 +38,7 @@ from .option_flags import (
     StorageOption,
     check_idle,
     check_reachable,
+    given_names,
     name_idle,
     offers,
     typed_names,
@@ -118,12 +120,12 @@ def maintain_command(
         sole_writer=sole_writer,
         dry_run=dry_run,
     )
-    given = all_storage_options(paths.values(), options, execute, None)
+    stores = all_storage_options(paths.values(), options, execute, None)
     rows = []
-    alone = found is None and len(paths) == 1
+    alone, own = found is None and len(paths) == 1, given_names(ctx)
     with reporting() as report, open_runner(execute) as runner:
         for name, path in paths.items():
-            steps = list(_steps(name, path, given, clock, how, runner, report, alone))
+            steps = list(_steps(name, path, stores, clock, how, runner, report, alone, own, services is not None))
             rows.append({"name": name, "table": path, "steps": [as_json(asdict(one)) for one in steps]})
     data = {"tables": rows, "listing": None if found is None else found.listing.shown, "dry_run": dry_run}
     return CommandResult(data, _render, failed=any(step["failed"] for row in rows for step in row["steps"]))
@@ -138,13 +140,15 @@ def _steps(
     runner: Runner,
     report: Report,
     alone: bool,
+    given: frozenset[str],
+    named: bool,
 ) -> Iterable[MaintainStep]:
     """What was done on a table; an error before the first step is a step of its own, unless the table is `alone`."""
-    steps, begun = how.steps, 0
+    begun = 0
 
     def begins(step: str) -> None:
         nonlocal begun
-        report(f"{name}: {step}", begun, len(steps))
+        report(f"{name}: {step}", begun, len(how.steps))
         begun += 1
 
     try:
@@ -152,6 +156,7 @@ def _steps(
             yield MaintainStep(step=_OPEN, what="nothing to do: a COPY_ON_WRITE table, which is only read here")
             return
         table = Table.open(path, options).with_clock(clock)
+        how = how.over(read_policies(table.storage), given, named=named)
         progress = lambda instant, done, total: report(f"{name}: compacting {instant}", done, total)  # noqa: E731
         yield from maintain_table(table, how, runner, begins=begins, progress=progress)
     except PhantombaseError as error:

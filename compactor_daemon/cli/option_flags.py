@@ -26,7 +26,7 @@ from phantombase.timeline.locks.table_lock import (
 )
 from phantombase.timeline.locks.zookeeper_lock import ZooKeeperLock, check_usable
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.storage.open_storage import full_path
+from phantombase.timeline.storage.open_storage import full_path, open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import Merged, OtherNames, SharedOptions, command
@@ -36,6 +36,7 @@ from ..hudi_names import contradiction
 from ..options import AttemptOptions, ExecuteOptions
 from ..services.hudi_conf import KINDS, command_conf, conf_fields, conf_names
 from ..services.options import Service
+from ..services.policies import NO_POLICIES, Policies, by_hand, has_policies, policy_names, read_policies
 
 _log = get_logger()
 OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()
@@ -190,14 +191,39 @@ _LOCK = "lock"
 
 
 def _conf_of(
-    kinds: Collection[type], given: Mapping[str, Any], others: Mapping[str, Any]
+    kinds: Collection[type],
+    given: Mapping[str, Any],
+    others: Mapping[str, Any],
+    typed_of: Mapping[str, Mapping[str, Any]],
 ) -> tuple[Merged, Mapping[str, Any]]:
     conf = command_conf(kinds, given["conf"] or [], given["props"] or [], locks=_LOCK in others, lock=others.get(_LOCK))
 
+    policies = _policies(kinds, others, typed_of)
+
     def merged(kind: type, typed: Mapping[str, Any], words: Mapping[str, str]) -> Mapping[str, Any]:
-        return merge_options(words, typed, conf_fields(kind, conf.pairs[kind], typed)) if kind in KINDS else typed
+        own = merge_options(words, typed, conf_fields(kind, conf.pairs[kind], typed)) if kind in KINDS else typed
+        below = policies.beneath(kind, own)
+        # A person who requests a plan does so now, whenever the table's own are due.
+        return {**by_hand(below), **own} if kind is ScheduleOptions else below
 
     return merged, {_LOCK: conf.lock} if _LOCK in others else {}
+
+
+def _policies(
+    kinds: Collection[type], others: Mapping[str, Any], typed_of: Mapping[str, Mapping[str, Any]]
+) -> Policies:
+    """Those of the table that a command names, if its options may have some."""
+    table = others.get("table")
+    if not isinstance(table, str) or not has_policies(kinds):
+        return NO_POLICIES
+    hadoop = ExecuteOptions(spark_conf=typed_of.get("execute", {}).get("spark_conf", ())).hadoop_conf
+    return read_policies(open_storage(table, StorageOptions.of(parse_pairs(others.get("storage_option"))).over(hadoop)))
+
+
+def given_names(ctx: typer.Context) -> frozenset[str]:
+    """The policies that the command line, the environment or the configuration file gives."""
+    sources = {name: ctx.get_parameter_source(name.replace("-", "_")) for name in policy_names()}
+    return frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
 
 
 offers = partial(command, names=OtherNames(kinds=KINDS, params={"conf": _CONF, "props": _PROPS}, read=_conf_of))

@@ -49,6 +49,7 @@ from .option_flags import (
     StorageOption,
     check_idle,
     check_reachable,
+    given_names,
     name_idle,
     offers,
     typed_names,
@@ -202,6 +203,7 @@ def run_command(
         ),
         clock=clock,
         storage_options=options,
+        given=given_names(ctx),
     )
     with ExitStack() as stack:
         servers = stack.enter_context(zookeeper.running())

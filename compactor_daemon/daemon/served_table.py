@@ -72,6 +72,7 @@ from ..fleet.claims import Claim, Claims, HeldClaim
 from ..options import AttemptOptions
 from ..service_run import ServiceMeans
 from ..services.options import Service, ServiceOptions
+from ..services.policies import Policies, read_policies
 from ..services.serve import ServiceDone, last_runs, note_runs, serve_table
 from ..services.serve import due as due_services
 from .dispatch import DaemonOrder
@@ -119,6 +120,8 @@ class Served(Protocol):
 
 _ASK_AGAIN_S = 300.0
 """How soon to check again whether a compaction is due: time alone can make it so, without new writes."""
+_POLICIES_S = 300.0
+"""How soon a change of the table's policies counts, where nothing else reads them."""
 _SECONDS = re.compile(r"\d+ of \d+ seconds")
 """The part of the reason that no plan is due that changes at each snapshot."""
 _log = get_logger()
@@ -127,7 +130,8 @@ _log = get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonSettings:
     """How tables are served. `who`: the daemon's name. `schedule` None: it requests no plans. `clock`: see `Table`.
-    `services`: those that `serve` runs. `sizes`: the bytes of pending instants must be known. `clusters`: pending
+    `services`: those that `serve` runs. `given`: options that count more than those of the table (`Policies.over`).
+    `sizes`: the bytes of pending instants must be known. `clusters`: pending
     clusterings are executed too; all writers share the table's lock."""
 
     who: str
@@ -141,6 +145,20 @@ class DaemonSettings:
     storage_options: StorageOptions = StorageOptions()
     sizes: bool = False
     clusters: bool = False
+    given: frozenset[str] = frozenset()
+
+    def over(self, policies: Policies) -> DaemonSettings:
+        """The same with the options of a table. UsageError: see `Policies.over`."""
+        schedule = None if self.schedule is None else policies.over(self.schedule, self.given)
+        chosen = {service: policies.over(own, self.given) for service, own in self.services.chosen.items()}
+        counted = schedule.max_delta_commits if schedule is not None else self.services.counted_commits
+        return replace(
+            self,
+            schedule=schedule,
+            output=policies.over(self.output, self.given),
+            attempt=policies.over(self.attempt, self.given),
+            services=ServiceOptions(chosen=chosen, counted_commits=counted),
+        )
 
 
 class TableOnStorage:
@@ -151,7 +169,8 @@ class TableOnStorage:
         self.claims = claims
         self._lock = lock
         self._runner = runner
-        self._settings = settings
+        self._given = self._settings = settings
+        self._policies_at = 0.0
         self._plans: dict[str, CompactionPlan] = {}
         self._refused: tuple[Instant, ...] = ()
         self._ask_at = 0.0
@@ -167,12 +186,25 @@ class TableOnStorage:
     def _open(self) -> Table:
         return Table.open(self.path, self._settings.storage_options).with_clock(self._settings.clock)
 
+    def _opened_with_policies(self) -> Table:
+        """The table; the options that it has now count from here on."""
+        table = self._open()
+        self._take_policies(table.storage)
+        return table
+
+    def _take_policies(self, storage: Storage) -> None:
+        """MalformedError, UsageError: the policies of the table cannot be read, or another process has other ones."""
+        self._settings = self._given.over(read_policies(storage))
+        self._policies_at = time.monotonic() + _POLICIES_S
+
     def _storage(self) -> Storage:
         return open_storage(self.path, self._settings.storage_options)
 
     def snapshot(self) -> SeenTable:
         """Lists the timeline once, and the records too if an instant is pending. Errors of the tree."""
         self._opened = table = self._opened.snapshot(cached=False) if self._opened is not None else self._open()
+        if time.monotonic() >= self._policies_at:
+            self._take_policies(table.storage)
         check_keepable(table, moves_rows=False)
         seen = table.with_timeline(timeline := table.load_timeline())
         instants = [i.requested_time for i in timeline.pending_merges]
@@ -234,8 +266,8 @@ class TableOnStorage:
 
     def request(self) -> Scheduled:
         """Requests a compaction; after none, the next check follows a change of the timeline, or `_ASK_AGAIN_S`."""
+        table = self._opened_with_policies()
         assert self._settings.schedule is not None
-        table = self._open()
         seen = table.load_timeline().instants
         scheduled = schedule_compaction(table, self._lock, self._settings.schedule)
         self._refused = () if scheduled.instant else seen
@@ -275,7 +307,7 @@ class TableOnStorage:
         """See `Served`. The daemons of a fleet learn from the record of the last runs that one of them ran a service.
         Concurrent runs of a service are harmless: each service decides under the table lock. Clusterings take long, and
         run under a claim; they wait after a failure."""
-        table = self._open()
+        table = self._opened_with_policies()
         due = due_services(self._settings.services.services, last_runs(table.storage), every_s, clock_ms())
         known = pauses(table.storage) if due else ()
         due = tuple(one for one in due if not any(pause.holds(one.value, clock_ms()) for pause in known))
@@ -339,7 +371,7 @@ class TableOnStorage:
         self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope = keep_slot
     ) -> Compacted | None:
         """Brings a claimed instant to its end; None: another process has done so. Errors: as `compact_instant`."""
-        table = self._open()
+        table = self._opened_with_policies()
         seen = table.snapshot()
         how: dict[str, Any] = {
             "lock": self._lock,

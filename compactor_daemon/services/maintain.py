@@ -5,9 +5,9 @@ no other one back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from phantombase.timeline.codec.output_options import OutputOptions
@@ -22,10 +22,12 @@ from phantombase.timeline.terminal.text_table import human_bytes, plural
 
 from ..attempt.compact_or_resume import pending_instants, preflight
 from ..attempt.slice_task import Runner
+from ..catalogs.options import SyncOptions
 from ..execution.run_compactions import InstantProgress, run_compactions
 from ..options import AttemptOptions, ExecuteOptions
 from ..service_run import ServiceAnswer, ServiceMeans
-from .options import ServiceOptions
+from .options import Service, ServiceOptions
+from .policies import Policies
 from .serve import guarded, note_runs, serve_table
 
 SCHEDULE, COMPACT = "schedule", "compact"
@@ -52,6 +54,26 @@ class Maintenance:
     lock: str | None = None
     sole_writer: bool = False
     dry_run: bool = False
+
+    def over(self, policies: Policies, given: Collection[str], *, named: bool = True) -> Maintenance:
+        """The same with the options of a table, but for those that are `given`; and its services, unless some were
+        `named`. UsageError: see `Policies.over`."""
+        chosen = self.services.chosen
+        if not named and policies.services is not None:
+            chosen = {one: chosen.get(one, one.kind()) for one in policies.services}
+        elif not named and policies.over(SyncOptions(), given).to is not None:
+            chosen = {**chosen, Service.SYNC: chosen.get(Service.SYNC, SyncOptions())}
+        requests = policies.over(self.requests, given)
+        return replace(
+            self,
+            services=ServiceOptions(
+                chosen={one: policies.over(own, given) for one, own in chosen.items()},
+                counted_commits=requests.max_delta_commits,
+            ),
+            requests=requests,
+            output=policies.over(self.output, given),
+            attempt=policies.over(self.attempt, given),
+        )
 
     @property
     def steps(self) -> tuple[str, ...]:

@@ -82,6 +82,8 @@ def arguments(app: str, words: tuple[str, ...], command: Any, table: Path) -> li
                 "INSTANT": instant,
                 "FILE": f"{table}/.hoodie/hoodie.properties",
                 "TEXT": "a text",
+                "NAME=VALUE": "codec=zstd",
+                "NAME": "codec",
             }[meta]
             given += [value] if param.param_type_name == "argument" else [param.opts[0], value]
     return given

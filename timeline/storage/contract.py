@@ -113,8 +113,8 @@ class Storage(Protocol):
         MissingFileError: neither file exists. StorageError: also a lost answer; the file may be placed then."""
 
     def overwrite(self, path: str, data: bytes) -> None:
-        """Replaces an object. Only for hoodie.properties, heartbeats, records of what ran last, completed files that
-        cannot be read, and a plan that loses file groups: no other object is ever replaced."""
+        """Replaces an object. Only for hoodie.properties, heartbeats, records of what ran last, policies, completed
+        files that cannot be read, and a plan that loses file groups: no other object is ever replaced."""
 
     def delete(self, path: str) -> None:
         """Removes an object; success if it does not exist."""

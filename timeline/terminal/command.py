@@ -63,12 +63,15 @@ Merged: TypeAlias = Callable[[type, Mapping[str, Any], Mapping[str, str]], Mappi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherNames:
     """Other names for the options of some dataclasses, which all come by the same parameters, such as `--conf`. `read`:
-    from a command's dataclasses, the arguments of these parameters and the command's other arguments, to the values of
-    the dataclasses, and those of the other arguments that they set."""
+    from a command's dataclasses, the arguments of these parameters, its other arguments and the typed values of the
+    dataclasses by parameter, to the values of the dataclasses, and those of the other arguments that they set."""
 
     kinds: frozenset[type]
     params: Mapping[str, Any]
-    read: Callable[[Collection[type], Mapping[str, Any], Mapping[str, Any]], tuple[Merged, Mapping[str, Any]]]
+    read: Callable[
+        [Collection[type], Mapping[str, Any], Mapping[str, Any], Mapping[str, Mapping[str, Any]]],
+        tuple[Merged, Mapping[str, Any]],
+    ]
 
 
 def command(
@@ -97,7 +100,7 @@ def command(
         typed = {name: _typed(group, given) for name, group in groups.items()}
         merged: Merged | None = None
         if names is not None:
-            merged, plain = names.read(kinds, {name: given.pop(name, None) for name in names.params}, given)
+            merged, plain = names.read(kinds, {name: given.pop(name, None) for name in names.params}, given, typed)
             given |= plain
         for name, group in groups.items():
             words = {f.name: _option_name(flag) for flag, f in group.fields.items()}

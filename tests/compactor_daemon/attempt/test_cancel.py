@@ -26,6 +26,7 @@ from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import check_whole, open_table, run_all, staged
 from tests.support.faults import Faults
 from tests.support.golden_tables import LOCK, one_of, unzip_golden
+from tests.support.selection import ALL
 
 
 def command(*words: object) -> tuple[int, Any]:
@@ -49,7 +50,9 @@ def test_a_cancel_at_every_moment_ends_the_work_or_comes_after_its_decision(name
     def cancelled(path: Path) -> None:
         answers.append(cancel_work(LocalStorage(str(path)), instant, "by ann: too large"))
 
-    for _, path, error in Faults.of(origin, compact).pauses(cancelled):
+    for _, path, error in Faults.of(origin, compact, share=(0, 3)).pauses(
+        cancelled, lambda p: ALL or p.changes or p.nth == 0
+    ):
         answer, storage = answers[-1], LocalStorage(str(path))
         still_open = instant in pending_instants(open_table(path))
         if answer.attempts and find_decision(storage, instant) is None and still_open:
@@ -63,7 +66,7 @@ def test_a_cancel_at_every_moment_ends_the_work_or_comes_after_its_decision(name
             ended["decided" if answer.decided else "nothing"] += 1
         run_all(open_table(path))
         check_whole(path, expected)
-    assert min(ended[one] for one in ("cancelled", "decided", "nothing")) > 2, ended
+    assert min(ended[one] for one in ("cancelled", "decided", "nothing")) > 0, ended
 
 
 @one_of("name", "v9_pending", "v6_pending")

@@ -1,0 +1,134 @@
+"""Options that a table keeps: they count below what is given, and are checked as those of commands are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from phantombase import writer
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.services.policies import PATH, change_policies, read_policies
+from phantombase.timeline.errors import MalformedError, UsageError
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from tests.support.archived_tables import one_row
+from tests.support.compaction_steps import open_table
+from tests.support.daemons import ROWS, daemon_on, pending_table
+from tests.support.faults import Faults
+from tests.support.golden_tables import LOCK
+
+
+def invoke(*words: object) -> Any:
+    done = CliRunner().invoke(app, [str(word) for word in (*words, "--json")])
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    return json.loads(done.stdout)
+
+
+def error_of(*words: object) -> UsageError:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert isinstance(done.exception, UsageError), done.output + repr(done.exception)
+    return done.exception
+
+
+def config(path: Path, *pairs: str) -> Any:
+    return invoke("config", "set", path, *pairs, "--sole-writer")["policies"]
+
+
+def shown(path: Path, *names: str, file: Path | None = None) -> list[tuple[Any, str]]:
+    more = ["--config", file] if file is not None else []
+    rows = {row["name"]: row for row in invoke("config", "show", path, *more)["settings"]}
+    return [(rows[name]["value"], rows[name]["from"]) for name in names]
+
+
+def test_an_option_of_the_table_counts_where_none_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, file = pending_table(tmp_path / "rides"), tmp_path / "fleet.toml"
+    file.write_text('codec = "gzip"\n')
+    assert config(path, "codec=snappy", "phantombase.max_plans=3", "freshness=10m", "clean-retain=7") == {
+        "codec": "snappy",
+        "max-plans": "3",
+        "freshness": "10m",
+        "clean-retain": "7",
+    }
+    assert (path / PATH).read_text().splitlines()[0] == "phantombase.clean-retain=7"
+    names = ("codec", "max-plans", "freshness", "batch-rows")
+    assert shown(path, *names)[:3] == [("snappy", "table"), ("3", "table"), ("10m", "table")]
+    assert shown(path, "codec", file=file) == [("gzip", f"{file}")]
+    monkeypatch.setenv("PHANTOMBASE_CODEC", "zstd")
+    assert shown(path, "codec", file=file) == [("zstd", "PHANTOMBASE_CODEC")]
+    monkeypatch.delenv("PHANTOMBASE_CODEC")
+    for words, codec in (((), "SNAPPY"), (("--codec", "gzip"), "GZIP")):
+        done = invoke("compact", path, "--schedule", "--sole-writer", *words)["compacted"]
+        (made,) = path.rglob(f"*_{done[-1]['instant']}.parquet")
+        assert pq.read_metadata(made).row_group(0).column(0).compression == codec
+        writer(ROWS.slice(0, 5)).buckets(1).upsert(str(path))
+    assert invoke("config", "unset", path, "codec", "freshness", "--sole-writer")["policies"].keys() == {
+        "max-plans",
+        "clean-retain",
+    }
+
+
+def test_names_and_values_are_checked_and_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    path = pending_table(tmp_path / "rides")
+    for pairs, text in (
+        (["freshnes=10m"], "Did you mean freshness?"),
+        (["codec=fast"], "not a value of codec"),
+        (["max-plans=0"], "max-plans must be at least 1"),
+        (["services=clean,tidy"], "not a service"),
+        (["freshness=10m", "picking=universal"], "freshness needs compactions"),
+        (["codec"], "NAME=VALUE"),
+    ):
+        assert text in str(error_of("config", "set", path, *pairs, "--sole-writer"))
+    assert not (path / PATH).exists()
+    config(path, "max-plans=2")
+    (path / PATH).write_text("phantombase.max-plans=none\nphantombase.of-a-later-release=1\n")
+    done = CliRunner().invoke(app, ["compact", str(path)])
+    assert isinstance(done.exception, MalformedError)
+    assert "config unset" in str(done.exception)
+    with daemon_on(path, zookeeper=None) as daemon:
+        summary = daemon.run()
+    assert (list(summary.done), list(summary.problems)) == ([], [str(path)])
+    assert invoke("config", "unset", path, "max-plans", "--sole-writer")["policies"] == {"of-a-later-release": "1"}
+    assert len(invoke("compact", path)["compacted"]) == 1
+
+
+def test_daemons_and_maintain_take_them_and_a_process_with_another_safe_option_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    for number in range(2):
+        writer(one_row("k0", number)).table("trips").key("id").ordering("ts").buckets(1).upsert(str(path))
+    with daemon_on(path, zookeeper=None, schedule=ScheduleOptions(), sole_writer=True) as daemon:
+        assert list(daemon.run().done) == []  # five delta commits are due
+    config(path, "max-delta-commits=1", "foreign-grace=60", "services=clean")
+    assert [s["step"] for s in invoke("maintain", path, "--dry-run")["tables"][0]["steps"]] == [
+        "schedule",
+        "compact",
+        "clean",
+    ]
+    with daemon_on(path, zookeeper=None, schedule=ScheduleOptions(), sole_writer=True) as daemon:
+        assert len(daemon.run().done) == 1
+    error = error_of("compact", path, "--foreign-grace", "5")
+    assert "foreign-grace must be the same for all processes" in str(error)
+    assert (error.expected, error.found) == ("60, as the table has", "5")
+    assert invoke("compact", path, "--foreign-grace", "60")["compacted"] == []
+
+
+def test_a_process_that_dies_while_it_sets_them_leaves_the_old_ones_or_the_new(tmp_path: Path) -> None:
+    path = tmp_path / "trips"
+    writer(one_row("k0", 0)).table("trips").key("id").ordering("ts").buckets(1).upsert(str(path))
+    change_policies(open_table(path), LOCK, {"max-plans": "2"})
+
+    def change(storage: Any) -> None:
+        change_policies(Table.on(storage), LOCK, {"max-plans": None, "codec": "gzip"})
+
+    deaths = 0
+    for _, copy in Faults.of(path, change).deaths():
+        assert read_policies(LocalStorage(str(copy))).values in ({"max-plans": "2"}, {"codec": "gzip"})
+        change(LocalStorage(str(copy)))
+        assert read_policies(LocalStorage(str(copy))).values == {"codec": "gzip"}
+        deaths += 1
+    assert deaths > 0
