@@ -1,4 +1,4 @@
-"""Computes results ahead of the consumer: in order, a few at a time, and no more once the consumer stops."""
+"""Several calls at once, in threads: results in order, all of them, or a few ahead of their consumer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
+from itertools import chain, islice
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -16,10 +17,25 @@ U = TypeVar("U")
 AHEAD = 8
 
 
+def at_once(items: Iterable[T], do: Callable[[T], U], threads: int = AHEAD) -> list[U]:
+    """`do` of all items, in order, `threads` of them at a time; a single one in this thread. Raises the first error."""
+    every = list(items)
+    if len(every) < 2 or threads < 2:
+        return [do(item) for item in every]
+    with ThreadPoolExecutor(min(threads, len(every))) as pool:
+        return list(pool.map(do, every))
+
+
 def prefetched(items: Iterable[T], do: Callable[[T], U], ahead: int = AHEAD) -> Generator[U, None, None]:
-    """`do` of each item, in order; at most `ahead` calls are running or finished but not consumed yet.
-    An error of `do` is raised when its result is consumed. After the iterator is closed, no more calls start."""
+    """`do` of each item, in order; at most `ahead` calls are running or finished but not consumed yet. A single item is
+    done in this thread. An error of `do` is raised when its result is consumed. After the iterator is closed, no more
+    calls start."""
     source = iter(items)
+    first = list(islice(source, 2))
+    if len(first) < 2:
+        yield from map(do, first)
+        return
+    source = chain(first, source)
     waiting: deque[Future[U]] = deque()
     with ThreadPoolExecutor(ahead) as pool:
         try:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +33,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.slice_log import check_slice
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.storage.staged_file import probe_partitions
@@ -51,9 +51,6 @@ from .publish import publish
 from .retire import retire
 from .slice_record import SliceDone
 from .slice_task import Runner, SliceProgress, Tasks
-
-_PREFLIGHT_THREADS = 8
-
 
 _log = get_logger()
 
@@ -132,13 +129,11 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
         table.times.check_zone(view.timeline)
     seen = table.with_timeline(view.timeline)
     rules = slice_rules(seen, seen.newest_schema())
-    with ThreadPoolExecutor(_PREFLIGHT_THREADS) as pool:
-        for instant, plan in plans.items():
-            with _collected(refused, instant):
-                table.times.check_reached(instant, view.timeline)
-                inputs = planned_inputs(table, view, plan, instant, rules)
-                check = partial(check_slice, table.storage, rules=rules)
-                list(pool.map(check, (one.slice for one in inputs)))
+    for instant, plan in plans.items():
+        with _collected(refused, instant):
+            table.times.check_reached(instant, view.timeline)
+            inputs = planned_inputs(table, view, plan, instant, rules)
+            at_once((one.slice for one in inputs), partial(check_slice, table.storage, rules=rules))
     return refused
 
 

@@ -18,7 +18,6 @@ library may give another file: then the instant is left unchanged, with an error
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 
@@ -40,6 +39,7 @@ from phantombase.timeline.metadata_table.index_logs import FileKeys, RecordedKey
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare, with_index_logs
 from phantombase.timeline.metadata_table.valid_instants import compacted_after
+from phantombase.timeline.prefetch import AHEAD, at_once
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.snapshot import list_ahead, without_snapshot
 from phantombase.timeline.storage.staged_file import place_staged
@@ -53,9 +53,6 @@ from .outcome import CommitDecision, Placement, is_revoked
 from .revert import check_after_put, refuse_revoked, revert_files
 from .slice_record import SliceDone, done_slices
 from .validity import OF_ATTEMPT, Validity, decided_instant, job_of, refuse, validity_of
-
-_PLACED_AT_ONCE = 8
-
 
 _ALONE = nullcontext()
 
@@ -225,8 +222,8 @@ def _place_all(table: Table, decision: CommitDecision) -> None:
     # since then is not replaced, and the staged one remains.
     storage = without_snapshot(table.storage) if table.storage.is_file_system else table.storage
     merging = threading.Lock()  # each merge takes the memory that the options allow
-    with ThreadPoolExecutor(1 if table.storage.is_file_system else _PLACED_AT_ONCE) as pool:
-        list(pool.map(lambda placement: place(table, decision, placement, storage, merging), decision.placements))
+    threads = 1 if table.storage.is_file_system else AHEAD
+    at_once(decision.placements, lambda placement: place(table, decision, placement, storage, merging), threads)
 
 
 def _check_publishable(table: Table, decision: CommitDecision) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from phantombase.timeline import prefetch
-from phantombase.timeline.prefetch import AHEAD, computed_ahead, prefetched_when_slow
+from phantombase.timeline.prefetch import AHEAD, at_once, computed_ahead, prefetched, prefetched_when_slow
 from tests.support.servers.zookeeper_server import wait_until
 
 
@@ -79,3 +79,19 @@ def test_one_step_ahead_in_another_thread() -> None:
             next(found)
     with computed_ahead(iter([1, 2])) as found:
         assert list(found) == [1, 2]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_all_at_once(threads: int) -> None:
+    """In order, the first error; a single item, and all of them with one thread, need no other thread."""
+
+    def do(number: int) -> threading.Thread:
+        if number == 4:
+            raise KeyError(number)
+        return threading.current_thread()
+
+    assert at_once([], do) == []
+    assert at_once([1], do) == list(prefetched([1], do)) == [threading.main_thread()]
+    assert (threading.main_thread() in at_once([1, 2, 3], do, threads)) is (threads == 1)
+    with pytest.raises(KeyError):
+        at_once(range(9), do, threads)

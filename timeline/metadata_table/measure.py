@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -42,6 +41,7 @@ from ..filter.possible import UNKNOWN, Bounds
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..format.log_block import BlockKind, HeaderKey, LogBlock, scan_blocks
 from ..format.log_decode import decode_rows, decoding
+from ..prefetch import prefetched
 from ..storage.contract import Storage
 from ..storage.folders import join
 from ..table.table import Table, TableSchema
@@ -328,9 +328,6 @@ def _value(wrapped: Any, named: Any, kind: pa.DataType) -> int | str | None:
     return value if isinstance(value, int) else None
 
 
-_THREADS = 8
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """A file's partition, its name, and what is known about it; `bloom`: the filter of a base file, if it has one."""
@@ -362,16 +359,15 @@ def index_records(
 
     of_partition: defaultdict[str, tuple[ColumnRange, ...]] = defaultdict(tuple)
     places = [(partition, name) for partition, names in files.items() for name in names]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for found in pool.map(known, places):
-            if found is None:
-                continue
-            if COLUMN_STATS in wanted and measure is not None:
-                for keyed in column_stats_records(found.partition, found.name, found.ranges, measure.version):
-                    yield COLUMN_STATS, keyed
-            if found.bloom is not None:
-                yield BLOOM_FILTERS, bloom_filter_record(found.partition, found.name, instant, found.bloom)
-            of_partition[found.partition] = merged_ranges([of_partition[found.partition], found.ranges])
+    for found in prefetched(places, known):
+        if found is None:
+            continue
+        if COLUMN_STATS in wanted and measure is not None:
+            for keyed in column_stats_records(found.partition, found.name, found.ranges, measure.version):
+                yield COLUMN_STATS, keyed
+        if found.bloom is not None:
+            yield BLOOM_FILTERS, bloom_filter_record(found.partition, found.name, instant, found.bloom)
+        of_partition[found.partition] = merged_ranges([of_partition[found.partition], found.ranges])
     if PARTITION_STATS in wanted and measure is not None:
         for partition, ranges in of_partition.items():
             for keyed in partition_stats_records(partition, ranges, measure.version):

@@ -11,7 +11,6 @@ slice has no matching row if some condition of the filter holds in no file. A fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -34,6 +33,7 @@ from ..metadata_table.measure import stats_bounds
 from ..metadata_table.read import named_files_of, read_entries
 from ..metadata_table.records.keys import COLUMN_STATS, column_stats_key
 from ..option import check_least, least_of, option, same_option, spelled_class
+from ..prefetch import at_once
 from ..table.schema_finder import WasVisible
 from ..table.table import Snapshot, Table, TableSchema, from_one_snapshot
 from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView, latest_base_slice
@@ -206,8 +206,7 @@ class Scan:
         """All rows, slices read in parallel; with a limit one after the other, until it is reached."""
         if self.options.limit is not None:
             return pa.Table.from_batches(self.batches(), schema=self.schema)
-        with ThreadPoolExecutor(self.options.threads) as pool:
-            parts = list(pool.map(lambda s: list(self.slice_batches(s)), self.slices))
+        parts = at_once(self.slices, lambda s: list(self.slice_batches(s)), self.options.threads)
         return pa.Table.from_batches([batch for part in parts for batch in part], schema=self.schema)
 
 

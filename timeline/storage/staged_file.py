@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import IO
 
 from ..errors import PhantombaseError, StorageError
+from ..prefetch import at_once
 from .contract import Storage
 from .folders import TEMPORARY, join
 from .snapshot import unguarded
 
 PLACED = ".phantombase-probe"
 """The same name in every partition: a file that a killed process leaves is removed by the next one. Hudi ignores it."""
-
-_THREADS = 8
 
 
 def probe(storage: Storage) -> None:
@@ -72,8 +70,7 @@ def probe_partitions(storage: Storage, partitions: Iterable[str]) -> None:
 
     tried = sorted(set(partitions))
     try:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(try_to_place, tried))
+        at_once(tried, try_to_place)
     finally:
         if not storage.is_file_system:
             storage.delete_all([join(partition, PLACED) for partition in tried])

@@ -5,12 +5,12 @@ The default source is the storage; the alternative is the metadata table (`metad
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from ..format.file_name import parse_data_file
 from ..format.table_config import TableConfig
+from ..prefetch import prefetched
 from ..storage.contract import Entry, Storage
 from ..storage.folders import HOODIE
 
@@ -37,7 +37,6 @@ def subfolders(folder: str, entries: Iterable[Entry]) -> list[str]:
 
 Listed: TypeAlias = tuple[str, list[Entry]]
 """A partition path and the files in its folder; these may include files that are not data files."""
-_THREADS = 8
 
 
 class Listing(Protocol):
@@ -65,15 +64,14 @@ class Listing(Protocol):
 
 def folders(storage: Storage, folder: str, ends: Callable[[str, Collection[Entry]], bool]) -> Iterator[Listed]:
     """A folder and all folders below it that are not Hudi's own, level by level; none below one that `ends` accepts."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        level = [folder]
-        while level:
-            below: list[str] = []
-            for path, entries in zip(level, pool.map(storage.list, level), strict=True):
-                yield path, entries
-                if not ends(path, entries):
-                    below += subfolders(path, entries)
-            level = below
+    level = [folder]
+    while level:
+        below: list[str] = []
+        for path, entries in zip(level, prefetched(level, storage.list), strict=True):
+            yield path, entries
+            if not ends(path, entries):
+                below += subfolders(path, entries)
+        level = below
 
 
 @dataclass(frozen=True, slots=True)

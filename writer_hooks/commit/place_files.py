@@ -11,14 +11,13 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.file_name import WRITER, LogFileName, parse_data_file, partition_metadata
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.prefetch import prefetched
+from phantombase.timeline.prefetch import at_once, prefetched
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.table import Table
@@ -97,10 +96,9 @@ class Placed:
 def place_all(table: Table, instant: str, files: Sequence[StagedFile]) -> list[Placed]:
     """Places the files of a write, several at a time. StorageError: a file is missing or has another size."""
     by_partition = gathered((file.partition, file) for file in files)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(lambda partition: _refuse_nested(table, partition, by_partition), by_partition))
-        placed = pool.map(lambda item: _place_partition(table, instant, *item), by_partition.items())
-        return [one for part in placed for one in part]
+    at_once(by_partition, lambda partition: _refuse_nested(table, partition, by_partition))
+    placed = at_once(by_partition.items(), lambda item: _place_partition(table, instant, *item))
+    return [one for part in placed for one in part]
 
 
 def refuse_first_partitions(storage: Storage, counts: RowCounts) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol, TypeAlias
 
@@ -18,6 +17,7 @@ from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.codec.columns import MANY_BYTES, rows_at
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.storage.contract import Storage
 
 from .row_blobs import Piece, Spool
@@ -157,9 +157,8 @@ class LocalPieces:
         tasks: list[list[Piece]] = [[] for _ in range(self._slots)]
         for piece in sorted(self._pieces, key=lambda p: p.order):
             tasks[_hash(piece) % self._slots].append(piece)
-        with ThreadPoolExecutor(self._threads) as pool:
-            done = pool.map(lambda slot: self._stepped(step, slot, tasks[slot]), range(self._slots))
-            return self._of([piece for part in done for piece in part])
+        done = at_once(range(self._slots), lambda slot: self._stepped(step, slot, tasks[slot]), self._threads)
+        return self._of([piece for part in done for piece in part])
 
     def union(self, other: Pieces) -> Pieces:
         assert isinstance(other, LocalPieces)

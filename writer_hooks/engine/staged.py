@@ -11,10 +11,8 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import IO
 
 import pyarrow as pa
@@ -24,6 +22,7 @@ from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import ROWS
 
@@ -142,12 +141,12 @@ class StagedEngine:
             return list(pieces if spool is None else spool.put(pieces))
 
         try:
-            with ThreadPoolExecutor(self._threads) as pool:
-                pieces = list(chain.from_iterable(pool.map(pieces_of, range(len(self._rows.parts)))))
+            parts = at_once(range(len(self._rows.parts)), pieces_of, self._threads)
         except BaseException:
             if spool is not None:
                 spool.remove()
             raise
+        pieces = [piece for part in parts for piece in part]
         return LocalPieces(pieces, self.slots, spool, threads=self._threads, first=True)
 
     def runner(self) -> Runner:
