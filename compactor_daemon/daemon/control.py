@@ -76,7 +76,7 @@ class Control:
             case Take(table, instant):
                 self.takes += 1
                 self.use.begin(state.pool, (table, instant), state.log_bytes(instant), at.now_ms)
-                return state.begin(instant, self.takes)
+                return state.begin(instant, self.takes, at.now_ms, at.epoch_ms)
             case Resume(_, instant):
                 return state.resume(instant)
             case Request():
@@ -108,12 +108,12 @@ class Control:
         match event:
             case SnapshotTaken(seen=seen, available=available):
                 pending = tuple(_on_clock(p, at) for p in seen.pending)
-                state = state.after_snapshot(pending, seen.claimed, now, poll_ms)
+                state = state.after_snapshot(pending, seen.claimed, now, poll_ms).with_lag(seen.lag)
                 return replace(state, due=seen.due and self.stop is None, available=available)
             case UpkeepFailed():
                 return state.after_trouble(now, poll_ms)
-            case PlanRequested():
-                return _by(0, replace(state, busy=False))
+            case PlanRequested(instant=instant):
+                return _by(0, replace(state, busy=False, asks_at=0 if instant else now + poll_ms))
             case Swept():
                 return replace(state, busy=False, sweep_at=now + round(self.rules.sweep_s * 1000))
             case ServicesRan():
@@ -134,7 +134,10 @@ class Control:
 
     def _ended(self, event: WorkEnded, state: TableState, at: Moment) -> TableState:
         self.use.end(state.pool, (event.table, event.instant), event.bytes_read, at.now_ms)
+        began = state.began.get(event.instant, at.now_ms)
         state = state.end(event.instant)
+        if event.bytes_read is not None:
+            state = state.learned((at.now_ms - began) / 1000, event.bytes_read)
         if event.claimed:
             state = replace(state, claimed=state.claimed | {event.instant})
         else:

@@ -1,14 +1,16 @@
 """The next actions of a daemon, by the state of its tables, its own work and the clock (no I/O).
 
     relist      list a table's timeline: every `poll_s`, or after the doorbell rang or a claim changed
-    request     request a compaction under the table lock (daemons with --schedule): after a snapshot found one due
+    request     request a compaction under the table lock (daemons with --schedule): after a snapshot found one due, or
+                at the latest moment for a goal of freshness; while no plan of the table waits
     sweep       finish what other compactors left at completed instants: at the start, then every `sweep_s`
     serve       run the services of a table, concurrently with all else: every `services_s`; with `once`, after all else
     take        claim an instant and execute it: while fewer than `max_concurrent` are at work
     resume      continue an instant that has waited for writes and held no slot since: before any `take`
 
 Slots are shared by weight among the shares of pools (`pools`). In a share tables take turns: first the table with the
-fewest instants in progress here, then the latest against its SLO, then the one that was served longest ago.
+fewest instants in progress here, then the latest against its goal of freshness or SLO, then the one that was served
+longest ago.
 Within a table the earliest instant comes first, or the one with the most log bytes. If other daemons claim instants of
 the same table, a daemon picks at random among the first few, so that not all of them try the same instant.
 """
@@ -23,15 +25,16 @@ from heapq import nsmallest
 from itertools import islice
 
 from phantombase.timeline.option import check_above_zero, check_least, option
+from phantombase.timeline.planning.freshness import Pace, batch_bytes, latest_starts
 
 from ..attempt.failures import Waits
 from ..fleet.pools import QuotaUsage
-from .table_state import Pending, TableState
+from .table_state import Pending, SeenLag, TableState
 
 UPKEEP_LEAST = 16
 """The least number of snapshots, requests and sweeps at a time."""
 _USUAL_SLO_S = 3600.0
-"""The SLO of tables without one, where other tables have one."""
+"""The SLO of tables without one, where other tables have one or a goal of freshness."""
 
 
 class DaemonOrder(Enum):
@@ -87,8 +90,11 @@ class Relist(OfTable):
     """List the table's timeline again."""
 
 
+@dataclass(frozen=True, slots=True)
 class Request(OfTable):
-    """Request a compaction of the table."""
+    """Request a compaction of the table. `pace`: for its goal of freshness."""
+
+    pace: Pace | None = None
 
 
 class Sweep(OfTable):
@@ -146,7 +152,8 @@ def next_steps(
         pool.match for pool in sharing.use.pools.all if pool.hours is not None and not pool.hours.hold(sharing.epoch_ms)
     }
     again = running > 0 or not rules.once
-    actions = _upkeeps(tables, closed, now_ms, sharing.upkeeps, again)
+    paces = _paces(tables, now_ms, sharing.epoch_ms, rules)
+    actions = _upkeeps(tables, closed, paces, now_ms, sharing.upkeeps, again)
     free = rules.max_concurrent - sum(t.slots for t in tables.values())
     waited = (Resume(name, i) for name, t in tables.items() for i in t.resumable)
     resumed = sorted(waited, key=lambda r: (r.instant, r.table))[: max(0, free)]
@@ -160,22 +167,61 @@ def next_steps(
     return NextSteps(actions=(*actions, *serves, *resumed, *takes), wait_s=wait_s)
 
 
-def _upkeeps(tables: Mapping[str, TableState], closed: set[str], now_ms: int, most: int, again: bool) -> list[Action]:
+def _paces(tables: Mapping[str, TableState], now_ms: int, epoch_ms: int, rules: Rules) -> dict[str, Pace]:
+    """The tables for whose goals of freshness a plan must be requested now, and at which pace: all that waits or runs
+    here, or has rows for a plan, needs a slot before the goal of its oldest row. While instants wait for slots, plans
+    are of urgent file groups only."""
+    slots, jobs, asking = rules.max_concurrent, list[tuple[float, float]](), list[tuple[str, SeenLag, int]]()
+    waiting = 0
+    for name, table in tables.items():
+        lag = table.lag
+        if lag is None or table.leaving:
+            continue
+        run_s = table.run_s
+        for began in table.began.values():
+            rest_s = max(run_s - (now_ms - began) / 1000, 0.1 * run_s)
+            jobs.append((epoch_ms / 1000 + rest_s, rest_s))
+        if table.is_startable(now_ms):
+            waiting += 1
+            jobs.append(((lag.oldest_ms or epoch_ms) / 1000 + lag.goal_s, run_s))
+        elif lag.free_ms is not None and table.available:
+            asking.append((name, lag, len(jobs)))
+            jobs.append((lag.free_ms / 1000 + lag.goal_s, run_s))
+    starts = latest_starts(jobs, slots) if asking else []
+    is_full = waiting + sum(t.slots for t in tables.values()) >= slots
+    found = dict[str, Pace]()
+    for name, lag, number in asking:
+        table, (deadline, _) = tables[name], jobs[number]
+        if epoch_ms / 1000 < starts[number] - rules.poll_s or now_ms < table.asks_at:
+            continue
+        most = batch_bytes(table.bytes_s, lag.goal_s)
+        found[name] = Pace(
+            lead_s=deadline - starts[number] + rules.poll_s,
+            urgent_only=is_full,
+            max_bytes=most if lag.source_bytes > most else None,
+        )
+    return found
+
+
+def _upkeeps(
+    tables: Mapping[str, TableState], closed: set[str], paces: Mapping[str, Pace], now_ms: int, most: int, again: bool
+) -> list[Action]:
     """The most urgent upkeep actions; `most`: how many run at a time. `again`: see `_upkeep`."""
-    found = ((u, name) for name, t in tables.items() if (u := _upkeep(name, t, closed, now_ms, again)) is not None)
+    each = ((name, _upkeep(name, t, closed, paces.get(name), now_ms, again)) for name, t in tables.items())
+    found = ((u, name) for name, u in each if u is not None)
     room = most - sum(t.busy for t in tables.values())
     return [action for (_, action), _ in nsmallest(room, found, key=lambda one: one[0][0])] if room > 0 else []
 
 
 def _upkeep(
-    name: str, table: TableState, closed: set[str], now_ms: int, again: bool
+    name: str, table: TableState, closed: set[str], pace: Pace | None, now_ms: int, again: bool
 ) -> tuple[tuple[int, int], Action] | None:
     """What is due on a table, with its urgency. `again`: also what time alone makes due. A daemon with `once` would
     never end if a round took longer than `poll_s`."""
     if table.busy or table.leaving:
         return None
-    if table.due and table.pool.match not in closed:
-        return (0, 0), Request(name)
+    if (table.due or pace is not None) and table.pool.match not in closed:
+        return (0, 0), Request(name, pace)
     if now_ms >= table.snapshot_at and (again or table.snapshot_at == 0):
         return (1, table.snapshot_at), Relist(name)
     swept = now_ms >= table.sweep_at and (again or table.sweep_at == 0)
@@ -236,6 +282,7 @@ def _turn(
 ) -> Callable[[str], tuple[int, float, int, str]]:
     """The order of the tables of a share."""
     by_lateness = any(pool.slo_s is not None for pool in sharing.use.pools.all)
+    by_lateness = by_lateness or any(table.lag is not None for table in tables.values())
 
     def key(name: str) -> tuple[int, float, int, str]:
         table = tables[name]

@@ -260,8 +260,8 @@ class Daemon:
                 self._work[table, instant].resumed.put(None)
             case Relist(table):
                 upkeep.submit(self._timed_snapshot, table, served)
-            case Request(table):
-                upkeep.submit(self._upkeep, table, served.request, partial(_requested, table))
+            case Request(table, pace):
+                upkeep.submit(self._upkeep, table, partial(served.request, pace), partial(_requested, table))
             case Sweep(table):
                 upkeep.submit(self._upkeep, table, served.sweep, lambda _: Swept(table=table))
             case Serve(table):

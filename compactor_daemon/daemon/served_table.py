@@ -33,10 +33,14 @@ from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.reserved_times import record_names
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.instants.triggers import Trigger
 from phantombase.timeline.locks.pause import COMPACTION, Pause, held_by, pauses, refuse_paused
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.planning.freshness import Pace, past_runs
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.planner import pending_writer
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.survey import is_due
 from phantombase.timeline.storage.contract import Storage
@@ -75,8 +79,9 @@ from ..services.options import Service, ServiceOptions
 from ..services.policies import Policies, read_policies
 from ..services.serve import ServiceDone, last_runs, note_runs, serve_table
 from ..services.serve import due as due_services
+from ..status.lag import LagTracker, row_ms
 from .dispatch import DaemonOrder
-from .table_state import Pending, SeenTable
+from .table_state import Pending, SeenLag, SeenTable
 
 
 class Served(Protocol):
@@ -93,8 +98,8 @@ class Served(Protocol):
     def snapshot(self) -> SeenTable:
         """What is pending, claimed and due."""
 
-    def request(self) -> Scheduled:
-        """Requests a compaction."""
+    def request(self, pace: Pace | None = None) -> Scheduled:
+        """Requests a compaction. `pace`: for the table's goal of freshness."""
 
     def sweep(self) -> None:
         """Finishes what other compactors left at completed instants."""
@@ -122,6 +127,7 @@ _ASK_AGAIN_S = 300.0
 """How soon to check again whether a compaction is due: time alone can make it so, without new writes."""
 _POLICIES_S = 300.0
 """How soon a change of the table's policies counts, where nothing else reads them."""
+_BY_LAG = Trigger(fired=False, why="the goal of freshness does not need a plan yet")
 _SECONDS = re.compile(r"\d+ of \d+ seconds")
 """The part of the reason that no plan is due that changes at each snapshot."""
 _log = get_logger()
@@ -177,6 +183,7 @@ class TableOnStorage:
         self._said: dict[str, str] = {}
         self._parked = False
         self._paused: tuple[Pause, ...] = ()
+        self._lags = LagTracker()
         self._opened: Table | None = None
 
     def open(self) -> None:
@@ -211,11 +218,13 @@ class TableOnStorage:
         clusterings = self._clusterings(seen)
         if (instants or clusterings) and table.layout.has_completion_times:
             table.times.check_zone(timeline)
-        now, settings = clock_ms(), self._settings
+        now, settings, lag = clock_ms(), self._settings, self._lag(table, timeline)
         due = False
         if settings.schedule is not None and (timeline.instants != self._refused or time.monotonic() >= self._ask_at):
-            asked = is_due(seen, settings.schedule)
-            due = bool(asked)
+            # A goal of freshness is not of this table alone: `dispatch` decides, by its lag.
+            goal_s = settings.schedule.freshness_s
+            asked = is_due(seen, settings.schedule, None if goal_s is None else _BY_LAG)
+            due = bool(asked) or isinstance(lag, PhantombaseError)
             self._note_why_not("" if asked else f"not due: {asked.why}")
         # A table with nothing to do is not asked for pauses; once it is paused, each time.
         names = record_names(table.storage) if instants or clusterings or due or self._paused else ()
@@ -225,6 +234,8 @@ class TableOnStorage:
             if (pause := next((one for one in self._paused if one.holds(service, now)), None)) is not None:
                 ready |= dict.fromkeys(ones, Paused(pause.words))
                 due = due and service != COMPACTION
+                if isinstance(lag, SeenLag) and service == COMPACTION:
+                    lag = replace(lag, free_ms=None, held=pause.words)
         if self._is_news("paused", "; ".join(one.words for one in self._paused)):
             _log.info("paused", table=self.path, why=[one.words for one in self._paused])
         self._plans = {i: p for i, p in self._plans.items() if i in instants}
@@ -245,6 +256,30 @@ class TableOnStorage:
             oldest_s=Clock.of(table).oldest([p.instant for p in pending]),
             parked=self._parked,
             paused=bool(self._paused),
+            lag=None if isinstance(lag, PhantombaseError) else lag,
+        )
+
+    def _lag(self, table: Table, timeline: Timeline) -> SeenLag | PhantombaseError | None:
+        """The lag against the goal; None: there is no goal, or the table changed at each try. An error: it cannot be
+        read. No plan can be made then, and the request says why."""
+        schedule = self._settings.schedule
+        if schedule is None or schedule.freshness_s is None:
+            return None
+        try:
+            found = self._lags.at(table, timeline)
+        except PhantombaseError as error:
+            return error
+        if found is None:
+            return None
+        writer = pending_writer(timeline)
+        return SeenLag(
+            goal_s=schedule.freshness_s,
+            oldest=found.oldest,
+            oldest_ms=row_ms(table, found.oldest),
+            free_ms=row_ms(table, found.free),
+            source_bytes=found.source_bytes,
+            runs=past_runs(timeline),
+            writer=None if writer is None else writer.requested_time,
         )
 
     def _clusterings(self, table: Snapshot) -> list[str]:
@@ -264,12 +299,17 @@ class TableOnStorage:
         clusterings = timeline.pending("replacecommit") + timeline.pending("clustering")
         return frozenset(i.requested_time for i in (*timeline.pending_merges, *clusterings))
 
-    def request(self) -> Scheduled:
+    def request(self, pace: Pace | None = None) -> Scheduled:
         """Requests a compaction; after none, the next check follows a change of the timeline, or `_ASK_AGAIN_S`."""
         table = self._opened_with_policies()
         assert self._settings.schedule is not None
         seen = table.load_timeline().instants
-        scheduled = schedule_compaction(table, self._lock, self._settings.schedule)
+        if pace is not None:  # a snapshot does not ask for pauses of a table with nothing to do
+            now, self._paused = clock_ms(), pauses(table.storage)
+            if (pause := next((one for one in self._paused if one.holds(COMPACTION, now)), None)) is not None:
+                return Scheduled(requested=(), why=pause.words)
+        scheduled = schedule_compaction(table, self._lock, self._settings.schedule, pace=pace)
+        self._lags.planned(scheduled.notes, found=scheduled.instant is not None)
         self._refused = () if scheduled.instant else seen
         self._note_why_not("" if scheduled.instant else scheduled.why)
         self._ask_at = time.monotonic() + _ASK_AGAIN_S
@@ -461,8 +501,8 @@ class LazyTable:
     def snapshot(self) -> SeenTable:
         return self.open().snapshot()
 
-    def request(self) -> Scheduled:
-        return self.open().request()
+    def request(self, pace: Pace | None = None) -> Scheduled:
+        return self.open().request(pace)
 
     def sweep(self) -> None:
         self.open().sweep()

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from phantombase.timeline.planning.freshness import OldestRow, batch_bytes, estimated_s
+
 from ..attempt.failures import Readiness, Ready, Waits
 from ..fleet.pools import Pool
 
+_KEPT, _LEARN = 5, 0.3
+"""How many runs are kept, and the weight of the newest rate in the mean."""
 _BACKOFF_MAX_MS = 300_000
 """The longest wait for the next snapshot of a table in trouble, if polls are not further apart."""
 
@@ -23,11 +27,33 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SeenLag:
+    """The rows of a table in no base file, as of a snapshot. `goal_s`: how long they may wait. `oldest`: the oldest of
+    them; `oldest_ms`, `free_ms`: when it, and the oldest one that a new plan can take, was written, since the epoch;
+    None without any. `source_bytes`: what a plan of all reads. `runs`: how long the last compactions took, in seconds.
+    `writer`: a pending write that prevents a plan. `held`: what else holds all plans of the table, in words."""
+
+    goal_s: float
+    oldest: OldestRow | None = None
+    oldest_ms: int | None = None
+    free_ms: int | None = None
+    source_bytes: int = 0
+    runs: tuple[float, ...] = ()
+    writer: str | None = None
+    held: str | None = None
+
+    def is_over(self, epoch_ms: int) -> bool:
+        """Whether the goal is missed."""
+        return self.oldest_ms is not None and epoch_ms - self.oldest_ms >= self.goal_s * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SeenTable:
     """What a snapshot found: the pending instants, earliest first, the claimed instants, and whether a plan is due.
     `oldest_s`: age of the oldest pending instant in seconds, see `Clock.oldest`. `parked`: the clusterings that daemons
     plan were parked when the services ran last. `paused`: a person has paused services of the
-    table; of one with nothing to do, as far as is known."""
+    table; of one with nothing to do, as far as is known. `lag`: where there is a goal of freshness, and its state is
+    known."""
 
     pending: tuple[Pending, ...]
     claimed: frozenset[str]
@@ -35,6 +61,7 @@ class SeenTable:
     oldest_s: float | None
     parked: bool = False
     paused: bool = False
+    lag: SeenLag | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +71,10 @@ class TableState:
     instants in progress here; of these, `suspended` wait for writes without a slot, and `resumable` have waited and ask
     for a slot. `postponed`: instants that must not be tried before the given time. `seen`: a snapshot was tried.
     `served`: the number of the last take on this table, counted over all tables. `troubles`: the number of failed
-    snapshots since the last good one. `leaving`: no new work begins on the table."""
+    snapshots since the last good one. `leaving`: no new work begins on the table. `lag`: of the last snapshot. `runs`,
+    `bytes_s`: how long the last compactions took here, and the bytes that they read in a second; `run_s`: how long the
+    next one will take. `taken_ms`: of the last take while the table was over its goal, since the epoch. `began`: by
+    instant in progress. `asks_at`: when a plan may be requested again."""
 
     pool: Pool = field(default_factory=Pool)
 
@@ -65,6 +95,13 @@ class TableState:
     served: int = 0
     troubles: int = 0
     leaving: bool = False
+    lag: SeenLag | None = None
+    runs: tuple[float, ...] = ()
+    bytes_s: float | None = None
+    run_s: float = 0.0
+    taken_ms: int = 0
+    began: Mapping[str, int] = field(default_factory=dict)
+    asks_at: int = 0
 
     def startable(self, now_ms: int) -> Iterator[Pending]:
         """The pending instants that may be claimed now. An iterator: of thousands, only the first few are needed."""
@@ -109,8 +146,10 @@ class TableState:
             sweep_at=max(now_ms + wait_ms, self.sweep_at),
         )
 
-    def begin(self, instant: str, served: int) -> TableState:
-        return replace(self, running=self.running | {instant}, served=served)
+    def begin(self, instant: str, served: int, now_ms: int, epoch_ms: int) -> TableState:
+        began = {**self.began, instant: now_ms}
+        taken_ms = epoch_ms if self.lag is not None and self.lag.is_over(epoch_ms) else self.taken_ms
+        return replace(self, running=self.running | {instant}, served=served, taken_ms=taken_ms, began=began)
 
     @property
     def slots(self) -> int:
@@ -129,7 +168,24 @@ class TableState:
         return replace(self, suspended=self.suspended - {instant}, resumable=self.resumable - {instant})
 
     def end(self, instant: str) -> TableState:
-        return replace(self.resume(instant), running=self.running - {instant})
+        began = {one: ms for one, ms in self.began.items() if one != instant}
+        return replace(self.resume(instant), running=self.running - {instant}, began=began)
+
+    def learned(self, run_s: float, bytes_read: int) -> TableState:
+        """The state after a compaction was completed here."""
+        bytes_s = bytes_read / max(run_s, 0.001)
+        known = bytes_s if self.bytes_s is None else self.bytes_s + _LEARN * (bytes_s - self.bytes_s)
+        return replace(self, runs=(*self.runs, run_s)[-_KEPT:], bytes_s=known)
+
+    def with_lag(self, lag: SeenLag | None) -> TableState:
+        """The state with the lag of a snapshot, and how long the next compaction will take: by those here, or else by
+        those on the timeline; and by its bytes, of which one plan takes a batch."""
+        if lag is None:
+            return replace(self, lag=None)
+        by_runs = estimated_s(self.runs or lag.runs, lag.goal_s)
+        size = min(lag.source_bytes, batch_bytes(self.bytes_s, lag.goal_s))
+        by_bytes = 0.0 if self.bytes_s is None else estimated_s((size / self.bytes_s,), lag.goal_s)
+        return replace(self, lag=lag, run_s=min(max(by_runs, by_bytes), lag.goal_s))
 
     def requested_ms(self, instant: str) -> int | None:
         """When the instant was requested, since the epoch."""
@@ -140,7 +196,12 @@ class TableState:
         return next((p.log_bytes for p in self.pending if p.instant == instant), 0)
 
     def lateness(self, now_ms: int, epoch_ms: int, slo_s: float) -> float:
-        """The age of the earliest instant that may be claimed, divided by the SLO: 1 and more is overdue."""
+        """The age of the earliest instant that may be claimed, divided by the SLO: 1 and more is overdue. With a goal
+        of freshness: the age of its oldest row, divided by the goal. Of a table over its goal only the time since its
+        last take counts: one with the rows of a year does not keep the others from their turn."""
+        if self.lag is not None and self.lag.oldest_ms is not None:
+            since_ms = max(self.lag.oldest_ms, self.taken_ms if self.lag.is_over(epoch_ms) else 0)
+            return max(0.0, (epoch_ms - since_ms) / (self.lag.goal_s * 1000))
         asked = next((p.requested_ms for p in self.startable(now_ms)), None)
         return 0.0 if asked is None else max(0.0, (epoch_ms - asked) / (slo_s * 1000))
 

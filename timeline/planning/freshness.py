@@ -33,7 +33,7 @@ _LATE = 0.8
 """The part of the goal from which on a lag needs a reason."""
 _FIRST_BYTES_S = 32 << 20
 """Bytes that a compaction reads in a second, until that is known."""
-_BATCH_PART = 0.5
+_BATCH_PART = 0.2
 """The part of the goal that one plan may take: others get the slot in between."""
 
 

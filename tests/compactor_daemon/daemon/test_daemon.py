@@ -31,6 +31,7 @@ from phantombase.compactor_daemon.services.serve import ServiceDone
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError, UsageError
 from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.planning.freshness import Pace
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import Requested, Scheduled
 from tests.support.replayed_daemon import replay, value_of
@@ -122,7 +123,7 @@ class FakeTable:
         seen = tuple(Pending(instant=i) for i in self.pending)
         return SeenTable(pending=seen, claimed=self.claims.names(), due=self.due, oldest_s=None)
 
-    def request(self) -> Scheduled:
+    def request(self, pace: Pace | None = None) -> Scheduled:
         self.due = False
         self.pending.append("900")
         return Scheduled(requested=(Requested(instant="900", plan=CompactionPlan(operations=())),), why="due")

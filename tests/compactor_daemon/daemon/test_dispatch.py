@@ -179,7 +179,7 @@ def test_what_waits_for_a_write_leaves_its_slot_to_others() -> None:
     assert decided({"a": waiting, "b": other}).actions == (Take("b", "2"),)
     resumable = waiting.wants_slot("5")
     assert decided({"a": resumable, "b": other}).actions == (Resume("a", "5"),)
-    assert decided({"a": resumable, "b": other.begin("2", 1)}).actions == ()
+    assert decided({"a": resumable, "b": other.begin("2", 1, NOW, NOW)}).actions == ()
     assert decided({"a": resumable, "b": other}, max_concurrent=2).actions == (Resume("a", "5"), Take("b", "2"))
     assert resumable.resume("5").slots == 1
     assert resumable.end("5").slots == 0

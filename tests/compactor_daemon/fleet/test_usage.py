@@ -58,7 +58,7 @@ class World:
                 state = self.states[take.table]
                 size = state.log_bytes(take.instant)
                 self.use.begin(state.pool, (take.table, take.instant), size, self.now)
-                self.states[take.table] = state.begin(take.instant, self.number)
+                self.states[take.table] = state.begin(take.instant, self.number, self.now, self.now)
                 self.work[take.table, take.instant] = self.now + round(self.random.uniform(*seconds) * 1000)
                 self.read[state.pool.match].append((self.now, size))
                 self.spent[state.pool.match] += self.work[take.table, take.instant] - self.now
