@@ -31,9 +31,9 @@ from .iceberg_files import PublishedFile, changed_columns, iceberg_columns
 
 MARK, HOLDS = "hudi.published", "hudi.holds"
 """The property of an Iceberg table for its mark, and that of a snapshot for the moment that its pin held."""
-_LISTED = 50
-"""The newest writes that a mark lists. A write that began before these is pending, or completed before them."""
-
+_LISTED = 1000
+"""The newest writes that a mark lists, usually all. A write that began before these is pending, or completed before
+them: no clock is slow by that many."""
 
 _SETS = ("writes", "pending", "cleans")
 
@@ -63,7 +63,7 @@ class StateMark:
         """`before`: the mark that it replaces."""
         timeline = table.timeline
         done, pending = timeline.completed, frozenset(timeline.pending_writes)
-        since = min([*(i.requested_time for i in done[-_LISTED:]), *pending])
+        since = min([*(i.requested_time for i in done[-_LISTED:]), *pending]) if len(done) > _LISTED else ""
         return StateMark(
             snapshot=snapshot,
             since=since,
@@ -110,7 +110,7 @@ def _named(timeline: Timeline, since: str) -> Mapping[str, Instant]:
     """Completed writes by a text that tells them apart, also those that share a time, and one that was run again."""
     return {
         f"{i.requested_time}{i.family[0]}{i.completion_time or ''}": i
-        for i in timeline.completed
+        for i in (*timeline.completed, *timeline.hidden)
         if i.requested_time >= since
     }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,13 +24,18 @@ from phantombase import writer
 from phantombase.compactor_daemon.catalogs import iceberg_snapshot
 from phantombase.compactor_daemon.catalogs.iceberg_files import NAME_MAPPING, changed_columns, iceberg_columns
 from phantombase.compactor_daemon.catalogs.iceberg_snapshot import WantedPaths, range_name
+from phantombase.compactor_daemon.catalogs.iceberg_state import StateMark, writes_since
 from phantombase.compactor_daemon.catalogs.options import SyncOptions
 from phantombase.compactor_daemon.catalogs.sync import sync_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import ConflictError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.format.layout import LAYOUT_2
+from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.schema_finder import TableSchema
+from phantombase.timeline.table.table import Snapshot
+from tests.support.builders import timeline_of
 from tests.support.compaction_steps import open_table
 from tests.support.duckdb_iceberg import duckdb_reader
 from tests.support.golden_tables import unzip_golden
@@ -441,6 +448,29 @@ def test_a_type_that_iceberg_lacks_is_refused_before_the_first_snapshot() -> Non
     schema = TableSchema.of(json.dumps({"type": "record", "name": "t", "fields": fields}), populate_meta_fields=True)
     with pytest.raises(UnsupportedError, match=r"Iceberg has no such type; at here\.at; .*time32\[ms\]"):
         iceberg_columns(schema, "here", meta_columns=True)
+
+
+def test_writes_since_a_mark() -> None:
+    """Found whatever their clock says; unknown where one was undone, or may have been archived unseen."""
+
+    def at(*names: str) -> Timeline:
+        return timeline_of(
+            LAYOUT_2, *(re.sub(r"(?<!\d)\d\d(?!\d)", lambda two: f"202601{two[0]}" + "0" * 9, n) for n in names)
+        )
+
+    def since(*names: str) -> list[str] | None:
+        found = writes_since(at(*names), mark)
+        return None if found is None else sorted(one.requested_time[6:8] for one in found)
+
+    first = ("12_13.deltacommit", "14_15.deltacommit", "16.deltacommit.inflight")
+    seen = cast(Snapshot, SimpleNamespace(timeline=at(*first)))
+    mark = StateMark.at(seen, None, snapshot=1, holds="", held_ms=0, columns="")
+    assert since(*first) == []
+    assert since("11_17.deltacommit", *first[:2], "16_18.deltacommit") == ["11", "16"]
+    assert since("12_13.deltacommit", "16_18.deltacommit") is None
+    assert since("12_13.deltacommit", "14_19.deltacommit", "16_18.deltacommit") is None
+    assert since("14_15.deltacommit", "16_18.deltacommit", "20_21.deltacommit") == ["16", "20"]
+    assert since("20_21.deltacommit") is None
 
 
 def test_files_with_several_values_of_a_partition_column_are_in_no_partition(lake: Lake) -> None:
