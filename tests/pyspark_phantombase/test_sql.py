@@ -109,5 +109,10 @@ def test_in_sql(spark: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW name USING phantombase"):
             one(query)
+    one("CREATE TABLE own (id string) USING phantombase LOCATION '{path}'")  # Spark asks the source for nothing
+    for query in ("SELECT * FROM own", "INSERT INTO own VALUES ('a')"):
+        with pytest.raises(Exception, match="CREATE TEMPORARY VIEW name USING phantombase"):
+            one(query)
+    one("DROP TABLE own")
     with pytest.raises(PySparkException, match="no such folder"):
         one("SELECT * FROM phantombase_show('{path}/none')")
