@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the virtual environment .venv beside the sources, with Spark. demo.sh and test.sh source this file.
 #   setup.sh [EXTRA]    EXTRA: "dev" also installs what the tests need
+# Where cargo is, it builds the native decoder too (about 20 CPU seconds), unless PHANTOMBASE_NATIVE=0.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -31,4 +32,16 @@ if [ "$(cat "$ready${extra:+-$extra}" 2>/dev/null)" != "$wanted" ] &&
     { echo "error: $need: this Python cannot make virtual environments (install its venv package)." >&2; exit 1; }
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[spark${extra:+,$extra}]"
   echo "$wanted" > "$ready${extra:+-$extra}"
+fi
+
+sources="$(cat native/Cargo.* native/pyproject.toml native/src/*.rs | cksum)"
+if [ "${PHANTOMBASE_NATIVE:-1}" != 0 ] && [ "$(cat "$ready-native" 2>/dev/null)" != "$sources" ] &&
+  command -v cargo >/dev/null 2>&1; then
+  if CARGO_TARGET_DIR="$PWD/.venv/native" .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    --force-reinstall --no-deps ./native >.venv/native.log 2>&1; then
+    echo "native decoder: built with $(cargo --version)" >&2
+  else
+    echo "native decoder: not built, so Avro is decoded by polars; see .venv/native.log" >&2
+  fi
+  echo "$sources" > "$ready-native"  # what failed is not tried at each start
 fi

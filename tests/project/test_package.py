@@ -158,7 +158,9 @@ def test_help_imports_no_command(main: str, words: tuple[str, ...]) -> None:
 def test_the_version_is_shown() -> None:
     for main in (compactor, timeline):
         done = CliRunner().invoke(main.app, ["--version"])
-        assert (done.exit_code, done.stdout) == (0, f"phantombase {metadata.version('phantombase')}\n")
+        found = rf"phantombase {metadata.version('phantombase')} \(decodes Avro by (polars|phantombase-native \S+)\)\n"
+        assert done.exit_code == 0
+        assert re.fullmatch(found, done.stdout)
 
 
 def test_modules_of_a_user_may_be_called_like_ours(tmp_path: Path) -> None:

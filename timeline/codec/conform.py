@@ -355,6 +355,7 @@ def _is_rewrite(source: pa.DataType | None, target: pa.DataType) -> bool:
     """Whether a column of another type turns into text or bytes."""
     if source is None or not (_is_text(target) or _is_bytes(target)):
         return False
+    source = source.value_type if pa.types.is_dictionary(source) else source  # enums, as polars has them
     return not (_is_text(source) and _is_text(target)) and not (_is_bytes(source) and _is_bytes(target))
 
 

@@ -18,13 +18,17 @@ import pyarrow as pa
 from .. import errors
 from ..codec.avro_container import decode_long
 from ..codec.avro_decode import decode_records, record_starts
+from ..codec.avro_native import REFUSALS, native_columns
 from ..codec.avro_schema import OPERATION, changelog, parse_avro
 from ..codec.columns import counted
 from ..codec.conform import NO_DEFAULTS, Defaults, conform
 from ..codec.parquet_read import open_parquet, parquet_batches
 from ..codec.stored_names import SAME_NAMES, Names, stored
 from ..errors import MalformedError, UnsupportedError
+from ..event_log import get_logger
 from .log_block import BlockKind, HeaderKey, LogBlock
+
+_log = get_logger()
 
 CONTENT_VERSION = 3
 _LENGTH = "length of the record"
@@ -117,13 +121,27 @@ def _avro_rows(
     count = content_version(content[:8].to_pybytes(), block)
     record = parse_avro(block.header(HeaderKey.SCHEMA))
     framed = {**record, "fields": [{"name": _LENGTH, "type": _LENGTH_TYPE}, *record["fields"]]}
-    columns = [_LENGTH, *stored(schema.names, names, [f["name"] for f in record["fields"]])]
+    columns = stored(schema.names, names, [f["name"] for f in record["fields"]])
+    native = native_columns(block.header(HeaderKey.SCHEMA), tuple(columns)) if columns else None
+
+    def conformed(table: pa.Table) -> pa.Table:
+        return conform(table, schema, block.path, float_as_text=text, names=names, defaults=defaults)
+
     for data, rows in _avro_parts(block, content[8:], count, framed, part_bytes):
-        table = decode_records(data, rows, framed, block.path, columns=columns)
-        if rows:
-            _check_lengths(_lengths(table), data.size - 4 * rows, block)
-            table = table.remove_column(0)
-        yield conform(counted(table, rows), schema, block.path, float_as_text=text, names=names, defaults=defaults)
+        found = None
+        if native is not None and rows:
+            try:
+                found = conformed(native.decode(data, rows))
+            except REFUSALS as error:
+                _log.debug("avro_decoder", decoder="polars", path=block.path, offset=block.offset, reason=str(error))
+                native = None
+        if found is None:
+            table = decode_records(data, rows, framed, block.path, columns=[_LENGTH, *columns])
+            if rows:
+                _check_lengths(_lengths(table), data.size - 4 * rows, block)
+                table = table.remove_column(0)
+            found = conformed(counted(table, rows))
+        yield found
 
 
 def _avro_parts(

@@ -70,7 +70,13 @@ def _show_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        print(f"phantombase {version('phantombase')}")
+        try:
+            from phantombase_native import __version__ as native
+
+            decoder = f"phantombase-native {native}"
+        except ImportError:
+            decoder = "polars"
+        print(f"phantombase {version('phantombase')} (decodes Avro by {decoder})")
         raise typer.Exit
 
 

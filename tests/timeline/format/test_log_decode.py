@@ -28,6 +28,7 @@ from phantombase.timeline.codec.avro_decode import decode_records
 from phantombase.timeline.codec.avro_schema import parse_avro
 from phantombase.timeline.codec.conform import conform
 from phantombase.timeline.errors import MalformedError, UnsupportedError
+from phantombase.timeline.format import log_decode as decode_module
 from phantombase.timeline.format import log_deletes as delete_module
 from phantombase.timeline.format.log_block import LogBlock
 from phantombase.timeline.format.log_decode import count_entries, decode_rows
@@ -61,6 +62,9 @@ ROWS = [{"k": "a", "v": 1}, {"k": "bb", "v": 2}]
 def rows_of(data: bytes, schema: pa.Schema, *, float_as_text: bool = True) -> pa.Table:
     (only,) = blocks_of(data)
     (rows,) = decode_rows(only, pa.BufferReader(data), schema, float_as_text=float_as_text)
+    with without_native():
+        (again,) = decode_rows(only, pa.BufferReader(data), schema, float_as_text=float_as_text)
+        assert again.equals(rows) or str(again.to_pylist()) == str(rows.to_pylist())  # NaN
     assert count_entries(only, pa.BufferReader(data)) == rows.num_rows
     return rows
 
@@ -91,9 +95,16 @@ def entries_of(data: bytes) -> list[tuple[str | None, bool, tuple[Any, ...]]]:
 
 
 @contextmanager
+def without_native() -> Iterator[None]:
+    """The decoders in Python only, as where `phantombase-native` is not installed."""
+    with mock.patch.object(decode_module, "native_columns", return_value=None):
+        yield
+
+
+@contextmanager
 def without_polars() -> Iterator[None]:
     """polars refuses every schema: fastavro decodes."""
-    with mock.patch.object(pl, "read_avro", side_effect=ValueError("refused by the test")):
+    with without_native(), mock.patch.object(pl, "read_avro", side_effect=ValueError("refused by the test")):
         yield
 
 
@@ -197,8 +208,8 @@ def records_of(log: bytes) -> Iterator[bytes]:
 @settings(max_examples=250)
 @given(tables(), st.data())
 def test_avro_fastavro_and_parquet_agree(drawn: tuple[str, list[dict[str, Any]]], data: st.DataObject) -> None:
-    """Rows come out of an Avro block as they went in, by polars and by fastavro, and of a Parquet block too; and so
-    do any of their columns alone."""
+    """Rows come out of an Avro block as they went in, by each decoder (`rows_of` takes two), and of a Parquet block
+    too; and so do any of their columns alone."""
     text, rows = drawn
     schema = arrow_schema(text)
     expected = as_arrow(schema, rows)
@@ -292,12 +303,13 @@ def test_required_column_missing_in_an_old_block() -> None:
 
 
 def test_float_widening_is_the_readers_choice() -> None:
-    """Through text (1.x) or by bits (0.15) in Avro blocks; a Parquet block goes through text always."""
-    text = avro_schema(("v", "float"))
-    schema = pa.schema([("v", pa.float64())])
-    avro = avro_block("10", text, [{"v": 1.1}])
-    assert rows_of(avro, schema).column(0).to_pylist() == [1.1]
-    assert rows_of(avro, schema, float_as_text=False).column(0).to_pylist() == [1.100000023841858]
+    """Through text (1.x) or by bits (0.15) in Avro blocks, also beside an enum; a Parquet block goes through text
+    always."""
+    text = avro_schema(("v", "float"), ("e", {"type": "enum", "name": "en", "symbols": ["A"]}))
+    for schema in (pa.schema([("v", pa.float64())]), pa.schema([("v", pa.float64()), ("e", pa.string())])):
+        avro = avro_block("10", text, [{"v": 1.1, "e": "A"}])
+        assert rows_of(avro, schema).column(0).to_pylist() == [1.1]
+        assert rows_of(avro, schema, float_as_text=False).column(0).to_pylist() == [1.100000023841858]
 
 
 def test_an_empty_block() -> None:
