@@ -232,7 +232,7 @@ def _check_again(work: str, do: Callable[[Table], object], path: Path) -> None:
 
 
 MetadataWork: TypeAlias = Callable[[Table, TableLock], object]
-STEP = 1 if ALL else 3
+STEP = 1 if ALL else 5
 FOR_EVER = 10**6
 
 
