@@ -38,8 +38,6 @@ BLOOM_FILTERS = "bloom_filters"
 RECORD_INDEX = "record_index"
 _KEPT = frozenset({FILES, COLUMN_STATS, PARTITION_STATS, BLOOM_FILTERS})
 OF_ROWS = (RECORD_INDEX, "secondary_index_")
-
-
 _OF_FILES = ("expr_index_",)
 
 
