@@ -21,6 +21,7 @@ from phantombase.timeline.locks.table_lock import (
     ProcessLock,
     TableLock,
     check_writers_known,
+    kept_lock,
     parse_lock,
     table_lock,
 )
@@ -198,7 +199,9 @@ def _conf_of(
 ) -> tuple[Merged, Mapping[str, Any]]:
     conf = command_conf(kinds, given["conf"] or [], given["props"] or [], locks=_LOCK in others, lock=others.get(_LOCK))
 
-    policies = _policies(kinds, others, typed_of)
+    policies, lock = _policies(kinds, others, typed_of), conf.lock
+    if _LOCK in others and lock is None and not others.get("sole_writer"):
+        lock = policies.values.get(_LOCK)
 
     def merged(kind: type, typed: Mapping[str, Any], words: Mapping[str, str]) -> Mapping[str, Any]:
         own = merge_options(words, typed, conf_fields(kind, conf.pairs[kind], typed)) if kind in KINDS else typed
@@ -206,18 +209,22 @@ def _conf_of(
         # A person who requests a plan does so now, whenever the table's own are due.
         return {**by_hand(below), **own} if kind is ScheduleOptions else below
 
-    return merged, {_LOCK: conf.lock} if _LOCK in others else {}
+    return merged, {_LOCK: lock} if _LOCK in others else {}
 
 
 def _policies(
     kinds: Collection[type], others: Mapping[str, Any], typed_of: Mapping[str, Mapping[str, Any]]
 ) -> Policies:
-    """Those of the table that a command names, if its options may have some."""
-    table = others.get("table")
-    if not isinstance(table, str) or not has_policies(kinds):
+    """Those of the table that a command names, if its options may have some; else its lock, if it takes one."""
+    table, knows = others.get("table"), has_policies(kinds)
+    if not isinstance(table, str) or not (knows or _LOCK in others):
         return NO_POLICIES
     hadoop = ExecuteOptions(spark_conf=typed_of.get("execute", {}).get("spark_conf", ())).hadoop_conf
-    return read_policies(open_storage(table, StorageOptions.of(parse_pairs(others.get("storage_option"))).over(hadoop)))
+    storage = open_storage(table, StorageOptions.of(parse_pairs(others.get("storage_option"))).over(hadoop))
+    if knows:
+        return read_policies(storage)
+    lock = kept_lock(storage)
+    return NO_POLICIES if lock is None else Policies(values={_LOCK: lock})
 
 
 def given_names(ctx: typer.Context) -> frozenset[str]:

@@ -8,31 +8,37 @@ are kept.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from phantombase.timeline.errors import PhantombaseError, UsageError
+from phantombase.timeline.errors import PhantombaseError, UnknownStateError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.update import check_keepable
+from phantombase.timeline.planning.freshness import Pace
+from phantombase.timeline.planning.schedule import Scheduled
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 
+from ..attempt.attempt import WaitScope
+from ..attempt.compact_or_resume import Compacted, Limit
 from ..attempt.slice_task import Runner
 from ..execution.runners import ChosenRunner, SparkRunner, all_storage_options, check_memory, open_runner, this_machine
 from ..fleet.catalog import Catalog, Members, Taken, fleet_of, serves, warn_of_empty_pools
-from ..fleet.claims import Claims, TableClaims, table_id
+from ..fleet.claims import Claim, Claims, HeldClaim, TableClaims, table_id
 from ..fleet.pools import Pool, Pools
 from ..fleet.zookeeper_claims import ZooKeeperClaims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..options import ExecuteOptions
+from ..services.serve import ServiceDone
 from .dispatch import Rules
 from .events import Assigned
 from .loop import Daemon
-from .served_table import DaemonSettings, LazyTable, Served, TableOnStorage
+from .served_table import DaemonSettings, Served, TableOnStorage
+from .table_state import SeenTable
 from .work import Observer
 
 _log = get_logger()
@@ -116,6 +122,76 @@ class Discovery:
                 _log.exception("internal_error")
             else:
                 self.trouble = None
+
+
+class LazyTable:
+    """A table that is opened at first use, see `Served`. `open_it` is tried at each snapshot until it succeeds."""
+
+    def __init__(self, path: str, open_it: Callable[[], Served]) -> None:
+        self.path = path
+        self._open_it = open_it
+        self._opening = threading.Lock()
+        self._served: Served | None = None
+        self._closed = False
+
+    @property
+    def claims(self) -> Claims:
+        return _NoClaims() if self._served is None else self._served.claims
+
+    def open(self) -> Served:
+        """The table. Errors of the tree: it cannot be opened now."""
+        with self._opening:
+            if self._served is None:
+                self._served = self._open_it()
+                if self._closed:
+                    self._served.close()
+            return self._served
+
+    def snapshot(self) -> SeenTable:
+        return self.open().snapshot()
+
+    def request(self, pace: Pace | None = None) -> Scheduled:
+        return self.open().request(pace)
+
+    def sweep(self) -> None:
+        self.open().sweep()
+
+    def serve(
+        self, every_s: float, stopping: Callable[[], bool], handing_over: Callable[[], bool] = lambda: False
+    ) -> tuple[ServiceDone, ...]:
+        return self.open().serve(every_s, stopping, handing_over)
+
+    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
+        return self.open().done_among(instants)
+
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
+        return self.open().execute(instant, held, limit, wait_scope)
+
+    def failed(self, instant: str, error: Exception) -> None:
+        self.open().failed(instant, error)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._served is not None:
+            self._served.close()
+
+
+class _NoClaims:
+    """The claims on a table that was not opened yet."""
+
+    available = False
+
+    def names(self) -> frozenset[str]:
+        return frozenset()
+
+    def all(self) -> Mapping[str, Claim]:
+        return {}
+
+    def take(self, instant: str) -> HeldClaim | None:
+        raise UnknownStateError("the table was not opened yet")
+
+    def close(self) -> None:
+        """See `Claims`."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A table as a daemon serves it: the protocol of the loop, a table on storage, and one that is opened at first use.
+"""A table as a daemon serves it: the protocol of the loop, and a table on storage.
 
 Each method may be called from any thread. A table that cannot be opened is in trouble like any other one, and is tried
 again.
@@ -7,9 +7,8 @@ again.
 from __future__ import annotations
 
 import re
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -72,7 +71,7 @@ from ..attempt.slice_record import SliceDone
 from ..attempt.slice_task import Runner, SliceProgress, Tasks
 from ..clustering.cluster import resume_clustering
 from ..clustering.options import ClusterOptions
-from ..fleet.claims import Claim, Claims, HeldClaim
+from ..fleet.claims import Claims, HeldClaim
 from ..options import AttemptOptions
 from ..service_run import ServiceMeans
 from ..services.options import Service, ServiceOptions
@@ -473,73 +472,3 @@ def _while_held(
         progress(done, total)
 
     return runner(storage, tasks, checked)
-
-
-class LazyTable:
-    """See the module, and `Served`. `open_it` is tried at each snapshot until it succeeds."""
-
-    def __init__(self, path: str, open_it: Callable[[], Served]) -> None:
-        self.path = path
-        self._open_it = open_it
-        self._opening = threading.Lock()
-        self._served: Served | None = None
-        self._closed = False
-
-    @property
-    def claims(self) -> Claims:
-        return _NoClaims() if self._served is None else self._served.claims
-
-    def open(self) -> Served:
-        """The table. Errors of the tree: it cannot be opened now."""
-        with self._opening:
-            if self._served is None:
-                self._served = self._open_it()
-                if self._closed:
-                    self._served.close()
-            return self._served
-
-    def snapshot(self) -> SeenTable:
-        return self.open().snapshot()
-
-    def request(self, pace: Pace | None = None) -> Scheduled:
-        return self.open().request(pace)
-
-    def sweep(self) -> None:
-        self.open().sweep()
-
-    def serve(
-        self, every_s: float, stopping: Callable[[], bool], handing_over: Callable[[], bool] = lambda: False
-    ) -> tuple[ServiceDone, ...]:
-        return self.open().serve(every_s, stopping, handing_over)
-
-    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
-        return self.open().done_among(instants)
-
-    def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
-        return self.open().execute(instant, held, limit, wait_scope)
-
-    def failed(self, instant: str, error: Exception) -> None:
-        self.open().failed(instant, error)
-
-    def close(self) -> None:
-        self._closed = True
-        if self._served is not None:
-            self._served.close()
-
-
-class _NoClaims:
-    """The claims on a table that was not opened yet."""
-
-    available = False
-
-    def names(self) -> frozenset[str]:
-        return frozenset()
-
-    def all(self) -> Mapping[str, Claim]:
-        return {}
-
-    def take(self, instant: str) -> HeldClaim | None:
-        raise UnknownStateError("the table was not opened yet")
-
-    def close(self) -> None:
-        """See `Claims`."""

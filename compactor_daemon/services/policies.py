@@ -6,8 +6,8 @@ An option comes from the first of: command line, environment, configuration file
 are those of the commands, and are checked as theirs are. What one release cannot read is an error: another default may
 not be meant. Names that it does not know are of a later one, and are warned of.
 
-Options on which the safety of a table rests (`SAFE`) must be the same for all: a process that was given another value
-than the table has is refused."""
+Options on which the safety of a table rests (`SAFE`, and `lock`, see `table_lock`) must be the same for all: a process
+that was given another value than the table has is refused."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.triggers import TriggerOptions, UrgencyOptions
-from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.locks.table_lock import POLICIES, STORAGE, TableLock, parse_lock
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.in_progress import READ_INSIDE, exclusive
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.option_group import group_of, type_of, value_of
@@ -32,9 +31,9 @@ from phantombase.timeline.terminal.option_group import group_of, type_of, value_
 from ..options import AttemptOptions
 from .options import Service, parse_services
 
-PATH = f"{RECORDS}/table.properties"
+PATH = POLICIES
 PREFIX = "phantombase."
-SERVICES = "services"
+SERVICES, LOCK = "services", "lock"
 SAFE = ("foreign-grace", "heartbeat-expiry")
 _KINDS: tuple[tuple[str, type[Any]], ...] = (
     ("", ScheduleOptions),
@@ -64,8 +63,8 @@ def _known() -> Mapping[str, tuple[type[Any], Field[Any]]]:
 
 
 def policy_names() -> tuple[str, ...]:
-    """What a table may have: the names of options without the dashes, and `services`."""
-    return (SERVICES, *_known())
+    """What a table may have: the names of options without the dashes, `services` and `lock`."""
+    return (LOCK, SERVICES, *_known())
 
 
 def has_policies(kinds: Collection[type]) -> bool:
@@ -195,6 +194,8 @@ def _lines(storage: Storage) -> Mapping[str, str]:
 def _check(values: Mapping[str, str]) -> None:
     """UsageError: not a value, or values that contradict each other."""
     policies = Policies(values=values)
+    if values.get(LOCK, STORAGE) != STORAGE:
+        parse_lock(values[LOCK])
     if SERVICES in values:
         parse_services(values[SERVICES])
     for _, kind in _KINDS:

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import xxhash
 
 from ..clocks import clock_ms
-from ..errors import LockError, PhantombaseError, UsageError
+from ..errors import LockError, MissingFileError, PhantombaseError, UsageError, decoding
 from ..format.table_config import load_table_config
 from ..storage.contract import OwnLock, Storage
 from ..storage.folders import HOODIE, RECORDS
@@ -171,7 +171,8 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
     `{base_path_hash}` for the `base_path_hash` of its path, so that one text serves many tables. On an object store the
     lock of the storage is the one Hudi's own writers share (StorageBasedLockProvider). HDFS has none that Hudi's
     writers share: there a ZooKeeper lock must be given, unless this process is the `sole_writer`. UsageError: no lock
-    is given on HDFS, or a lock file is given for a table outside a local file system."""
+    is given on HDFS, a lock file is given for a table outside a local file system, or the table keeps another lock."""
+    given = _agreed(storage, given, name)
     if given is None or given == STORAGE:
         if storage.own_lock is OwnLock.PRIVATE and not (sole_writer and given is None):
             raise UsageError(
@@ -193,6 +194,43 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
             found=given,
         )
     return lock
+
+
+POLICIES = f"{RECORDS}/table.properties"
+"""Options that the table keeps: lines `phantombase.NAME=VALUE`, see `compactor_daemon/services/policies.py`."""
+_KEPT = "phantombase.lock="
+
+
+def kept_lock(storage: Storage) -> str | None:
+    """The lock that the table keeps for all processes; None: none. MalformedError: the file cannot be read."""
+    try:
+        with decoding("the policies of the table cannot be read", POLICIES, UnicodeDecodeError):
+            lines = storage.read(POLICIES).decode().split("\n")
+    except MissingFileError:
+        return None
+    return next((line.removeprefix(_KEPT) for line in lines if line.startswith(_KEPT)), None)
+
+
+def _agreed(storage: Storage, given: str | None, name: str | None) -> str | None:
+    """The lock that was given, else the one that the table keeps. UsageError: both, and they differ."""
+    kept = kept_lock(storage)
+    if kept is None or given is None:
+        return kept or given
+
+    def place(text: str) -> str:
+        """Without the access to its servers, which may differ by process."""
+        text = text.partition("?")[0].replace(BASE_PATH_HASH, base_path_hash(storage.base_path))
+        return _named(storage, text, name) if NAME in text else text
+
+    if place(given) != place(kept):
+        raise UsageError(
+            "the lock must be the same for all processes of a table",
+            path=storage.base_path,
+            expected=f"{kept}, as the table has",
+            found=given,
+            todo="Leave it out: the table's lock is taken. To change it: compactor-daemon config set TABLE lock=LOCK.",
+        )
+    return given
 
 
 def check_writers_known(

@@ -117,6 +117,31 @@ def test_daemons_and_maintain_take_them_and_a_process_with_another_safe_option_i
     assert invoke("compact", path, "--foreign-grace", "60")["compacted"] == []
 
 
+def test_all_processes_of_a_table_take_its_lock_and_another_one_is_refused(tmp_path: Path) -> None:
+    """Commands, daemons and writers."""
+    path = pending_table(tmp_path / "rides")
+    lock, other = f"file:{tmp_path}/{{name}}.lock", f"file:{tmp_path}/other.lock"
+    config(path, f"lock={lock}")
+    one = writer(ROWS.slice(0, 5)).buckets(1)
+    with pytest.raises(UsageError) as refused:
+        one.option(lock=other).upsert(str(path))
+    for error in (
+        error_of("compact", path, "--lock", other),
+        error_of("unschedule", path, "20200101000000000", "--lock", other),
+        refused.value,
+    ):
+        assert "the lock must be the same for all processes" in str(error)
+        assert (error.expected, error.found) == (f"{lock}, as the table has", other)
+    one.upsert(str(path))
+    assert (tmp_path / "rides.lock").exists()
+    invoke("clean", path)  # it needs no --lock: the table has one
+    assert len(invoke("compact", path, "--lock", f"file:{tmp_path}/rides.lock")["compacted"]) == 1
+    assert invoke("config", "set", path, f"lock={other}")["policies"] == {"lock": other}
+    with daemon_on(path, zookeeper=None, sole_writer=True) as daemon:
+        assert daemon.run().problems == {}
+    assert (tmp_path / "other.lock").exists() is False
+
+
 def test_a_process_that_dies_while_it_sets_them_leaves_the_old_ones_or_the_new(tmp_path: Path) -> None:
     path = tmp_path / "trips"
     writer(one_row("k0", 0)).table("trips").key("id").ordering("ts").buckets(1).upsert(str(path))
