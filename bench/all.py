@@ -41,6 +41,7 @@ BENCHES = (
     "object_store",
     "service",
     "services",
+    "metastore",
     "metadata",
     "fleet",
     "lake",

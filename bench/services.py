@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def _clean(report: Report, path: Path, version: int, slices: int) -> None:
-    _many_slices(path, version, slices)
+    many_slices(path, version, slices)
     options = CleanOptions(retain=1, floor_s=0)
     for name, dry_run in (("plan", True), ("clean", False)):
         started = time.perf_counter()
@@ -76,7 +76,7 @@ def _clean(report: Report, path: Path, version: int, slices: int) -> None:
     shutil.rmtree(path)
 
 
-def _many_slices(path: Path, version: int, slices: int) -> None:
+def many_slices(path: Path, version: int, slices: int, partitions: int = _PARTITIONS) -> None:
     """A table with two commits that write the same file groups, before the one of a real row."""
     path.mkdir()
     row = pa.table({"id": ["k"], "p": ["real"], "ts": [1]})
@@ -84,7 +84,7 @@ def _many_slices(path: Path, version: int, slices: int) -> None:
     table = Table.open(str(path))
     timeline, layout = path / table.config.timeline_folder, table.layout
     (real,) = table.load_timeline().instants
-    groups = [(f"p{n % _PARTITIONS:04}", f"{uuid.uuid4()}-0") for n in range(slices // 2)]
+    groups = [(f"p{n % partitions:04}", f"{uuid.uuid4()}-0") for n in range(slices // 2)]
     for partition in {partition for partition, _ in groups}:
         (path / partition).mkdir()
         (path / partition / ".hoodie_partition_metadata").write_bytes(partition_metadata(real.requested_time, 1))

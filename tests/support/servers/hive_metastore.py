@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -65,6 +66,12 @@ class HiveMetastore:
 
     port: int
     folder: str
+    pid: int
+
+    def cpu_s(self) -> float:
+        """CPU seconds of it so far."""
+        user, system = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def create(self, database: str, tables: dict[str, tuple[str, str, dict[str, str]]]) -> None:
         """A database with tables: location, input format and parameters by name."""
@@ -140,7 +147,7 @@ def running_metastore(folder: Path, *, locks: bool = False) -> Iterator[HiveMeta
                 assert process.poll() is None, (folder / "out").read_text()[-2000:]
                 assert time.monotonic() < until, (folder / "out").read_text()[-2000:]
                 time.sleep(0.2)
-            yield HiveMetastore(port=port, folder=str(folder))
+            yield HiveMetastore(port=port, folder=str(folder), pid=process.pid)
         finally:
             process.kill()
             process.wait()
