@@ -354,8 +354,8 @@ EDGES: tuple[Mutant, ...] = (
     ("timeline/dashboard/people_app", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "process"),
     # Commands.
     ("timeline/cli/check", "good = all(a.good for a in found)", "good = True", "audit project/commands"),
-    ("timeline/cli/check", "not found.differences and not wrong and not flaws", "not found.differences and not flaws", "clock_check"),
-    ("timeline/cli/check", "not found.differences and not wrong and not flaws", "not found.differences and not wrong", "witness_services"),
+    ("timeline/audit/validate", "self.mistimed, self.lost,", "self.lost,", "clock_check"),
+    ("timeline/audit/validate", "self.mistimed, self.lost,", "self.mistimed,", "witness_services"),
     ("timeline/cli/check", "    if not dry_run:\n        set_times", "    if True:\n        set_times", "clock_check"),
     ("timeline/cli/read", "limit if options.limit is not None else limit + 1", "limit", "main project/commands"),
     ("timeline/cli/read", "    if sys.stdout.isatty():", "    if False:", "main"),
