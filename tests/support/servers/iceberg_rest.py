@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
+import pyspark
+
 from phantombase.compactor_daemon.jvm_archive import spark_java
 from tests.hudi.judge import environment
 
@@ -28,7 +30,7 @@ class IcebergRest:
 
 @contextmanager
 def running_rest(folder: Path) -> Iterator[IcebergRest]:
-    (jars,) = (environment.home() / "spark-3.5.9").glob("lib/python3*/site-packages/pyspark/jars")
+    jars = Path(pyspark.__file__).parent / "jars"
     path = os.pathsep.join([*environment.iceberg_jars().split(","), f"{jars}/*"])
     command = [str(spark_java()), "-cp", path, str(Path(__file__).with_name("IcebergRest.java")), str(folder)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
