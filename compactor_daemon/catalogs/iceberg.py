@@ -241,7 +241,7 @@ class _Publisher:
                 found=", ".join(options.partition_fields),
                 todo="Leave partition-fields out: they follow from the table.",
             )
-        writes = writes_since(seen.timeline, mark)
+        writes = writes_since(seen, mark)
         return HudiState(table=seen, mark=mark, writes=writes, meta_columns=options.meta_columns)
 
     def _created(self, now: HudiState) -> Any:

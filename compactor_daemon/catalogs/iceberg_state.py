@@ -2,8 +2,8 @@
 
 A published state is known by its `StateMark`: the newest writes in it, and those that were pending then. Writes that
 completed since are found by comparing sets, not times: a compaction is requested before writes that complete before it,
-and the clocks of writers differ. If a write of the mark was undone, or one that the mark lacks may have been archived
-unseen, everything is compared.
+and the clocks of writers differ. Archived ones are found in the archive on versions 8 and 9. If a write of the mark was
+undone, or one that the mark lacks may have been archived unseen, everything is compared.
 """
 
 from __future__ import annotations
@@ -110,14 +110,31 @@ def _named(timeline: Timeline, since: str) -> Mapping[str, Instant]:
     """Completed writes by a text that tells them apart, also those that share a time, and one that was run again."""
     return {
         f"{i.requested_time}{i.family[0]}{i.completion_time or ''}": i
-        for i in (*timeline.completed, *timeline.hidden)
-        if i.requested_time >= since
+        for i in (*timeline.archived, *timeline.completed, *timeline.hidden)
+        if i.is_write and i.requested_time >= since
     }
 
 
-def writes_since(timeline: Timeline, mark: StateMark | None) -> list[Instant] | None:
-    """The writes that completed since a mark; None: unknown, or some that it has were undone (pure)."""
-    if mark is None or timeline.starts_behind:
+def writes_since(table: Snapshot, mark: StateMark | None) -> list[Instant] | None:
+    """The writes that completed since a mark; None: unknown, or some that it has were undone. Errors: see
+    `Table.with_archive`."""
+    if mark is None:
+        return None
+    found, layout = _active_since(table.timeline, mark), table.timeline.layout
+    if found is not None or mark.since or not layout.has_completion_times:
+        return found
+    whole = table.with_archive(table.timeline)
+    now = _named(whole, "")
+    if mark.writes - now.keys():
+        return None
+    # What the mark does not list was archived before it, or completed after all that it lists.
+    newest = max((one[18:] or one[:17] for one in mark.writes), default="")
+    return [write for one, write in now.items() if one not in mark.writes and whole.completed_at(write) > newest]
+
+
+def _active_since(timeline: Timeline, mark: StateMark) -> list[Instant] | None:
+    """The same by the active timeline; None: also if some may be archived (pure)."""
+    if timeline.starts_behind:
         return None
     now, behind = _named(timeline, mark.since), timeline.may_be_archived_later
     saved = {i.requested_time for i in timeline.instants if i.action == "savepoint"}
@@ -130,12 +147,15 @@ def writes_since(timeline: Timeline, mark: StateMark | None) -> list[Instant] | 
     return [write for one, write in now.items() if one not in mark.writes]
 
 
-def changed_groups(table: Table, writes: Collection[Instant]) -> frozenset[GroupKey] | None:
+def changed_groups(table: Snapshot, writes: Collection[Instant]) -> frozenset[GroupKey] | None:
     """The file groups whose base files these writes made or replaced; None: one does not say so."""
     found: set[GroupKey] = set()
+    active = {*table.timeline.completed, *table.timeline.hidden}
+    gone = [write for write in writes if write not in active]
+    archived = table.archived_commits(gone) if gone else {}
     for write in writes:
         try:
-            metadata = table.files.recorded(write)
+            metadata = table.files.recorded(write) if write in active else archived.get(write)
         except (MalformedError, MissingFileError):
             if write.family == "replacecommit":
                 raise

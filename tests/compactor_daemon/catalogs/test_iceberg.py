@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,7 +22,7 @@ from pyiceberg.types import StringType
 from typer.testing import CliRunner
 
 from phantombase import writer
-from phantombase.compactor_daemon.catalogs import iceberg_snapshot
+from phantombase.compactor_daemon.catalogs import iceberg, iceberg_snapshot
 from phantombase.compactor_daemon.catalogs.iceberg_files import NAME_MAPPING, changed_columns, iceberg_columns
 from phantombase.compactor_daemon.catalogs.iceberg_snapshot import WantedPaths, range_name
 from phantombase.compactor_daemon.catalogs.iceberg_state import StateMark, writes_since
@@ -29,12 +30,14 @@ from phantombase.compactor_daemon.catalogs.options import SyncOptions
 from phantombase.compactor_daemon.catalogs.sync import sync_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.errors import ConflictError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.layout import LAYOUT_2
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.read.pins import all_pins
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.schema_finder import TableSchema
 from phantombase.timeline.table.table import Snapshot
+from tests.support.archived_tables import archive
 from tests.support.builders import timeline_of
 from tests.support.compaction_steps import open_table
 from tests.support.duckdb_iceberg import duckdb_reader
@@ -72,6 +75,37 @@ def test_readers_have_the_rows_after_each_step(
         except BaseException as error:
             error.add_note(f"steps: {done}")
             raise
+
+
+@pytest.mark.parametrize(
+    ("version", "seed"),
+    [(9, 45), *(pytest.param(v, s, marks=pytest.mark.deep) for v in (6, 8, 9) for s in range(40, 45))],
+)
+def test_writes_that_were_archived_since(
+    version: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the archive has all of them, only their file groups are compared."""
+    monkeypatch.setattr(iceberg_snapshot, "_LEAST", 2)
+    lake, found, archived = Lake(tmp_path, version=version), list[list[Instant] | None](), 0
+
+    def since(*given: Any) -> list[Instant] | None:
+        found.append(writes_since(*given))
+        return found[-1]
+
+    monkeypatch.setattr(iceberg, "writes_since", since)
+    lake.put("a1", "a2", "b1", "c1")
+    lake.sync()
+    steps = history(lake, seed, 25)
+    for at in range(0, len(steps), 5):
+        for _, step in steps[at : at + 5]:
+            step()
+        archive(lake.path)
+        iceberg_snapshot._seen.clear()
+        lake.sync()
+        lake.check()
+        lake.check_readable()
+        archived += len(set(found[-1] or ()) - set(open_table(lake.path).load_timeline().completed))
+    assert archived > 2 or seed != 45
 
 
 GOLDEN = sorted(path.stem for path in (Path(__file__).parents[2] / "golden").glob("v[689]_*.zip"))
@@ -458,8 +492,10 @@ def test_writes_since_a_mark() -> None:
             LAYOUT_2, *(re.sub(r"(?<!\d)\d\d(?!\d)", lambda two: f"202601{two[0]}" + "0" * 9, n) for n in names)
         )
 
-    def since(*names: str) -> list[str] | None:
-        found = writes_since(at(*names), mark)
+    def since(*names: str, archived: Sequence[str] = ()) -> list[str] | None:
+        timeline, whole = at(*names), replace(at(*names), archived=at(*archived).instants)
+        table = SimpleNamespace(timeline=timeline, with_archive=lambda _: whole)
+        found = writes_since(cast(Snapshot, table), mark)
         return None if found is None else sorted(one.requested_time[6:8] for one in found)
 
     first = ("12_13.deltacommit", "14_15.deltacommit", "16.deltacommit.inflight")
@@ -471,6 +507,9 @@ def test_writes_since_a_mark() -> None:
     assert since("12_13.deltacommit", "14_19.deltacommit", "16_18.deltacommit") is None
     assert since("14_15.deltacommit", "16_18.deltacommit", "20_21.deltacommit") == ["16", "20"]
     assert since("20_21.deltacommit") is None
+    old, then = ["10_11.deltacommit", *first[:2]], ["16_18.deltacommit", "19_20.deltacommit"]
+    assert since("21_22.deltacommit", archived=[*old, *then]) == ["16", "19", "21"]
+    assert since("21_22.deltacommit", archived=[*old[:2], *then]) is None
 
 
 def test_files_with_several_values_of_a_partition_column_are_in_no_partition(lake: Lake) -> None:
