@@ -177,6 +177,10 @@ def test_written_compacted_and_read_by_spark(spark: Any, version: int, tmp_path:
     path = str(tmp_path / "trips")
     ones = [(n, 1, n / 7) for n in range(300)]
     twos = [(n, 2, 2.0) for n in range(0, 400, 3)]
+    if not hasattr(spark.range(1), "_jdf"):
+        with pytest.raises(UnsupportedError, match=r"no DataFrame of Spark Connect; .*df\.write\.format"):
+            trips(spark.createDataFrame(rows(*ones)), version, 2).upsert(path)
+        return
     trips(spark.createDataFrame(rows(*ones)), version, 2).upsert(path)
     update = trips(spark.createDataFrame(rows(*twos)), version, 2)
     assert update.schedule(strategy=TriggerStrategy.ALWAYS).upsert(path).after.scheduled

@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.runners import SparkRunner, spark_words
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark, hadoop_conf
 from phantombase.timeline.codec.spark_types import arrow_of_spark
-from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError
+from phantombase.timeline.errors import PhantombaseError, SparkError, UnsupportedError, UsageError
 from phantombase.timeline.storage.contract import Storage
 
 from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, Step, summed
@@ -137,6 +137,19 @@ _HAND_OVER = {
 """How Spark cuts rows into Arrow batches for Python, unless the session sets it: by their number alone. Spark 4.3 has a
 limit in bytes too, for which it adds up the buffers of all columns after each row: a third of the processor time of a
 hand-over. Spark 3.5 cuts at 10,000 rows only. Columns of bytes may hold large objects: with these the limit is kept."""
+
+
+def classic(frame: Any) -> Any:
+    """The DataFrame. UnsupportedError: it is one of Spark Connect, whose driver is another process."""
+    if not hasattr(frame, "_jdf"):
+        raise UnsupportedError(
+            "writer(...) takes no DataFrame of Spark Connect",
+            expected="a DataFrame of a session with its driver in this process",
+            found=f"{type(frame).__module__}.{type(frame).__name__}",
+            todo='The source writes there, from PySpark 4.0 on: df.write.format("phantombase").mode("append")'
+            ".options(...).save(PATH), with Hudi's names of options.",
+        )
+    return frame
 
 
 def default_slots(frame: Any) -> int:

@@ -42,7 +42,7 @@ from ..commit.place_files import refuse_first_partitions
 from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
 from ..engine.arrow_source import in_arrow, rows_mark, with_columns
 from ..engine.engine import Engine, LocalEngine, Pieces
-from ..engine.spark import SparkEngine, default_slots, streaming_run
+from ..engine.spark import SparkEngine, classic, default_slots, streaming_run
 from ..engine.staged import StagedEngine, StagedRows
 from ..merge_into import MergeInto
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
@@ -379,7 +379,7 @@ class Writer:
         if isinstance(self.source, StagedRows):
             return StagedEngine(self.source, slots=self.options.slots)
         if hasattr(self.source, "mapInArrow"):
-            return SparkEngine(self.source, slots=self.options.slots or default_slots(self.source))
+            return SparkEngine(classic(self.source), slots=self.options.slots or default_slots(self.source))
         raise UsageError("no rows are given", todo="Give them to writer(...), or write a stream with foreach_batch.")
 
     def check(self, place: Place, *, streams: bool = False) -> None:
