@@ -38,6 +38,16 @@ class Trino:
 
     def rows(self, sql: str) -> list[list[Any]]:
         """The rows as Trino's JSON has them. TrinoError."""
+        until = time.monotonic() + _START_MAX_S
+        while True:
+            try:
+                return self._rows(sql)
+            except TrinoError as error:
+                if "No nodes available" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.3)  # it answers before it has found itself
+
+    def _rows(self, sql: str) -> list[list[Any]]:
         question = Request(f"http://127.0.0.1:{self.port}/v1/statement", sql.encode(), {"X-Trino-User": "tests"})
         found: list[list[Any]] = []
         while True:
