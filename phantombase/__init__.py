@@ -44,11 +44,7 @@ if TYPE_CHECKING:
     from .compactor_daemon.options import ExecuteOptions as ExecuteOptions
     from .compactor_daemon.options import Executor as Executor
     from .compactor_daemon.services.maintain import MaintainStep as MaintainStep
-    from .compactor_daemon.status.check import CheckOptions as CheckOptions
     from .compactor_daemon.status.check import TableCheck as TableCheck
-    from .compactor_daemon.status.check import TableVerdict as TableVerdict
-    from .compactor_daemon.status.coexistence import Finding as Finding
-    from .compactor_daemon.status.coexistence import Severity as Severity
     from .compactor_daemon.status.pending import StatusOptions as StatusOptions
     from .compactor_daemon.status.status import TableStatus as TableStatus
     from .compactor_daemon.undo.restore import Restored as Restored
@@ -83,6 +79,11 @@ if TYPE_CHECKING:
     from .timeline.audit.validate import Validated as Validated
     from .timeline.codec.output_options import Codec as Codec
     from .timeline.codec.output_options import OutputOptions as OutputOptions
+    from .timeline.dashboard.verdict import CheckOptions as CheckOptions
+    from .timeline.dashboard.verdict import Finding as Finding
+    from .timeline.dashboard.verdict import Health as Health
+    from .timeline.dashboard.verdict import Severity as Severity
+    from .timeline.dashboard.verdict import TableVerdict as TableVerdict
     from .timeline.errors import AttemptDeadError as AttemptDeadError
     from .timeline.errors import BarrierError as BarrierError
     from .timeline.errors import ClaimedError as ClaimedError
@@ -158,8 +159,7 @@ _NAMES = {
     "compactor_daemon.metadata_services.serve": "MetadataServed",
     "compactor_daemon.options": "AttemptOptions ExecuteOptions Executor",
     "compactor_daemon.services.maintain": "MaintainStep",
-    "compactor_daemon.status.check": "CheckOptions TableCheck TableVerdict",
-    "compactor_daemon.status.coexistence": "Finding Severity",
+    "compactor_daemon.status.check": "TableCheck",
     "compactor_daemon.status.pending": "StatusOptions",
     "compactor_daemon.status.status": "TableStatus",
     "compactor_daemon.undo.restore": "Restored",
@@ -169,6 +169,7 @@ _NAMES = {
     "timeline.audit.audit": "GroupAudit InstantAudit Verdict",
     "timeline.audit.validate": "Validated",
     "timeline.codec.output_options": "Codec OutputOptions",
+    "timeline.dashboard.verdict": "CheckOptions Finding Health Severity TableVerdict",
     "timeline.errors": "AttemptDeadError BarrierError ClaimedError ClockError ClusteringConflictError ConflictError "
     "LedgerError LockError LockLostPlanError MalformedError MissingFileError NotATableError "
     "PausedError PhantombaseError PressureError SparkError StalePlanError StoppedError StorageError TableChangedError "

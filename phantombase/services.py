@@ -42,7 +42,7 @@ from .compactor_daemon.services.maintain import MaintainStep, Maintenance, maint
 from .compactor_daemon.services.options import Service, ServiceOptions, parse_services, usual_services
 from .compactor_daemon.services.pause import cancel_instant, pause_table, resume_table
 from .compactor_daemon.services.policies import read_policies
-from .compactor_daemon.status.check import CheckMeans, CheckOptions, TableCheck, check_table
+from .compactor_daemon.status.check import CheckMeans, TableCheck, check_table
 from .compactor_daemon.status.pending import StatusOptions
 from .compactor_daemon.status.status import TableStatus, table_status
 from .compactor_daemon.undo import savepoint as kept
@@ -55,6 +55,7 @@ from .timeline.audit.audit import InstantAudit
 from .timeline.audit.clusterings import audit_any, instants_to_audit
 from .timeline.audit.validate import Validated, validated
 from .timeline.codec.output_options import OutputOptions
+from .timeline.dashboard.verdict import CheckOptions
 from .timeline.locks.pause import Pause, refuse_paused, user_name
 from .timeline.locks.table_lock import check_writers_known
 from .timeline.option import path_text, spelled

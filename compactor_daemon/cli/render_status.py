@@ -39,12 +39,18 @@ _STATES = {
     "backing off": "yellow",
     "waiting": "cyan",
 }
-_VERDICTS = {"broken": "bold red", "needs care": "yellow", "well": "green"}
+HEALTH = {"broken": "bold red", "needs care": "yellow", "well": "green"}
 _SEVERITIES = {"danger": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def status(data: Row) -> Iterator[RenderableType]:
     """The pending compactions, why they wait, the writes that they wait for, and the last completed ones."""
+    if "health" in data:
+        yield Text(data["health"], HEALTH[data["health"]]) if data["findings"] else data["reason"]
+        yield from _findings(data["findings"])
+        yield ""
+    if "pending" not in data:
+        return
     pending, writes, recent = data["pending"], data["writes"], data["recent"]
     if data["claims_problem"]:
         yield labelled("claims unknown", "bold red", data["claims_problem"])
@@ -85,10 +91,6 @@ def status(data: Row) -> Iterator[RenderableType]:
         for row in recent:
             if row["problem"]:
                 yield labelled("problem", "bold red", f"{row['instant']}: {row['problem']}")
-    if data["coexistence"]:
-        yield ""
-        yield Text("Hudi on this table", "bold")
-        yield from _findings(data["coexistence"])
 
 
 def checked(data: Row) -> Iterator[RenderableType]:
@@ -96,12 +98,16 @@ def checked(data: Row) -> Iterator[RenderableType]:
     rows = data["tables"]
     for row in rows:
         if row["findings"]:
-            yield labelled(row["name"], _VERDICTS[row["verdict"]], row["verdict"])
+            yield labelled(row["name"], HEALTH[row["health"]], row["health"])
             yield from _findings(row["findings"])
             yield ""
-    counts = Counter(row["verdict"] for row in rows)
-    each = ", ".join(f"{counts[one]:,} {one}" for one in _VERDICTS if counts[one])
+    each = health_counts(rows)
     yield plural(len(rows), "table") + (f": {each}" if each else "")
+
+
+def health_counts(rows: list[Row]) -> str:
+    counts = Counter(row["health"] for row in rows)
+    return ", ".join(f"{counts[one]:,} {one}" for one in HEALTH if counts[one])
 
 
 def _findings(rows: list[Row]) -> Iterator[RenderableType]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ from phantombase.timeline.terminal.text_table import plural
 from ..attempt.failures import RetryOptions
 from ..daemon.assemble import open_daemon
 from ..daemon.dispatch import Rules, Stop
-from ..daemon.http_service import service_of
+from ..daemon.http_service import Reports, service_of
 from ..daemon.loop import Daemon
 from ..daemon.metrics import DaemonHealth, Metrics, serve
 from ..daemon.served_table import DaemonSettings
@@ -207,7 +208,9 @@ def run_command(
     )
     with ExitStack() as stack:
         servers = stack.enter_context(zookeeper.running())
-        metrics = Metrics()
+        reports = Reports(settings)
+        watched = http.metrics_port is not None or http.serve_port is not None
+        metrics = Metrics(reports if watched else None)
         daemon = stack.enter_context(
             open_daemon(
                 named,
@@ -233,9 +236,11 @@ def run_command(
                     ServeOptions(port=http.serve_port, host=http.serve_host, hudi_clients=http.serve_hudi_clients),
                     token=None if http.serve_token_file is None else read_token(http.serve_token_file),
                     zookeeper=servers,
+                    reports=reports,
                     registry=metrics.registry,
                     commands=CommandSettings(lock=lock, sole_writer=sole_writer, timezone=clock.timezone),
                     allow_actions=http.serve_allow_actions,
+                    listing=None if found is None else found.listing.shown,
                 )
             )
             _log.info("timeline service", address=address)
@@ -295,8 +300,10 @@ def _render(data: Mapping[str, Any], *, requests: bool) -> Iterable[RenderableTy
     yield f"{plural(len(data['compacted']), 'compaction')} done, {len(data['failed'])} failed, {left} left pending"
     if not requests and not data["compacted"] and not left:
         yield "no plan was pending, and a run without --schedule requests none: add it, or let writers request"
-    for failed in data["failed"]:
-        yield Text(f"failed: {failed['table']} {failed['instant']}: {failed['error']}", no_wrap=True)
+    tries = Counter((one["table"], one["instant"], one["error"]) for one in data["failed"])
+    for (table, instant, error), times in tries.items():
+        often = f" ({times} times)" if times > 1 else ""
+        yield Text(f"failed{often}: {table} {instant}: {error}", no_wrap=True)
     for one in data["services"]:
         yield f"{one['service']}{' failed' if one['failed'] else ''}: {one['table']}: {one['what']}"
     for table, problem in data["problems"].items():

@@ -12,14 +12,14 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.overview import Clock, as_json
+from phantombase.timeline.dashboard.verdict import CheckOptions, Health
 from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.open_storage import full_path
-from phantombase.timeline.storage.storage_options import StorageOptions, parse_pairs
+from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.boundary import seconds
 from phantombase.timeline.terminal.command import CommandResult
@@ -34,6 +34,7 @@ from phantombase.timeline.terminal.text_table import (
     numbers,
     plain,
     plural,
+    sizes,
 )
 
 from ..attempt.failures import RetryOptions
@@ -42,27 +43,19 @@ from ..fleet.catalog import Catalog, fleet_of, members_in
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from ..options import AttemptOptions
-from ..status.check import CheckMeans, CheckOptions, check_tables
-from ..status.coexistence import Finding, coexistence, find_hudi_signs, in_the_future
+from ..status.check import CheckMeans, TableCheck, catalog_rows, check_tables, examine, unlisted, worst
 from ..status.pending import Claimed, StatusOptions
-from ..status.status import TableStatus, catalog_rows, claim_rows, outlook, table_status, work_rows
+from ..status.status import TableStatus, claim_rows, outlook, table_status, work_rows
 from . import render_status as status_render
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
 from .option_flags import ATTEMPT, CLOCK, StorageOption, name_idle, offers, typed_options
 
 
-def catalog_report(
-    catalog: Catalog,
-    options: StorageOptions,
-    *,
-    clock: ClockOptions,
-    retry: RetryOptions,
-    zookeeper: ZooKeeperOptions | None,
-) -> Row:
+def catalog_report(catalog: Catalog, means: CheckMeans, zookeeper: ZooKeeperOptions | None) -> Row:
     """All tables of the catalog, and the daemons of its fleet. Errors of the tree: the tables cannot be listed."""
     taken = catalog.taken()
     taken.warn(catalog.listing.shown)
-    rows = as_json(catalog_rows(taken.tables, catalog.pools, options, clock, retry))
+    rows = as_json(catalog_rows(taken.tables, catalog.pools, means))
     daemons: list[Row] | None = None
     problem = None
     if zookeeper is not None:
@@ -73,6 +66,7 @@ def catalog_report(
             problem = str(error)
     return {
         "listing": catalog.listing.shown,
+        "brief": means.brief,
         "tables": rows,
         "patterns_without_table": [*taken.unmatched],
         "pools_without_table": [*taken.empty_pools],
@@ -84,14 +78,16 @@ def catalog_report(
 def render_catalog(data: Row) -> Iterator[RenderableType]:
     rows = data["tables"]
     pending = sum(row["pending"] or 0 for row in rows)
-    late, bad = sum(row["late"] for row in rows), [row for row in rows if row["problem"]]
-    counts = [plural(len(rows), "table"), f"{pending:,} pending", f"{late:,} late", f"{len(bad):,} in trouble"]
+    bad = [row for row in rows if row["health"] != Health.WELL.value]
+    counts = [plural(len(rows), "table"), f"{pending:,} pending", status_render.health_counts(rows)]
     columns = (*_COLUMNS, *((_POOL,) if any(row["pool"] != "*" for row in rows) else ()))
     yield RowsTable(", ".join(counts), columns, rows[:SHOWN])
+    if data["brief"]:
+        yield Text("--brief: no partition was listed, and no file was looked into", "dim")
     if len(rows) > SHOWN:
         yield Text(f"and {len(rows) - SHOWN:,} more, none of them worse; --json has all", "dim")
     for row in bad[:SHOWN]:
-        yield labelled(row["name"], "bold red", row["problem"])
+        yield labelled(row["name"], status_render.HEALTH[row["health"]], row["reason"])
     for what in ("patterns", "pools"):
         if data[f"{what}_without_table"]:
             yield labelled(f"{what} without a table", "yellow", ", ".join(data[f"{what}_without_table"]))
@@ -114,15 +110,7 @@ def _daemons(daemons: list[Row]) -> Iterator[RenderableType]:
 
 
 def _state(row: Mapping[str, Any]) -> Text:
-    if row["problem"]:
-        return Text("trouble", "bold red")
-    if row["parked"]:
-        return Text("parked", "bold red")
-    if row["late"]:
-        return Text("late", "red")
-    if row["backing_off"]:
-        return Text("backing off", "yellow")
-    return Text("waiting", "cyan") if row["pending"] else Text("ok", "green")
+    return Text(row["health"], status_render.HEALTH[row["health"]])
 
 
 _POOL = "pool"
@@ -131,6 +119,10 @@ _COLUMNS = (
     Column("state", _state),
     numbers("pending"),
     Column("oldest", duration("oldest_s"), right=True),
+    numbers("logs", "log_files"),
+    sizes("log size", "log_bytes"),
+    Column("compacted", duration("last_compaction_s"), right=True),
+    Column("written", duration("last_write_s"), right=True),
 )
 _DAEMON_COLUMNS = (
     Column("daemon", plain("who")),
@@ -150,7 +142,7 @@ _RECENT = 5
 _TABLE = "base path of the table: the folder that holds .hoodie"
 _OPTIONS = StatusOptions()
 RETRY, TRIGGER, CHECK = RetryOptions(), TriggerOptions(), CheckOptions()
-TablePaths = Annotated[list[str], typer.Argument(metavar="TABLE...", help="base paths of tables")]
+TablePaths = Annotated[list[str] | None, typer.Argument(metavar="[TABLE...]", help="base paths of tables")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document: sizes in bytes, times in seconds")]
 reports = partial(offers, json=Json)
 
@@ -168,7 +160,7 @@ def status(
     retry: Annotated[RetryOptions, Only("retries", "backoff_s")] = RETRY,
     attempt: Annotated[AttemptOptions, Only("foreign_grace_s")] = ATTEMPT,
     brief: Annotated[
-        bool, typer.Option("--brief", help="leave out backlog and cleaning, for which every partition is listed")
+        bool, typer.Option("--brief", help="leave out what needs the files: backlog, cleaning, damaged ones")
     ] = False,
     watch: Annotated[
         float | None,
@@ -180,40 +172,48 @@ def status(
 ) -> Iterator[CommandResult]:
     """Show a table's pending compactions: which process works on each, its progress, and why the others wait.
 
-    Also shows when the next plan is due, the log files that no plan holds yet, the last compaction, what a clean could
-    remove, and signs of Hudi's own writers and compactors on the table. Without `--zookeeper` only storage is read:
-    heartbeats show which processes work, as of the last beat (every 30 s). Exit code 1: ZooKeeper did not answer.
-    `--retries`, `--backoff` and `--foreign-grace` are those of the daemons.
+    First comes the verdict of `check`. Also shows when the next plan is due, the log files that no plan holds yet, the
+    last compaction, and what a clean could remove. Without `--zookeeper` only storage is read: heartbeats show which
+    processes work, as of the last beat (every 30 s). Exit code 1: ZooKeeper did not answer. `--retries`, `--backoff`
+    and `--foreign-grace` are those of the daemons.
 
     With `--root` or `--catalog`: one row for each table, the worst first, and with `--zookeeper` the daemons that serve
-    them and what their pools use.
+    them and what their pools use. `--brief` lists no partitions, which takes most of the time.
 
     Examples: `compactor-daemon status /data/orders --slo 3600 --watch 5`,
     `compactor-daemon status --root s3://bucket/warehouse --slo 3600`
     """
     storage = parse_pairs(storage_option)
     outlooks = ("trigger", "max_delta_commits", "max_delta_seconds")
+    catalog = _named_first(ctx, [table] if table else [], catalog)
     of_catalog = table is None or catalog != CATALOG
-    without = ("brief", "foreign_grace", *outlooks) if of_catalog else outlooks if brief else ()
+    without = outlooks if brief and not of_catalog else ()
     if idle := typed_options(ctx, without):
-        where = "of all tables of a catalog" if of_catalog else "with --brief"
-        raise UsageError(f"{', '.join(idle)} means nothing in a status {where}", todo="Leave it out.")
+        raise UsageError(f"{', '.join(idle)} means nothing in a status with --brief", todo="Leave it out.")
     name_idle(trigger)
-    if table is None or catalog != CATALOG:
+    means = CheckMeans(
+        storage=storage,
+        trigger=trigger,
+        clock=clock,
+        status=StatusOptions(slo_s=slo, attempt=attempt, retry=retry, recent=0 if of_catalog else _RECENT),
+        claims=(lambda _: None) if of_catalog else partial(_claimed, zookeeper),
+        brief=brief,
+    )
+    if of_catalog:
         pools = replace(catalog, slo_s=slo).pools(ctx.params.get("config"), ScheduleOptions())
         found = replace(catalog, slo_s=slo).found([table] if table else [], pools, storage)
         assert found is not None
-        asked = zookeeper.options()
-        report = partial(catalog_report, found, storage, clock=clock, retry=retry, zookeeper=asked)
-        return _watched(report, render_catalog, watch)
+        return _watched(partial(catalog_report, found, means, zookeeper.options()), render_catalog, watch)
     # First: a path without a table is refused before ZooKeeper is asked.
-    opened = Table.open(table, storage).with_clock(clock)
-    options = StatusOptions(slo_s=slo, attempt=attempt, retry=retry, recent=_RECENT)
+    assert table is not None
+    opened = Table.open(table, storage, reading=True)
 
     def one() -> Row:
-        seen = _status(opened, _claimed(zookeeper, opened), options)
-        ahead = None if brief else outlook(opened, trigger, CleanOptions())
-        row: Row = as_json(replace(seen, coexistence=_findings(opened, attempt), outlook=ahead))
+        seen = examine(opened, CHECK, means, slo)
+        if seen.status is None:
+            return {"table": opened.storage.base_path, **as_json(seen.verdict)}
+        ahead = None if brief else outlook(opened.with_clock(clock), trigger, CleanOptions())
+        row: Row = as_json(replace(seen.status, verdict=seen.verdict, outlook=ahead))
         return row
 
     return _watched(one, status_render.status, watch)
@@ -222,7 +222,7 @@ def status(
 @reports
 def check(
     ctx: typer.Context,
-    tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE...]", help="base paths of tables")] = None,
+    tables: TablePaths = None,
     catalog: Annotated[CatalogFlags, Only("root", "catalog", "include", "exclude")] = CATALOG,
     options: CheckOptions = CHECK,
     trigger: Annotated[TriggerOptions, Only("strategy", "max_delta_commits", "max_delta_seconds")] = TRIGGER,
@@ -241,16 +241,29 @@ def check(
     Examples: `compactor-daemon check /data/orders`, `compactor-daemon check --root s3://bucket/warehouse --json`
     """
     storage, named = parse_pairs(storage_option), list(tables or ())
-    found = catalog.found(named, catalog.pools(ctx.params.get("config"), ScheduleOptions()), storage)
-    paths = {one: full_path(one) for one in named}
+    catalog = _named_first(ctx, named, catalog)
+    pools = catalog.pools(ctx.params.get("config"), ScheduleOptions())
+    found = catalog.found(named, pools, storage)
+    paths, lost = {one: full_path(one) for one in named}, list[TableCheck]()
     if found is not None:
-        taken = found.taken()
-        taken.warn(found.listing.shown)
-        paths = dict(taken.tables)
-    means = CheckMeans(storage=storage, trigger=trigger, clock=clock, attempt=attempt)
-    rows = check_tables(paths, options, means)
+        try:
+            taken = found.taken()
+        except UsageError:
+            raise
+        except PhantombaseError as error:
+            lost = [unlisted(found.listing.shown, error)]
+        else:
+            taken.warn(found.listing.shown)
+            paths = dict(taken.tables)
+    means = CheckMeans(storage=storage, trigger=trigger, clock=clock, status=StatusOptions(attempt=attempt))
+    rows = lost + check_tables(paths, options, means, lambda name: pools.of(name).slo_s)
     data = {"tables": as_json(rows), "listing": None if found is None else found.listing.shown}
-    return CommandResult(data, status_render.checked, failed=max((row.verdict.exit_code for row in rows), default=0))
+    return CommandResult(data, status_render.checked, failed=worst(rows))
+
+
+def _named_first(ctx: typer.Context, named: list[str], catalog: CatalogFlags) -> CatalogFlags:
+    """Tables on the command line prevail over the root or catalog of a file."""
+    return CATALOG if named and not typed_options(ctx, ("root", "catalog", "include", "exclude")) else catalog
 
 
 def _watched(
@@ -270,15 +283,25 @@ def _watched(
 
 
 @reports
-def claims(tables: TablePaths, zookeeper: Fleet = ZOOKEEPER, storage_option: StorageOption = None) -> CommandResult:
-    """Show which process works on which compaction, since when, and its progress.
+def claims(
+    ctx: typer.Context,
+    tables: TablePaths = None,
+    catalog: Annotated[CatalogFlags, Only("root", "catalog", "include", "exclude")] = CATALOG,
+    zookeeper: Fleet = ZOOKEEPER,
+    storage_option: StorageOption = None,
+) -> CommandResult:
+    """Show which process works on which compaction, since when, and its progress. COPY_ON_WRITE tables have none.
 
     With `--zookeeper` the claims of a fleet are shown, without it the heartbeats in storage.
 
     Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 /data/orders /data/rides`
     """
-    options = zookeeper.options()
-    opened = [Table.open(path, parse_pairs(storage_option)) for path in tables]
+    options, storage, named = zookeeper.options(), parse_pairs(storage_option), list(tables or ())
+    catalog = _named_first(ctx, named, catalog)
+    listed = catalog.found(named, catalog.pools(None, ScheduleOptions()), storage)
+    paths = named if listed is None else listed.taken().tables.values()
+    every = [Table.open(path, storage, reading=True) for path in paths]
+    opened = [replace(table, reading=False) for table in every if table.config.has_logs]
     if options is None:
         rows = [row for table in opened for row in work_rows(_status(table))]
     else:
@@ -290,11 +313,6 @@ def claims(tables: TablePaths, zookeeper: Fleet = ZOOKEEPER, storage_option: Sto
 
 def _status(table: Table, claimed: Claimed = None, options: StatusOptions = _OPTIONS) -> TableStatus:
     return from_one_snapshot(lambda: table_status(table.snapshot(), claimed, options))
-
-
-def _findings(table: Table, attempt: AttemptOptions) -> tuple[Finding, ...]:
-    signs = from_one_snapshot(lambda: find_hudi_signs(table.snapshot()))
-    return (*in_the_future(table.with_timeline(signs.timeline)), *coexistence(signs, clock_ms(), attempt))
 
 
 def _claimed(zookeeper: ZooKeeperFlags, table: Table) -> Claimed:

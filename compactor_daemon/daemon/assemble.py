@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from phantombase.timeline.errors import PhantombaseError, UnknownStateError, UsageError
+from phantombase.timeline.errors import PhantombaseError, UnknownStateError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.planning.freshness import Pace
@@ -52,6 +53,7 @@ class Discovery:
     daemon: Daemon
     open_lazily: Callable[[str, Pool], Served]
     members: Members | None = None
+    observer: Observer = field(default_factory=Observer)
     trouble: str | None = None
     """Why the last listing failed."""
     taken: Taken | None = None
@@ -111,87 +113,17 @@ class Discovery:
             self._due.clear()
             if self._ended:
                 return
+            before, self.trouble = self.trouble, None
             try:
                 self.round()
             except PhantombaseError as error:
-                if self.trouble != str(error):
-                    _log.warning("tables_not_listed", listing=self.catalog.listing.shown, error=str(error))
                 self.trouble = str(error)
+                if self.trouble != before:
+                    _log.warning("tables_not_listed", listing=self.catalog.listing.shown, error=self.trouble)
             except Exception as error:
                 self.trouble = f"internal error: {error}"
                 _log.exception("internal_error")
-            else:
-                self.trouble = None
-
-
-class LazyTable:
-    """A table that is opened at first use, see `Served`. `open_it` is tried at each snapshot until it succeeds."""
-
-    def __init__(self, path: str, open_it: Callable[[], Served]) -> None:
-        self.path = path
-        self._open_it = open_it
-        self._opening = threading.Lock()
-        self._served: Served | None = None
-        self._closed = False
-
-    @property
-    def claims(self) -> Claims:
-        return _NoClaims() if self._served is None else self._served.claims
-
-    def open(self) -> Served:
-        """The table. Errors of the tree: it cannot be opened now."""
-        with self._opening:
-            if self._served is None:
-                self._served = self._open_it()
-                if self._closed:
-                    self._served.close()
-            return self._served
-
-    def snapshot(self) -> SeenTable:
-        return self.open().snapshot()
-
-    def request(self, pace: Pace | None = None) -> Scheduled:
-        return self.open().request(pace)
-
-    def sweep(self) -> None:
-        self.open().sweep()
-
-    def serve(
-        self, every_s: float, stopping: Callable[[], bool], handing_over: Callable[[], bool] = lambda: False
-    ) -> tuple[ServiceDone, ...]:
-        return self.open().serve(every_s, stopping, handing_over)
-
-    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
-        return self.open().done_among(instants)
-
-    def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
-        return self.open().execute(instant, held, limit, wait_scope)
-
-    def failed(self, instant: str, error: Exception) -> None:
-        self.open().failed(instant, error)
-
-    def close(self) -> None:
-        self._closed = True
-        if self._served is not None:
-            self._served.close()
-
-
-class _NoClaims:
-    """The claims on a table that was not opened yet."""
-
-    available = False
-
-    def names(self) -> frozenset[str]:
-        return frozenset()
-
-    def all(self) -> Mapping[str, Claim]:
-        return {}
-
-    def take(self, instant: str) -> HeldClaim | None:
-        raise UnknownStateError("the table was not opened yet")
-
-    def close(self) -> None:
-        """See `Claims`."""
+            self.observer.listed(self.trouble)
 
 
 @contextmanager
@@ -250,7 +182,7 @@ def open_daemon(
             return served
 
         def lazy(path: str, pool: Pool) -> LazyTable:
-            return LazyTable(path, partial(opened, path, pool))
+            return LazyTable(path, partial(opened, path, pool), partial(Table.open, path, given, reading=True))
 
         named = {storage.base_path: lazy(storage.base_path, pools.of(storage.base_path)) for storage in storages}
         _open_some(named)
@@ -269,7 +201,8 @@ def open_daemon(
         if session is not None:
             daemon.session_changed()
         if catalog is not None:
-            stack.enter_context(_discovered(catalog, daemon, lazy, session, settings.who, rules))
+            heard = observer or Observer()
+            stack.enter_context(_discovered(catalog, daemon, lazy, session, settings.who, rules, heard))
         yield daemon
 
 
@@ -293,12 +226,14 @@ def _discovered(
     session: ZooKeeperSession | None,
     who: str,
     rules: Rules,
+    observer: Observer,
 ) -> Iterator[None]:
     """The first round is made at entry, so that a wrong root is an error at the start; others in a thread."""
-    discovery = Discovery(catalog=catalog, daemon=daemon, open_lazily=lazy)
+    discovery = Discovery(catalog=catalog, daemon=daemon, open_lazily=lazy, observer=observer)
     if session is not None:
         discovery.members = Members(session, fleet_of(catalog.listing.shown), who, discovery.run_now)
     discovery.round()
+    observer.listed(None)
     if rules.once:
         if discovery.taken is not None and not discovery.taken.tables:
             raise UsageError(
@@ -323,3 +258,91 @@ def _of_pool(settings: DaemonSettings, pool: Pool) -> DaemonSettings:
 
 def _is_gone(runner: Runner) -> bool:
     return isinstance(runner, SparkRunner | ChosenRunner) and runner.is_gone
+
+
+class LazyTable:
+    """A table that is opened at its first snapshot, which is tried at each one until it succeeds. A COPY_ON_WRITE table
+    has nothing to serve: `read_it` opens it, and it is left aside as long as it is one."""
+
+    def __init__(self, path: str, open_it: Callable[[], Served], read_it: Callable[[], Table]) -> None:
+        self.path = path
+        self._open_it, self._read_it = open_it, read_it
+        self._aside: Timeline | None = None
+        self._opening = threading.Lock()
+        self._served: Served | None = None
+        self._closed = False
+
+    @property
+    def claims(self) -> Claims:
+        return _NoClaims(available=self._aside is not None) if self._served is None else self._served.claims
+
+    @property
+    def timeline(self) -> Timeline | None:
+        return self._aside if self._served is None else self._served.timeline
+
+    def open(self) -> Served:
+        """The table. Errors of the tree: it cannot be opened now."""
+        with self._opening:
+            if self._served is None:
+                self._served = self._open_it()
+                if self._closed:
+                    self._served.close()
+            return self._served
+
+    def snapshot(self) -> SeenTable:
+        try:
+            served = self.open()
+        except UnsupportedError:
+            table = self._read_it()
+            if table.config.has_logs:
+                raise
+            self._aside = table.load_timeline()
+            return SeenTable(pending=(), claimed=frozenset(), due=False, oldest_s=None)
+        return served.snapshot()
+
+    def request(self, pace: Pace | None = None) -> Scheduled:
+        return self.open().request(pace)
+
+    def sweep(self) -> None:
+        if self._aside is None or self._served is not None:
+            self.open().sweep()
+
+    def serve(
+        self, every_s: float, stopping: Callable[[], bool], handing_over: Callable[[], bool] = lambda: False
+    ) -> tuple[ServiceDone, ...]:
+        if self._aside is not None and self._served is None:
+            return ()
+        return self.open().serve(every_s, stopping, handing_over)
+
+    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
+        return self.open().done_among(instants)
+
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
+        return self.open().execute(instant, held, limit, wait_scope)
+
+    def failed(self, instant: str, error: Exception) -> None:
+        self.open().failed(instant, error)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._served is not None:
+            self._served.close()
+
+
+class _NoClaims:
+    """The claims on a table that was not opened yet, or that has nothing to claim."""
+
+    def __init__(self, *, available: bool) -> None:
+        self.available = available
+
+    def names(self) -> frozenset[str]:
+        return frozenset()
+
+    def all(self) -> Mapping[str, Claim]:
+        return {}
+
+    def take(self, instant: str) -> HeldClaim | None:
+        raise UnknownStateError("the table was not opened yet")
+
+    def close(self) -> None:
+        """See `Claims`."""

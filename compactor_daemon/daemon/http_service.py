@@ -1,4 +1,5 @@
-"""The timeline service inside a daemon: its pages show the daemon's tables, its fleet and its pending compactions."""
+"""The timeline service inside a daemon: its pages show the daemon's tables, its fleet and its pending compactions. The
+reports of its tables are its metrics, too."""
 
 from __future__ import annotations
 
@@ -6,41 +7,166 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry
 
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, installed
+from phantombase.timeline.dashboard.look import Checked, at_present, look
 from phantombase.timeline.dashboard.orders import CommandSettings
-from phantombase.timeline.dashboard.overview import Clock, as_json, next_plan
+from phantombase.timeline.dashboard.overview import Clock, Kinds, as_json, metadata_commits, next_plan, table_pauses
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
+from phantombase.timeline.dashboard.table_rows import TableReport, activity_of
+from phantombase.timeline.dashboard.verdict import CheckOptions, Finding, TableFacts, TableVerdict, care_of, of_error
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.instants.reserved_times import staged_files
+from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.service.access import Access
+from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.run import HttpService, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.service.table_state import ServedState
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 
 from ..attempt.outcome import OK
+from ..fleet.catalog import fleet_of, members_in
 from ..fleet.claims import Claim
+from ..fleet.pools import Pool
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
+from ..status.check import of_service, of_status, unfinished_of
 from ..status.pending import Claimed, StatusOptions
-from ..status.status import claim_rows, table_status
+from ..status.status import ServiceRun, claim_rows, service_runs, table_status
 from .loop import Daemon
 from .served_table import DaemonSettings
 
 _SHOWN = 3
 _RECENT = 5
-_USUAL = TriggerOptions()
+_CHECKED = 64
+"""How many file groups are looked into for one report; for the next one as many more."""
+_USUAL, _CARE = TriggerOptions(), CheckOptions()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Known:
+    """What was read of a table. `state`: None if it was let go. `services`: the findings of what services last did."""
+
+    table: Table
+    timeline: Timeline
+    kinds: Kinds
+    facts: TableFacts
+    checked: Checked
+    state: ServedState | None
+    services: tuple[Finding, ...] = ()
+
+
+class Reports:
+    """The reports of the daemon's tables. A table whose timeline is as at its last report, and on which nothing is
+    pending, costs no request, or one if services run. `max_bytes`: of the states that are kept; a table without one is
+    listed in full when it has changed."""
+
+    def __init__(self, settings: DaemonSettings, max_bytes: int = 256 << 20) -> None:
+        self._settings, self._max_bytes = settings, max_bytes
+        self._known: dict[str, _Known] = {}
+
+    def last_known(self, path: str) -> Row | None:
+        """See `FleetInfo`."""
+        known = self._known.get(path)
+        return None if known is None else {"findings": as_json(known.services)}
+
+    def report(self, path: str, timeline: Timeline, pool: Pool) -> Row:
+        """The report of a table as JSON. A table that cannot be read has a report, too. `timeline`: of its last
+        snapshot."""
+        made = TableReport(served_as=path, path=path, slo_s=pool.slo_s, verdict=TableVerdict.of((), path))
+        try:
+            found = from_one_snapshot(lambda: self._report(made, timeline, pool))
+        except PhantombaseError as error:
+            finding = of_error("unreadable", "the table cannot be read", error)
+            found = replace(made, verdict=TableVerdict.of([finding], path))
+        row: Row = as_json(found)
+        return row
+
+    def forget(self, path: str) -> None:
+        """The table is not served any more."""
+        self._known.pop(path, None)
+
+    def _report(self, made: TableReport, timeline: Timeline, pool: Pool) -> TableReport:
+        settings, trigger = self._settings, pool.schedule or self._settings.schedule or _USUAL
+        known = self._known.get(made.path)
+        if known is None or known.timeline.instants != timeline.instants:
+            known = self._looked(made.path, trigger, known)
+        elif known.facts.unchecked and known.state is not None:
+            facts, known.checked = look(known.table, known.state, trigger, known.checked, _CHECKED)
+            known.facts = replace(known.facts, unmergeable=facts.unmergeable, unchecked=facts.unchecked)
+        table, clock = known.table, Clock.of(known.table)
+        facts = at_present(known.facts, known.timeline, clock.now, trigger)
+        pending = [(i.action, i.requested_time) for i in known.timeline.instants if not i.completed]
+        found, runs = list[Finding](), tuple[ServiceRun, ...]()
+        if pending and facts.has_logs:
+            options = StatusOptions(slo_s=pool.slo_s, attempt=settings.attempt, retry=settings.retry)
+            status = from_one_snapshot(lambda: table_status(table.snapshot(), None, options))
+            facts = replace(facts, pending=tuple(unfinished_of(status)), paused=status.paused)
+            found += of_status(status)
+            runs = status.services
+        elif facts.due is not None:
+            facts = replace(facts, paused=tuple(table_pauses(table, clock)))
+        if not pending and settings.services.services:
+            runs = service_runs(table, clock)
+            found += (one for run in runs for one in of_service(run))
+        known.services = tuple(one for run in runs for one in of_service(run))
+        return replace(
+            made,
+            verdict=TableVerdict.of([*care_of(facts, _CARE, pool.slo_s), *found], made.path),
+            file_groups_left_out=len(facts.flaws) + len(facts.unmergeable),
+            file_groups_unchecked=facts.unchecked,
+            debt=facts.debt,
+            activity=activity_of(known.timeline, known.kinds, pending, clock),
+        )
+
+    def _looked(self, path: str, trigger: TriggerOptions, before: _Known | None) -> _Known:
+        table = Table.open(path, self._settings.storage_options, reading=True).with_clock(self._settings.clock)
+        if table.config.has_logs:
+            table.config.check_changeable()
+            table = replace(table, reading=False)
+        state = load_state(table, None if before is None else before.state, sweep=False)
+        facts, checked = look(table, state, trigger, {} if before is None else before.checked, _CHECKED)
+        commits = metadata_commits(table)
+        facts = replace(facts, metadata_commits=commits.fact or 0, metadata_problem=commits.problem)
+        known = _Known(
+            table=table, timeline=state.timeline, kinds=state.kinds, facts=facts, checked=checked, state=state
+        )
+        self._known.pop(path, None)
+        self._known[path] = known
+        self._let_go()
+        return known
+
+    def _let_go(self) -> None:
+        """Drops the states that were loaded first, while all exceed `max_bytes`."""
+        kept = [one for one in tuple(self._known.values()) if one.state is not None]
+        total = sum(one.state.bytes for one in kept if one.state is not None)
+        for one in kept:
+            if total <= self._max_bytes:
+                return
+            total -= one.state.bytes if one.state is not None else 0
+            one.state, one.checked = None, {}
 
 
 class DaemonFleet:
-    """See `phantombase.timeline.dashboard.health.FleetInfo`. `session`: of its own; None without ZooKeeper."""
+    """See `phantombase.timeline.dashboard.table_rows.FleetInfo`. `session`: of its own; None without ZooKeeper."""
 
-    def __init__(self, daemon: Daemon, settings: DaemonSettings, session: ZooKeeperSession | None) -> None:
-        self._daemon, self._settings, self._session = daemon, settings, session
+    def __init__(
+        self,
+        daemon: Daemon,
+        settings: DaemonSettings,
+        session: ZooKeeperSession | None,
+        reports: Reports,
+        listing: str | None = None,
+    ) -> None:
+        """`listing`: what the fleet shares, see `fleet_of`; None: tables that were named."""
+        self._daemon, self._settings, self._session, self._listing = daemon, settings, session, listing
+        self.last_known = reports.last_known
 
     def about(self, table: Table, *, whole: bool = True) -> Row:
         """A row with the names of `compactor-daemon status --json`."""
@@ -48,14 +174,23 @@ class DaemonFleet:
         claimed, path, settings = self._claimed(table), table.storage.base_path, self._settings
         recent = _RECENT if whole else 0
         options = StatusOptions(slo_s=self.slo_s(path), attempt=settings.attempt, retry=settings.retry, recent=recent)
-        row: Row = as_json(from_one_snapshot(lambda: table_status(table.snapshot(), claimed, options)))
+        status = from_one_snapshot(lambda: table_status(table.snapshot(), claimed, options))
+        row: Row = as_json(status)
+        seen = tuple(unfinished_of(status))
+        odd = TableFacts(kind="", has_logs=True, completed=0, pending=seen, paused=status.paused)
+        found = [one for one in care_of(odd, _CARE, options.slo_s) if one.name != "paused"]  # the report has it
+        row["findings"] = as_json([*found, *of_status(status)])
         if whole:
-            trigger = self._daemon.pool_of(path).schedule or settings.schedule or _USUAL
+            trigger = self.trigger(path)
             row["next_plan"] = as_json(next_plan(table.snapshot().load_timeline(), table.now(), trigger))
             row["requests"] = settings.schedule is not None
             for one in (*row["pending"], *row["clusterings"]):
                 one["unfinished"] = _unfinished(table, one)
         return row
+
+    def trigger(self, path: str) -> TriggerOptions:
+        """Of the table's pool, or of --schedule, or the defaults."""
+        return self._daemon.pool_of(path).schedule or self._settings.schedule or _USUAL
 
     def slo_s(self, path: str) -> float | None:
         """The SLO of the table's pool, or `--slo`."""
@@ -76,14 +211,32 @@ class DaemonFleet:
             "pools": [{"pool": use.pool, "running": use.running} for use in self._daemon.pools],
             "claims": [],
         }
+        try:
+            row["daemons"] += self._members()
+        except PhantombaseError as error:
+            row["problem"] = str(error)
         for path in self._daemon.paths if self._session is not None else ():
             try:
                 table = Table.open(path, self._settings.storage_options).with_clock(self._settings.clock)
                 row["claims"] += as_json(claim_rows(path, self._held(table), Clock.of(table)))
             except PhantombaseError as error:
                 row.setdefault("problem", str(error))
-        row["daemons"] += _others(me["who"], row["claims"])
+        known = {one["who"]: one for one in row["daemons"]}
+        for one in _others(me["who"], row["claims"]):
+            if one["who"] in known:
+                known[one["who"]]["running"] = one["running"]
+            else:
+                row["daemons"].append(one)
         return row
+
+    def _members(self) -> Iterator[Row]:
+        """The other daemons that share the tables, as `compactor-daemon status` has them."""
+        session = self._session
+        if session is None or self._listing is None or not session.connected:
+            return
+        for one in members_in(session, fleet_of(self._listing)):
+            if one["who"] != self._settings.who:
+                yield {**{name: one.get(name) for name in ("who", "host", "pid", "tables")}, "running": []}
 
     def _claimed(self, table: Table) -> Claimed:
         try:
@@ -133,15 +286,18 @@ def service_of(
     *,
     token: str | None,
     zookeeper: ZooKeeperOptions | None,
+    reports: Reports,
     registry: CollectorRegistry,
     commands: CommandSettings,
     allow_actions: bool,
+    listing: str | None = None,
 ) -> Iterator[str]:
     """Serves the daemon's tables from entry to exit, also those that it finds later; yields the address. `commands`:
-    the options that commands about them need. `allow_actions`: pages have buttons for these commands. UsageError: the
-    port is taken, or see `Access`. PhantombaseError: ZooKeeper does not answer."""
+    the options that commands about them need. `listing`: the root or catalog where they are found. `allow_actions`:
+    pages have buttons for these commands. UsageError: the port is taken, or see `Access`. PhantombaseError: ZooKeeper
+    does not answer."""
     with nullcontext() if zookeeper is None else zookeeper_session(zookeeper) as session:
-        fleet_info = DaemonFleet(daemon, settings, session)
+        fleet_info = DaemonFleet(daemon, settings, session, reports, listing)
 
         def pages(tables: ServedTables, access: Access) -> tuple[PeopleApp, LoginApp]:
             runner = OrderRunner(installed(), settings.storage_options) if allow_actions else None
@@ -157,6 +313,7 @@ def service_of(
             pages=pages,
             found=lambda: daemon.paths,
             clock=settings.clock,
+            root=listing,
         )
         with service.in_thread() as address:
             yield address

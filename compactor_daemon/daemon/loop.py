@@ -263,7 +263,8 @@ class Daemon:
             case Request(table, pace):
                 upkeep.submit(self._upkeep, table, partial(served.request, pace), partial(_requested, table))
             case Sweep(table):
-                upkeep.submit(self._upkeep, table, served.sweep, lambda _: Swept(table=table))
+                pool = self._control.tables[table].pool
+                upkeep.submit(self._upkeep, table, partial(self._sweep, served, pool), lambda _: Swept(table=table))
             case Serve(table):
                 ran = partial(_services_ran, table)
                 services.submit(self._upkeep, table, partial(self._serve, served), ran, ServicesRan)
@@ -304,6 +305,11 @@ class Daemon:
                     _log.exception("internal_error")
                 event = failed(table=table, error=str(error))
         self._news.put(event)
+
+    def _sweep(self, served: Served, pool: Pool) -> None:
+        served.sweep()
+        if (timeline := served.timeline) is not None:
+            self._observer.swept(served.path, timeline, pool)
 
     def _serve(self, served: Served) -> tuple[ServiceDone, ...]:
         """Tables wait here for a thread; once the daemon is stopped, none is served any more."""

@@ -13,6 +13,8 @@ own; the label `table` is the table's path:
     phantombase_service_instants_total, _service_failed_total           by service: cleans, archived instants; failures
     phantombase_service_last_success_timestamp_seconds                  by service: when a run last had no error
     phantombase_service_files_total, _service_bytes_total               by service: removed files
+    phantombase_health, _slo_seconds, _backlog_..., _log_..., ...       of the tables' reports, see `table_families`
+    phantombase_tables_listed                                           1 if the last listing of a root succeeded, or 0
     phantombase_table_up                                                1; 0 after a snapshot of the table that failed
     phantombase_pool_running, _pool_occupancy, _pool_bytes              by pool: slots, part of them, bytes of an hour
     phantombase_zookeeper_connected                                     1 or 0; absent without ZooKeeper
@@ -26,17 +28,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from socketserver import TCPServer, ThreadingMixIn
+from typing import Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, make_wsgi_app
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
+from phantombase.timeline.dashboard.metrics import add_process, table_families
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.service.metrics import add_process
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.terminal.text_table import Row
 
 from ..attempt.compact_or_resume import Compacted
-from ..fleet.pools import PoolUsage
+from ..fleet.pools import Pool, PoolUsage
 from ..services.serve import ServiceDone
 from .work import Observer
 
@@ -44,11 +51,25 @@ _LATENCY_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.
 _COMPACTION_S = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0)
 
 
-class Metrics(Observer):
-    """See the module. The methods are those of `Observer`; they may be called from any thread."""
+class TableReports(Protocol):
+    """Makes the reports of tables, see `http_service.Reports`."""
 
-    def __init__(self) -> None:
+    def report(self, path: str, timeline: Timeline, pool: Pool) -> Row:
+        """As JSON."""
+
+    def forget(self, path: str) -> None:
+        """The table is not served any more."""
+
+
+class Metrics(Observer, Collector):
+    """See the module. The methods are those of `Observer`; they may be called from any thread. `reports`: of the
+    tables; None: there are no metrics of them."""
+
+    def __init__(self, reports: TableReports | None = None) -> None:
         self.registry = CollectorRegistry()
+        self._reports = reports
+        self._rows: dict[str, Row] = {}
+        self._listed: Gauge | None = None
         self._pending = self._gauge("pending", "compactions and clusterings that are requested and not completed yet")
         self._running = self._gauge("running", "the same at work in this daemon, without those that wait for writes")
         self._parked = self._gauge("parked", "those of them that are parked until an operator releases them")
@@ -82,6 +103,23 @@ class Metrics(Observer):
         ]
         self._by_table = [v for v in vars(self).values() if isinstance(v, Gauge | Counter)]
         add_process(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Its own metrics, and what the reports say besides (prometheus_client's `Collector`)."""
+        own = list(self.registry.collect())
+        named = {metric.name for metric in own}
+        yield from own
+        yield from (one for one in table_families([*self._rows.values()]) if one.name not in named)
+
+    def swept(self, table: str, timeline: Timeline, pool: Pool) -> None:
+        if self._reports is not None:
+            self._rows[table] = self._reports.report(table, timeline, pool)
+
+    def listed(self, error: str | None) -> None:
+        if self._listed is None:
+            text = "1 if the tables of the root could be listed at the last poll"
+            self._listed = Gauge("phantombase_tables_listed", text, registry=self.registry)
+        self._listed.set(error is None)
 
     def serves(self, table: str) -> None:
         """Creates a table's series at the start: a counter that appears with its first event would hide that event."""
@@ -142,6 +180,9 @@ class Metrics(Observer):
             gauge.labels(use.pool).set(value)
 
     def forget(self, table: str) -> None:
+        self._rows.pop(table, None)
+        if self._reports is not None:
+            self._reports.forget(table)
         for family in self._by_table:
             family.remove_by_labels({"table": table})
 
@@ -194,7 +235,9 @@ def serve(port: int, metrics: Metrics, health: Callable[[], DaemonHealth], *, ho
     port cannot be used there. `health` is called in other threads."""
     # The `_created` series would be a third of all. The start time of the process shows when counters were reset.
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    metrics_app: WSGIApplication = make_wsgi_app(metrics.registry)
+    every = CollectorRegistry()
+    every.register(metrics)
+    metrics_app: WSGIApplication = make_wsgi_app(every)
 
     def app(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

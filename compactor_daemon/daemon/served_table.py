@@ -94,6 +94,10 @@ class Served(Protocol):
     def claims(self) -> Claims:
         """The claims on its instants."""
 
+    @property
+    def timeline(self) -> Timeline | None:
+        """Of the last snapshot; None: there was none."""
+
     def snapshot(self) -> SeenTable:
         """What is pending, claimed and due."""
 
@@ -127,8 +131,8 @@ _ASK_AGAIN_S = 300.0
 _POLICIES_S = 300.0
 """How soon a change of the table's policies counts, where nothing else reads them."""
 _BY_LAG = Trigger(fired=False, why="the goal of freshness does not need a plan yet")
-_SECONDS = re.compile(r"\d+ of \d+ seconds")
-"""The part of the reason that no plan is due that changes at each snapshot."""
+_NUMBERS = re.compile(r"\d+")
+"""The parts of the reason that no plan is due that change with each commit, and each second."""
 _log = get_logger()
 
 
@@ -184,6 +188,7 @@ class TableOnStorage:
         self._paused: tuple[Pause, ...] = ()
         self._lags = LagTracker()
         self._opened: Table | None = None
+        self.timeline: Timeline | None = None
 
     def open(self) -> None:
         """Verifies the guarantees of the storage. StorageError: it does not give them."""
@@ -213,6 +218,7 @@ class TableOnStorage:
             self._take_policies(table.storage)
         check_keepable(table, moves_rows=False)
         seen = table.with_timeline(timeline := table.load_timeline())
+        self.timeline = timeline
         instants = [i.requested_time for i in timeline.pending_merges]
         clusterings = self._clusterings(seen)
         if (instants or clusterings) and table.layout.has_completion_times:
@@ -316,7 +322,7 @@ class TableOnStorage:
 
     def _note_why_not(self, why: str) -> None:
         """Logs why nothing is requested; empty: a plan is requested."""
-        if self._is_news("not_requested", _SECONDS.sub("", why)):
+        if self._is_news("not_requested", _NUMBERS.sub("", why)):
             _log.info("not_requested", table=self.path, why=why)
 
     def _is_news(self, event: str, state: str) -> bool:

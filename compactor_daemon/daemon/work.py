@@ -11,11 +11,12 @@ from threading import Semaphore
 
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.instants.timeline import Timeline
 
 from ..attempt.compact_or_resume import Compacted, Limit
 from ..attempt.failures import FailureClass, classify
 from ..fleet.claims import HeldClaim
-from ..fleet.pools import PoolUsage
+from ..fleet.pools import Pool, PoolUsage
 from ..services.serve import ServiceDone
 from .served_table import Served
 
@@ -147,6 +148,13 @@ class Observer:
 
     def served(self, table: str, done: ServiceDone) -> None:
         """A service ran on a table."""
+
+    def swept(self, table: str, timeline: Timeline, pool: Pool) -> None:
+        """A table was searched for what others left; called in the thread that did so. `timeline`: of its last
+        snapshot."""
+
+    def listed(self, error: str | None) -> None:
+        """The tables of a root or catalog were listed; `error`: why they could not be."""
 
     def zookeeper(self, connected: bool) -> None:
         """The connection to ZooKeeper was made or lost."""

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
-from phantombase.timeline.dashboard.overview import commits_to_compact
+from phantombase.timeline.dashboard.verdict import Finding, Severity
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
 from phantombase.timeline.format.commit_metadata import LEDGER, CommitMetadata
 from phantombase.timeline.instants.clock_check import Zone, ZoneVerdict, described, zone_todo
@@ -38,41 +37,19 @@ MULTI_WRITER = (
     "(the same lock as phantombase's --lock)"
 )
 NO_UPGRADE = "hoodie.write.auto.upgrade=false"
-_METADATA_WAITING = 100
-
-
-class Severity(Enum):
-    """Worst first: rows may be lost, or all work stops; work is wasted or delayed; good to know."""
-
-    DANGER = "danger"
-    WARNING = "warning"
-    INFO = "info"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One finding. `name`: for machines. `found`: the evidence. `todo`: what to set, and where."""
-
-    name: str
-    severity: Severity
-    what: str
-    found: str
-    todo: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HudiSigns:
     """What a table shows about other programs. `compactions`: the completed compactions of the active timeline, by the
-    names of their commits, earliest first: True for phantombase's, None if the commit cannot be read.
-    `metadata_waiting`: delta commits of the metadata table since its last compaction. `silent`: pending delta commits
-    without any heartbeat. `traces`: of Hudi executors at pending compactions. `zone`: the time zone of the writers
-    compared with that of this process; `zone_shown`: the evidence. `in_utc`: the table's own setting.
+    names of their commits, earliest first: True for phantombase's, None if the commit cannot be read. `silent`: pending
+    delta commits without any heartbeat. `traces`: of Hudi executors at pending compactions. `zone`: the time zone of
+    the writers compared with that of this process; `zone_shown`: the evidence. `in_utc`: the table's own setting.
     `one_record_index`: as `has_one_record_index`; `missing_entries`: see there."""
 
     version: int
     metadata_partitions: tuple[str, ...]
     metadata_building: tuple[str, ...]
-    metadata_waiting: int
     timeline: Timeline
     compactions: Mapping[str, bool | None] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
@@ -104,7 +81,6 @@ def find_hudi_signs(table: Snapshot) -> HudiSigns:
         version=config.version,
         metadata_partitions=config.metadata_partitions,
         metadata_building=config.building_metadata_partitions,
-        metadata_waiting=commits_to_compact(table) if config.metadata_partitions else 0,
         timeline=table.timeline,
         compactions=compactions,
         silent=tuple(i for i in silent if i in still),  # a write that completes removes its heartbeat
@@ -126,23 +102,12 @@ def _trace(table: Table, instant: str) -> ForeignTrace:
     return foreign_trace(table, instant, partitions)
 
 
-def in_the_future(table: Snapshot) -> tuple[Finding, ...]:
-    """The finding that a completed write lies in the future, if so: then no instant is chosen."""
-    error = table.times.future(table.timeline)
-    if error is None:
-        return ()
-    found, todo = error.found or "", error.todo or ""
-    what = f"{error.what}: none is chosen"
-    return (Finding(name="future-instant", severity=Severity.DANGER, what=what, found=found, todo=todo),)
-
-
 def coexistence(seen: HudiSigns, now_ms: int, options: AttemptOptions | None = None) -> tuple[Finding, ...]:
     """The findings of a snapshot, the most severe first (pure). `now_ms` since the epoch."""
     found = [
         *_completed_twice(seen),
         *_other_zone(seen),
         *_metadata_table(seen),
-        *_metadata_waiting(seen),
         *_single_writers(seen),
         *_other_compactor(seen),
         *_executors(seen, now_ms, options or AttemptOptions()),
@@ -213,19 +178,6 @@ def _metadata_table(seen: HudiSigns) -> Iterator[Finding]:
                 found=", ".join(dropped),
                 todo="Write with Hudi, or turn them off in every Hudi writer, which would build them again each time.",
             )
-
-
-def _metadata_waiting(seen: HudiSigns) -> Iterator[Finding]:
-    """Whether the metadata table grows: Hudi's writers compact it every ten commits, phantombase when asked to."""
-    if seen.metadata_waiting >= _METADATA_WAITING:
-        yield Finding(
-            name="metadata-table-grows",
-            severity=Severity.WARNING,
-            what="the metadata table has not been compacted for long: its readers merge more at every query",
-            found=f"{seen.metadata_waiting} delta commits since",
-            todo="Run `compactor-daemon metadata TABLE --lock LOCK`, write once with Hudi, or turn it off: "
-            "--drop-metadata-table.",
-        )
 
 
 def _single_writers(seen: HudiSigns) -> Iterator[Finding]:

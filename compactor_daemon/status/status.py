@@ -1,46 +1,39 @@
-"""What `status` shows of a table, and of all tables of a catalog; nothing is changed.
+"""What `status` shows of a table; nothing is changed.
 
 table_status   pending compactions: what storage shows, and ZooKeeper if it is asked; the daemon's part of the report
                of a table (`timeline.report`)
 outlook        logs that no plan holds yet, when the next plan is due, and what a clean could remove
-catalog_rows   one row for each table of a catalog, the worst first. A table that cannot be read is a row too
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
 
-from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.compactions import Backlog, completed_compactions, view_backlog
-from phantombase.timeline.dashboard.overview import FLAT, Clock, Known, NextPlan, is_late, next_plan
+from phantombase.timeline.dashboard.overview import FLAT, Clock, Known, NextPlan, next_plan, table_pauses
+from phantombase.timeline.dashboard.verdict import TablePause, TableVerdict
 from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.rollback_plan import decode_restore_plan
-from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
-from phantombase.timeline.locks.pause import readable_pauses
 from phantombase.timeline.shown import Shown
-from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.view.view import TableView
 
-from ..attempt.failures import CLUSTERING, Parked, RetryOptions, Waits, read_failures, readiness, readiness_of
-from ..attempt.pending_clusterings import every_pending, is_of_hudi, planned_clustering
+from ..attempt.failures import CLUSTERING, read_failures
+from ..attempt.pending_clusterings import is_of_hudi, planned_clustering
 from ..attempt.validity import Validity
 from ..cleaning.choice import CleanOptions
 from ..cleaning.plan import load_whole, would_clean
 from ..fleet.claims import Claim
-from ..fleet.pools import Pools
 from ..services.options import Service
 from ..services.serve import last_runs
-from .coexistence import Finding
 from .pending import (
     Claimed,
     ClaimRow,
@@ -142,20 +135,6 @@ class ServiceRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TablePause:
-    """`what`: in one line. `ends_s`: how soon it ends by itself, None: not before it is removed. One that cannot be
-    read has its error in `problem`."""
-
-    what: str
-    who: str | None = None
-    reason: str | None = None
-    since_s: float | None = None
-    ends_s: float | None = None
-    services: tuple[str, ...] = ()
-    problem: PhantombaseError | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecentCompaction:
     instant: str
     completion_time: str | None
@@ -192,8 +171,8 @@ class TableStatus(Shown):
     recent: tuple[RecentCompaction, ...]
     last_success: LastSuccess | None
     paused: tuple[TablePause, ...] = ()
-    coexistence: tuple[Finding, ...] = ()
     outlook: Outlook | None = field(default=None, metadata=FLAT)
+    verdict: TableVerdict | None = field(default=None, metadata=FLAT)
 
 
 def table_status(
@@ -247,35 +226,28 @@ def table_status(
         clusterings=tuple(row for row in rows if row is not None),
         writes=tuple(_write(i, beat, pending, clock) for i, beat in beats.items() if i.requested_time in writing),
         in_progress=tuple(_in_progress(now, clock)),
-        services=tuple(
-            ServiceRun(
-                service=service,
-                ago_s=clock.since(run.at_ms),
-                by=run.who,
-                what=run.what,
-                failed=run.failed,
-                failing_s=None if run.since_ms is None else clock.since(run.since_ms),
-            )
-            for service, run in last_runs(table.storage).items()
-        ),
+        services=service_runs(table, clock),
         recent=recent,
         last_success=None
         if last is None
         else LastSuccess(instant=last.instant, ago_s=clock.age(last.completion_time or last.instant)),
-        paused=tuple(_paused(table, clock)),
+        paused=tuple(table_pauses(table, clock)),
     )
 
 
-def _paused(table: Table, clock: Clock) -> Iterator[TablePause]:
-    for one in readable_pauses(table.storage):
-        if isinstance(one, MalformedError):
-            yield TablePause(what=str(one), problem=one)
-        elif not one.is_over(clock.now_ms):
-            ends_s = None if one.until_ms is None else (one.until_ms - clock.now_ms) / 1000
-            since_s = clock.since(one.since_ms)
-            yield TablePause(
-                what=one.words, who=one.who, reason=one.reason, since_s=since_s, ends_s=ends_s, services=one.services
-            )
+def service_runs(table: Table, clock: Clock) -> tuple[ServiceRun, ...]:
+    """The last runs of the services, as recorded in the table."""
+    return tuple(
+        ServiceRun(
+            service=service,
+            ago_s=clock.since(run.at_ms),
+            by=run.who,
+            what=run.what,
+            failed=run.failed,
+            failing_s=None if run.since_ms is None else clock.since(run.since_ms),
+        )
+        for service, run in last_runs(table.storage).items()
+    )
 
 
 def _in_progress(table: Snapshot, clock: Clock) -> Iterator[InProgress]:
@@ -344,70 +316,3 @@ def _holds(age_s: float | None, compaction: PendingCompaction) -> bool:
         return False
     began_s = compaction.work.for_s if compaction.work else None
     return began_s is None or age_s is None or age_s >= began_s
-
-
-_THREADS = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingCounts:
-    """Of the pending compactions and clusterings of a table; None if they cannot be read. `oldest_s`: see `Clock`.
-    `backing_off` and `parked` count the clusterings that daemons plan as one more."""
-
-    pending: int | None = None
-    oldest_s: float | None = None
-    backing_off: int | None = None
-    parked: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogRow:
-    name: str
-    table: str
-    pool: str
-    slo_s: float | None
-    counts: PendingCounts = field(metadata=FLAT)
-    late: bool
-    problem: str | None
-
-    @property
-    def rank(self) -> tuple[bool, bool, bool, float, str]:
-        """The worst table has the least."""
-        return self.problem is None, not self.counts.parked, not self.late, -(self.counts.oldest_s or 0.0), self.name
-
-
-def catalog_rows(
-    paths: Mapping[str, str], pools: Pools, options: StorageOptions, clock: ClockOptions, retry: RetryOptions
-) -> list[CatalogRow]:
-    """A row for each table, by name and path, the worst first."""
-
-    def row(named: tuple[str, str]) -> CatalogRow:
-        (name, path), counts, problem = named, PendingCounts(), None
-        try:
-            counts = from_one_snapshot(lambda: _pending_counts(Table.open(path, options).with_clock(clock), retry))
-        except PhantombaseError as error:
-            problem = str(error)
-        except Exception as error:  # one of thousands of tables may be in a state unknown to this release
-            problem = f"internal error: {type(error).__name__}: {error}"
-        pool = pools.of(name)
-        late = bool(is_late(counts.oldest_s, pool.slo_s))
-        return CatalogRow(
-            name=name, table=path, pool=pool.match, slo_s=pool.slo_s, counts=counts, late=late, problem=problem
-        )
-
-    with ThreadPoolExecutor(_THREADS) as threads:
-        return sorted(threads.map(row, paths.items()), key=lambda one: one.rank)
-
-
-def _pending_counts(table: Table, retry: RetryOptions) -> PendingCounts:
-    seen = table.with_timeline(table.load_timeline())
-    clusterings = (one.time for one in every_pending(seen))
-    instants = [*(i.requested_time for i in seen.timeline.pending_merges), *clusterings]
-    now, own = clock_ms(), read_failures(table.storage, CLUSTERING)
-    ready = [*readiness_of(table.storage, instants, now, retry).values(), readiness(own, now, retry)]
-    return PendingCounts(
-        pending=len(instants),
-        oldest_s=Clock.of(table).oldest(instants),
-        backing_off=sum(isinstance(one, Waits) for one in ready),
-        parked=sum(isinstance(one, Parked) for one in ready),
-    )

@@ -33,7 +33,7 @@ ALONE = {"/": 200, "/t/pending": 200, "/t/two_pending": 200, "/t/compacted_clean
          "/t/none": 200, "/t/pending/groups": 200, "/t/two_pending/groups?partition=north&sort=log_files": 200,
          "/t/pending/instant/20261121091332703": 200, "/fleet": 200, "/t/nowhere": 404, "/t/pending?again=never": 200,
          "/t/pending/groups?page=99": 400}  # fmt: skip
-"""Pages of a service of its own, about tables that are late, fine, broken, stuck, and none."""
+"""Pages of a service of its own, about tables that are late, fine, broken, and none."""
 
 WITH_CREW = {"/": 200, "/t/pending": 200, "/fleet": 200}
 """Pages inside a daemon, with buttons, behind a login."""
@@ -122,10 +122,10 @@ def test_a_button_is_pressed_without_scripts(browser: Browser, tmp_path: Path) -
         log_in(browser, address)
         page = Page(browser, SnapshotStorage(width=390, script=False))
         assert page.open(f"{address}/t/plain") == 200
-        assert "stuck" in page.html
+        assert "broken" in page.html
         assert page.press("form.order button") == 200
         assert "● done" in page.html
-        assert "stuck" not in page.html
+        assert "broken" not in page.html
         assert page.problems == []
 
 

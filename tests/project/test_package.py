@@ -375,7 +375,7 @@ def test_a_session_of_calls(tmp_path: Path) -> None:
     audits, checked = phantombase.audit(path), phantombase.check(path)
     assert [one.good for one in audits] == [True]
     assert phantombase.validate(path).good
-    assert checked.verdict is phantombase.TableVerdict.WELL
+    assert checked.verdict.health is phantombase.Health.WELL
     results: list[object] = [*done, found, again, compacted, audits[0], checked, phantombase.validate(path)]
     services = (phantombase.archive, phantombase.clean, phantombase.cluster, phantombase.metadata)
     results += [service(path, dry_run=True) for service in services]

@@ -19,7 +19,8 @@ from pyspark.sql.types import StructType
 from phantombase import MalformedError, NotATableError, Table, UnknownStateError, UsageError, read_table
 from phantombase.compactor_daemon.cleaning.orphan_choice import OrphanOptions
 from phantombase.compactor_daemon.cleaning.orphans import remove_orphans
-from phantombase.compactor_daemon.status.check import TableVerdict, check_table
+from phantombase.compactor_daemon.status.check import check_table
+from phantombase.timeline.dashboard.verdict import Health
 from phantombase.timeline.storage.folders import ROWS
 from phantombase.writer_hooks.engine import staged as staged_rows
 from pyspark_phantombase import DefaultSource
@@ -146,7 +147,7 @@ def test_a_first_write_that_is_not_committed_is_no_table(tmp_path: Path) -> None
     assert list(path.iterdir()) == []
     message = task(writer, rows(("1", 1)))
     found_there = check_table("t", str(path))
-    assert (found_there.verdict, found_there.findings[0].name) == (TableVerdict.WELL, "not-made")
+    assert (found_there.verdict.health, found_there.verdict.findings[0].name) == (Health.WELL, "not-made")
     save(path.parent, rows(("2", 1)))
     with pytest.raises(UsageError, match="a table cannot be made here"):
         writer.commit([message])

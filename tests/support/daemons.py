@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,18 +17,25 @@ import pyarrow as pa
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.attempt.slice_task import Runner
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.daemon.assemble import open_daemon
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules, Stop
+from phantombase.compactor_daemon.daemon.http_service import Reports
 from phantombase.compactor_daemon.daemon.loop import Daemon
+from phantombase.compactor_daemon.daemon.metrics import Metrics
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
-from phantombase.compactor_daemon.daemon.work import Summary
+from phantombase.compactor_daemon.daemon.work import Observer, Summary
 from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.fleet.catalog import Catalog, FolderListing
+from phantombase.compactor_daemon.fleet.pools import Pool, Pools
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.services.options import ServiceOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.storage.storage_options import StorageOptions
+from tests.support.compaction_steps import open_table, run_all
 from tests.support.servers.zookeeper_server import ZooKeeper
 
 WAIT_S = 120.0
@@ -49,8 +56,11 @@ def daemon_on(
     max_concurrent: int = 1,
     sole_writer: bool = False,
     services: ServiceOptions | None = None,
+    observed: Callable[[DaemonSettings], Observer] | None = None,
+    root: Path | None = None,
+    slo_s: float | None = None,
 ) -> Iterator[Daemon]:
-    """A daemon over tables, in this process."""
+    """A daemon over tables, or over those below a root, in this process. `observed`: makes its observer."""
     retry = RetryOptions(retries=1, backoff_s=0.2)
     settings = DaemonSettings(
         who=who,
@@ -71,8 +81,40 @@ def daemon_on(
         zookeeper=ZooKeeperOptions(hosts=zookeeper.hosts, session_timeout_s=SESSION_S) if zookeeper else None,
         runner=runner or LocalRunner(1),
         sole_writer=sole_writer,
+        observer=None if observed is None else observed(settings),
+        catalog=None
+        if root is None
+        else Catalog(listing=FolderListing(str(root), StorageOptions()), pools=Pools(others=Pool(slo_s=slo_s))),
     ) as daemon:
         yield daemon
+
+
+def metrics_of_a_lake(root: Path) -> Metrics:
+    """What a daemon exports that has served tables: one with a pending compaction, one that it cannot read, one that
+    is COPY_ON_WRITE."""
+    run_all(open_table(pending_table(root / "rides")))
+    pending_table(root / "rides")
+    for name, key, value in (
+        ("odd", b"table.version=9", b"table.version=99"),
+        ("dim", b"MERGE_ON_READ", b"COPY_ON_WRITE"),
+    ):
+        writer(ROWS).table(name).key("id").ordering("ts").upsert(str(root / name))
+        properties = root / name / ".hoodie/hoodie.properties"
+        properties.write_bytes(properties.read_bytes().replace(key, value))
+    heard: list[Metrics] = []
+
+    def observed(settings: DaemonSettings) -> Metrics:
+        heard.append(Metrics(Reports(settings)))
+        return heard[0]
+
+    services = ServiceOptions.of(clean=CleanOptions())
+    with daemon_on(
+        zookeeper=None, root=root, slo_s=60.0, services=services, sole_writer=True, observed=observed
+    ) as daemon:
+        daemon.run()
+    (metrics,) = heard
+    metrics.zookeeper(True)
+    return metrics
 
 
 @contextmanager

@@ -14,8 +14,11 @@ from urllib.parse import quote, urlencode
 
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner
 from phantombase.timeline.dashboard.orders import CommandSettings
+from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
+from phantombase.timeline.dashboard.verdict import CheckOptions, TableFacts, Unfinished, care_of
 from phantombase.timeline.errors import UnknownStateError
+from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
@@ -137,12 +140,18 @@ class Knows:
     def slo_s(self, path: str) -> float | None:
         return self._slo_s
 
+    def trigger(self, path: str) -> TriggerOptions:
+        return TriggerOptions()
+
+    def last_known(self, path: str) -> None:
+        return None
+
     def about(self, table: Table, *, whole: bool = True) -> dict[str, Any]:
         if self._fails:
             raise UnknownStateError("ZooKeeper does not answer")
         more: dict[str, Any] = {"clusterings": [], "in_progress": [], "next_plan": None, "requests": False}
         if table.storage.base_path.rpartition("/")[2] != "pending":
-            return {"pending": [], "writes": [], **more}
+            return {"pending": [], "writes": [], "findings": [], **more}
         work = {"holder": "daemon-1", "host": "a", "pid": 7, "beat_s": None, "for_s": 60.0, "done": 3, "total": 12,
                 "input_bytes": 4096}  # fmt: skip
         failures = {"count": 8, "error": "StorageError", "what": "no space left", "who": "daemon-1", "last_s": 30.0}
@@ -158,7 +167,11 @@ class Knows:
             "work": work,
         }
         write = {"instant": "20261121091340983", "holds": [pending["instant"]]}
-        return {"pending": [pending], "writes": [write], **more}
+        works = Unfinished(action="compaction", instant=str(pending["instant"]), state=self._state, age_s=99.0,
+                           at_work=True, is_compaction=True, why="it failed")  # fmt: skip
+        facts = TableFacts(kind="", has_logs=True, completed=0, pending=(works,))
+        findings = as_json([*care_of(facts, CheckOptions(), self._slo_s)])
+        return {"pending": [pending], "writes": [write], "findings": findings, **more}
 
     def fleet(self) -> dict[str, Any]:
         me = {"who": "daemon-1", "host": "a", "pid": 7, "tables": 1, "running": ["pending 20261121091332703"]}
@@ -293,7 +306,7 @@ def put(files: dict[str, bytes]) -> None:
 
 
 def tables_of_every_health(folder: Path) -> list[Path]:
-    """One late, one compacted, one broken, one stuck since its plan cannot be read, and no table."""
+    """One late, one compacted, one broken, one broken since its plan cannot be read, and no table."""
     late, done = unzip_golden("v9_pending", folder / "1"), unzip_golden("v9_two_pending", folder / "2")
     run_all(Table.open(str(done)))
     broken = unzip_golden("v9_compacted_cleaned", folder / "3")

@@ -1,26 +1,28 @@
-"""A table at a glance: settings, instants, pending instants, the progress of each trigger, its health in a word.
+"""A table at a glance: settings, instants, pending instants, the progress of each trigger.
 
 A report is a tree of frozen dataclasses. Sizes are bytes, ages are seconds, instants are digit strings as on disk; None
 means unknown or not applicable. Texts, pages and metrics are drawn from its JSON, so that all show the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from ..clocks import clock_ms
-from ..errors import PhantombaseError, UnsupportedError
+from ..errors import MalformedError, PhantombaseError, UnsupportedError
 from ..format.compaction_plan import CompactionPlan, decode_plan
-from ..format.instant import MERGES, Instant, State
+from ..format.instant import MERGES, SERVICES, Instant, State
 from ..format.table_config import TableConfig
 from ..instants.timeline import Timeline, commits_since_compaction
 from ..instants.triggers import TriggerOptions, TriggerStrategy, triggered
 from ..locks.heartbeat import is_live, read_heartbeat
+from ..locks.pause import readable_pauses
 from ..table.table import Table, open_metadata_table
-from ..terminal.text_table import Row, human_duration, moment
+from ..terminal.text_table import moment
+from .verdict import TablePause, Unfinished
 
 FLAT = {"json": "flat"}
 """Metadata of a field whose own fields stand in its place; None: it has none."""
@@ -309,54 +311,33 @@ def overview(
     )
 
 
-class Word(Enum):
-    """The health of a table, worst first."""
-
-    BROKEN = "broken"
-    STUCK = "stuck"
-    LATE = "late"
-    OK = "ok"
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The worst known problem of a table."""
-
-    health: Word
-    reason: str
+def table_pauses(table: Table, clock: Clock) -> Iterator[TablePause]:
+    """The pauses of a table that are not over."""
+    for one in readable_pauses(table.storage):
+        if isinstance(one, MalformedError):
+            yield TablePause(what=str(one), problem=one)
+        elif not one.is_over(clock.now_ms):
+            ends_s = None if one.until_ms is None else (one.until_ms - clock.now_ms) / 1000
+            since_s = clock.since(one.since_ms)
+            yield TablePause(
+                what=one.words, who=one.who, reason=one.reason, since_s=since_s, ends_s=ends_s, services=one.services
+            )
 
 
-def health_of(
-    pending: Sequence[PendingReport],
-    slo_s: float | None,
-    worked_on: Sequence[Row] = (),
-    refused: PhantombaseError | None = None,
-) -> Health:
-    """The health of a readable table. `worked_on`: what daemons know of the pending compactions, as in the JSON of
-    `compactor-daemon status`. `refused`: the error of a lost or damaged file. Broken: a file is lost or damaged. Stuck:
-    a write's heartbeat has stopped, a plan cannot be read, or a compaction is parked. Late: a compaction is pending for
-    longer than `slo_s`; None: never."""
-    if refused is not None:
-        return Health(Word.BROKEN, str(refused))
-    for one in pending:
-        if one.problem is not None:
-            return Health(Word.STUCK, f"{_named(one)}: {one.problem}")
-    for one in pending:
-        if one.heartbeat == "stale":
-            silent = f"its writer has been silent for {human_duration(one.heartbeat_age_s or 0.0)}"
-            return Health(Word.STUCK, f"{_named(one)} is {one.state}, and {silent}")
-    for row in worked_on:
-        if row["state"] == "parked":
-            return Health(Word.STUCK, f"compaction {row['instant']} is parked: {row['why']}")
-    ages = [(one.age_s, one) for one in pending if one.action in MERGES and one.age_s is not None]
-    if not ages:
-        return Health(Word.OK, "no compaction is pending")
-    age_s, oldest = max(ages, key=lambda pair: pair[0])
-    text = f"{_named(oldest)} has been pending for {human_duration(age_s)}"
-    if is_late(age_s, slo_s):
-        return Health(Word.LATE, f"{text}; the goal is {human_duration(slo_s or 0.0)}")
-    return Health(Word.OK, text)
+_BLOCKING = frozenset({"clean", "rollback", "restore"})
 
 
-def _named(one: PendingReport) -> str:
-    return f"{one.action} {one.instant}"
+def unfinished(one: PendingReport) -> Unfinished:
+    """What the timeline and the heartbeat show of a pending instant."""
+    is_write = one.action not in SERVICES
+    return Unfinished(
+        action=one.action,
+        instant=one.instant,
+        state=one.state,
+        age_s=one.age_s,
+        at_work=one.heartbeat == "fresh",
+        is_compaction=one.action in MERGES,
+        blocks=one.action in _BLOCKING,
+        problem=one.problem,
+        silent_s=one.heartbeat_age_s if is_write and one.heartbeat == "stale" else None,
+    )

@@ -19,7 +19,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..instants.triggers import TriggerOptions
 from ..terminal.text_table import Row, human_bytes, human_duration, moment, plural
 from .orders import CommandSettings, Order, OrderName, shown
-from .overview import Word, is_late
+from .overview import is_late
+from .verdict import Health
 
 _TRIGGER = TriggerOptions()
 _SETTINGS = CommandSettings()
@@ -32,7 +33,7 @@ def advice(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
     None. `row`: the complete row of a table. `settings`: those of the commands."""
     path, orders = shlex.quote(row["path"]), _Orders(row, settings)
     found = [*_of_fleet_info(row, path, orders), *_of_pending(row, path, orders), *_of_debt(row, orders)]
-    if row["health"] == "broken":
+    if row["health"] == Health.BROKEN.value:
         found.insert(0, _one("what is wrong, file by file", f"timeline audit {path}", "changes nothing"))
     commands: dict[str, Row] = {}
     for one in found:
@@ -104,7 +105,7 @@ def _of_pending(row: Row, path: str, orders: _Orders) -> list[Row]:
             why = f"the writer of {one['instant']} is silent; the next write rolls it back"
             found.append(_one(why, f"compactor-daemon status {path}", "shows whose it was, and changes nothing"))
     waiting = [one for one in pending if one["action"] == "compaction" and one["problem"] is None]
-    if waiting and row["health"] != "ok":
+    if waiting and row["health"] != Health.WELL.value:
         why = f"{plural(len(waiting), 'compaction')} pending"
         does = "executes them in this process, or waits for the one that works on them"
         found.append(_one(why, f"compactor-daemon compact {path}", does))
@@ -233,7 +234,7 @@ def _bar(row: Row, x: int, end: int, seconds: float) -> Bar:
 
 
 _FOLDER = Path(__file__).parent
-_MARKS = {"broken": "✖", "stuck": "■", "late": "▲", "ok": "●"}
+_MARKS = {"broken": "✖", "needs care": "▲", "well": "●", "danger": "✖", "warning": "▲", "info": "●"}
 _SOON = 0.8
 
 
@@ -246,7 +247,7 @@ def tables_page(rows: Sequence[Row], *, again: bool = True) -> str:
     """All tables. `rows`: of `TableRows.all`. `again`: whether the page reloads itself after a while."""
     counts = Counter(row["health"] for row in rows)
     worse = ", ".join(
-        f"{counts[word.value]} {word.value}" for word in Word if word is not Word.OK and counts[word.value]
+        f"{counts[one.value]} {one.value}" for one in Health if one is not Health.WELL and counts[one.value]
     )
     shown = [{**_BROKEN, **row, "slo": _slo(row)} for row in rows]
     return _render("tables.html", rows=shown, worse=worse, again=again)
@@ -317,7 +318,7 @@ def _slo(row: Row) -> Row | None:
 _BROKEN: Row = dict.fromkeys(
     ("table", "pending", "oldest_pending_s", "delta_commits_since_compaction", "log_files", "log_bytes", "last_write",
      "read_amplification", "fleet_info", "fleet_info_problem", "compactions", "instants", "slo_s", "lock", "work",
-     "next_plan", "seconds_since_write")
+     "next_plan", "seconds_since_write", "findings")
 )  # fmt: skip
 """Keys that the row of an unreadable table lacks."""
 
@@ -336,6 +337,7 @@ def _environment() -> Environment:
         number=lambda value: "" if value is None else f"{value:,}",
         quoted=lambda text: shlex.quote(str(text)),
         segment=lambda text: quote(str(text), safe=""),
+        parts=lambda text: str(text).split("`"),
     )
     return made
 

@@ -13,15 +13,11 @@ A visitor without the token gets only the form for the token. The label of metri
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC
+from collections.abc import Sequence
 from urllib.parse import unquote
 
 from prometheus_client import CONTENT_TYPE_LATEST as METRICS_TYPE
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry
 
 from ..clocks import clock_ms
 from ..errors import PhantombaseError, UsageError
@@ -41,89 +37,16 @@ from ..service.asgi import (
     send_text,
     status_of,
 )
-from ..service.metrics import add_process
 from ..service.served_tables import ServedTable, ServedTables
-from ..terminal.text_table import Row, moment
+from ..terminal.text_table import Row
 from .actions import ActionApp
 from .details import fleet_work, groups_page, instant_page
+from .metrics import exposition
 from .orders import CommandSettings
-from .overview import Word
 from .pages import error_page, fleet_page, login_page, style, table_page, tables_page
 from .pages import groups_page as groups_html
 from .pages import instant_page as instant_html
 from .table_rows import FleetInfo, TableRows, recent
-
-_GAUGES = {
-    "pending": ("pending_compactions", "compactions that are requested and not completed yet"),
-    "oldest_pending_seconds": ("oldest_pending_s", "age of the oldest pending compaction, 0 without one"),
-    "backlog_log_bytes": ("log_bytes_waiting", "bytes of log files that no plan holds yet"),
-    "backlog_log_files": ("log_files_waiting", "log files that no plan holds yet"),
-    "backlog_file_groups": ("file_groups_waiting", "file groups with log files that no plan holds yet"),
-    "log_bytes": ("log_bytes", "bytes of log files that readers merge"),
-    "base_bytes": ("base_bytes", "bytes of the base files that readers merge them with"),
-    "log_files_max": ("log_files_max", "log files of the file group that has most"),
-    "delta_commits_since_request": ("delta_commits_since_request", "delta commits since a compaction was requested"),
-}
-_TIMES = {
-    "last_compaction_timestamp_seconds": ("last_compaction", "when the last completed compaction was requested"),
-    "last_write_timestamp_seconds": ("last_write", "when the last completed write was requested"),
-}
-_WORDS = {word.value: float(number) for number, word in enumerate(reversed(Word))}
-
-
-def exposition(tables: Sequence[ServedTable], rows: Iterable[Row], daemon: CollectorRegistry | None = None) -> bytes:
-    """All metrics as text. `daemon`: those of the daemon in this process; none is given twice."""
-    registry = CollectorRegistry()
-    by_daemon = [] if daemon is None else list(daemon.collect())
-    named = {metric.name for metric in by_daemon}
-    found = [metric for metric in _families(tables, list(rows)) if metric.name not in named]
-    registry.register(_Found([*by_daemon, *found]))
-    if daemon is None:
-        add_process(registry)
-    return generate_latest(registry)
-
-
-class _Found(Collector):
-    def __init__(self, metrics: list[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self._metrics)
-
-
-def _families(tables: Sequence[ServedTable], rows: list[Row]) -> Iterator[Metric]:
-    up = ((row, float(row["health"] != Word.BROKEN.value)) for row in rows)
-    yield _family("table_up", "1 if the last read of the table succeeded", _by_path(up))
-    health = ((row, _WORDS[row["health"]]) for row in rows)
-    yield _family("health", "0 ok, 1 late, 2 stuck, 3 broken", _by_path(health))
-    for name, (key, text) in _GAUGES.items():
-        yield _family(name, text, _by_path((row, max(0.0, row[key] or 0.0)) for row in rows if key in row))
-    for name, (key, text) in _TIMES.items():
-        known = [row for row in rows if row.get(key) and row.get("utc_offset_s") is not None]
-        times = ((row, at) for row in known if (at := moment(row[key])) is not None)
-        seconds = ((row, at.replace(tzinfo=UTC).timestamp() - row["utc_offset_s"]) for row, at in times)
-        yield _family(name, text, _by_path(seconds))
-    yield _family("service_state_bytes", "memory of a table's state, about", ((t.path, t.bytes) for t in tables))
-    loads, took = ((t.path, t.loads) for t in tables), ((t.path, t.load_s) for t in tables)
-    yield _family("service_loads", "states that were loaded", loads, CounterMetricFamily)
-    yield _family("service_load_seconds", "time that loads took", took, CounterMetricFamily)
-
-
-def _by_path(values: Iterable[tuple[Row, float]]) -> Iterator[tuple[str, float]]:
-    return ((row["path"], value) for row, value in values)
-
-
-def _family(
-    name: str,
-    text: str,
-    values: Iterable[tuple[str, float]],
-    kind: type[GaugeMetricFamily | CounterMetricFamily] = GaugeMetricFamily,
-) -> Metric:
-    family = kind(f"phantombase_{name}", text, labels=["table"])
-    for path, value in values:
-        family.add_metric([path], value)
-    return family
-
 
 LOGIN = "/login"
 
@@ -175,7 +98,7 @@ _NOT_FOUND = Refused(404, "Not found")
 
 
 class PeopleApp:
-    """Answers all requests except Hudi's. `slo_s`: see `health_of`. `fleet_info`: of the compactor. `registry`: metrics
+    """Answers all requests except Hudi's. `slo_s`: see `TableRows`. `fleet_info`: of the compactor. `registry`: metrics
     of the daemon in this process. `settings`: those of the commands. `actions`: takes orders; None: pages show commands
     to copy."""
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from ..clocks import clock_ms
 from ..errors import PhantombaseError
 from ..format.instant import MERGES, SERVICES
-from ..instants.timeline import since_completed, since_request
+from ..instants.timeline import Timeline, since_completed, since_request
 from ..instants.triggers import TriggerOptions
 from ..locks.section import LockSeen
 from ..locks.table_lock import STORAGE, inspect_lock
@@ -23,27 +23,29 @@ from ..service.served_tables import Held, ServedTable
 from ..service.table_state import ServedState
 from ..table.table import Table, from_one_snapshot
 from ..terminal.text_table import Row
-from .compactions import CompletedCompaction, Debt, completed_compactions, table_debt
+from .compactions import CompletedCompaction, Debt, completed_compactions
+from .look import Checked, look
 from .orders import CommandSettings
 from .overview import (
     FLAT,
     OPTIONAL,
     Clock,
-    Health,
+    Kinds,
     Known,
     NextPlan,
     Overview,
     PendingReport,
-    Word,
     as_json,
-    health_of,
     next_plan,
     overview,
+    table_pauses,
+    unfinished,
 )
+from .verdict import CheckOptions, Finding, Health, Severity, TableFacts, TablePause, TableVerdict, care_of, of_error
 
 _COMPACTIONS = 10
 _HOUR_S = 3600.0
-_TRIGGER = TriggerOptions()
+_TRIGGER, _CARE = TriggerOptions(), CheckOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +69,13 @@ class Activity:
     pending_instants: int
 
 
-def _activity(state: ServedState, pending: Sequence[PendingReport], clock: Clock) -> Activity:
-    timeline, kinds = state.timeline, state.kinds
+def activity_of(timeline: Timeline, kinds: Kinds, pending: Sequence[tuple[str, str]], clock: Clock) -> Activity:
+    """`pending`: action and requested time of the pending instants."""
     compactions = [i for i in timeline.completed if timeline.is_compaction(i)]
     done_s = [clock.age(timeline.completed_at(i)) for i in compactions]
     writes = [i.requested_time for i in timeline.completed if kinds.get(i.identity, i.action) not in SERVICES]
     written_s = [clock.age(time) for time in writes]
-    merges = [one for one in pending if one.action in MERGES]
+    merges = [time for action, time in pending if action in MERGES]
     asked, done = since_request(timeline), since_completed(timeline)
     return Activity(
         last_write=writes[-1] if writes else None,
@@ -85,7 +87,7 @@ def _activity(state: ServedState, pending: Sequence[PendingReport], clock: Clock
         delta_commits_since_request=0 if asked is None else asked.commits,
         seconds_since_compaction=done_s[-1] if done_s else None,
         pending_compactions=len(merges),
-        oldest_pending_s=clock.oldest(one.instant for one in merges),
+        oldest_pending_s=clock.oldest(merges),
         utc_offset_s=round(
             (clock.now - datetime.fromtimestamp(clock.now_ms / 1000, UTC).replace(tzinfo=None)).total_seconds()
         ),
@@ -97,6 +99,22 @@ def _activity(state: ServedState, pending: Sequence[PendingReport], clock: Clock
 
 def _within_hour(ages_s: Sequence[float | None]) -> int:
     return sum(age is not None and age < _HOUR_S for age in ages_s)
+
+
+def verdict_of(
+    facts: TableFacts, shown: Overview, fleet: Known[Row], slo_s: float | None, paused: tuple[TablePause, ...]
+) -> TableVerdict:
+    """`fleet`: `findings` of the daemons. They know more of pending instants than the timeline shows."""
+    listed = None if fleet.fact is None else fleet.fact.get("findings")
+    facts = replace(
+        facts,
+        pending=tuple(map(unfinished, shown.pending)) if listed is None else (),
+        metadata_commits=shown.table.metadata_commits_since_compaction or 0,
+        metadata_problem=shown.table.metadata_problem,
+        paused=paused,
+    )
+    known = [Finding(**{**one, "severity": Severity(one["severity"])}) for one in listed or ()]
+    return TableVerdict.of([*care_of(facts, _CARE, slo_s), *known], shown.table.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +134,15 @@ class TableDetails:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
     """A served table. `debt`, `activity`, `work`: None if it cannot be read; then `name` and `pending` as far as known.
-    `work`: what daemons know of its pending compactions. `lock`: which process holds the table lock."""
+    `work`: what daemons know of its pending compactions. `lock`: which process holds the table lock.
+    `file_groups_left_out`: those that no compaction can read; `file_groups_unchecked`: not looked into yet."""
 
     served_as: str
     path: str
-    health: Health = field(metadata=FLAT)
+    verdict: TableVerdict = field(metadata=FLAT)
     slo_s: float | None
+    file_groups_left_out: int = 0
+    file_groups_unchecked: int = 0
     debt: Debt | None = field(default=None, metadata=FLAT)
     activity: Activity | None = field(default=None, metadata=FLAT)
     work: Sequence[Row] | None = field(default=None, metadata=OPTIONAL)
@@ -135,26 +156,29 @@ def table_report(
     served_as: str,
     table: Table,
     state: ServedState,
+    facts: TableFacts,
     slo_s: float | None,
-    about: Callable[[], Known[Row]],
+    about: Callable[[bool], Known[Row]],
     *,
     whole: bool,
 ) -> TableReport:
-    """`about`: what daemons know of the table. `whole`: with `details`. PhantombaseError: it cannot be read."""
+    """`facts`: of the state. `about`: what daemons know of the table, asked now if the argument says so. `whole`: with
+    `details`. PhantombaseError: it cannot be read."""
     kinds = state.kinds if whole else None
     shown = from_one_snapshot(lambda: overview(table.snapshot(), pending_only=not whole, kinds=kinds))
     clock = Clock.of(table)
-    asked = whole or any(one.action in MERGES for one in shown.pending)
-    fleet: Known[Row] = about() if asked else Known()
+    fleet = about(whole or bool(shown.pending))
     work = (fleet.fact or {}).get("pending", ())
-    refused = next((f.refused for f in state.partitions.values() if f.refused is not None), None)
+    paused = tuple(table_pauses(table, clock)) if shown.pending or facts.due is not None else ()
     report = TableReport(
         served_as=served_as,
         path=table.storage.base_path,
-        health=health_of(shown.pending, slo_s, work, refused),
+        verdict=verdict_of(facts, shown, fleet, slo_s, paused),
         slo_s=slo_s,
-        debt=table_debt(len(state.partitions), (d for files in state.partitions.values() for d in files.debts)),
-        activity=_activity(state, shown.pending, clock),
+        file_groups_left_out=len(facts.flaws) + len(facts.unmergeable),
+        file_groups_unchecked=facts.unchecked,
+        debt=facts.debt,
+        activity=activity_of(state.timeline, state.kinds, [(p.action, p.instant) for p in shown.pending], clock),
     )
     if not whole:
         return replace(report, work=work)
@@ -174,8 +198,17 @@ class FleetInfo(Protocol):
     """Which process works on which table. Called in a thread; PhantombaseError: it cannot be known now."""
 
     def about(self, table: Table, *, whole: bool = True) -> Row:
-        """One table, with the names of `compactor-daemon status --json`. `whole`: also what only its page shows:
-        `next_plan`, whether this daemon `requests` compactions, and the `unfinished` file groups of running ones."""
+        """One table, with the names of `compactor-daemon status --json`, its `findings` too. `whole`: also what only
+        its page shows: `next_plan`, whether this daemon `requests` compactions, and the `unfinished` file groups of
+        running ones."""
+        ...
+
+    def last_known(self, path: str) -> Row | None:
+        """The `findings` of a table when the daemon last looked at it, without access to storage; None: unknown."""
+        ...
+
+    def trigger(self, path: str) -> TriggerOptions:
+        """When a compaction of the table is due."""
         ...
 
     def slo_s(self, path: str) -> float | None:
@@ -211,6 +244,8 @@ class Trends:
 
 _SETTINGS = CommandSettings()
 _FRESH_S = 5.0
+_CHECKED, _CHECKED_WHOLE = 4, 64
+"""How many file groups of a table are looked into for all tables, and for its own page; the next time as many more."""
 
 
 class TableRows:
@@ -220,13 +255,14 @@ class TableRows:
         self, slo_s: float | None, fleet_info: FleetInfo | None = None, settings: CommandSettings = _SETTINGS
     ) -> None:
         self._slo_s, self._fleet_info, self._settings = slo_s, fleet_info, settings
+        self._checked: dict[str, Checked] = {}
         self.trends = Trends()
 
     async def all(self, tables: Iterable[ServedTable]) -> list[Row]:
-        """All tables, worst first, then by name."""
+        """All tables, worst first, then by the logs of a file group, then by name."""
         rows = await asyncio.gather(*(self.one(table) for table in tables))
-        order = [word.value for word in Word]
-        return sorted(rows, key=lambda row: (order.index(row["health"]), row["served_as"]))
+        order = [one.value for one in Health]
+        return sorted(rows, key=lambda r: (order.index(r["health"]), -(r.get("log_files_max") or 0), r["served_as"]))
 
     async def one(self, table: ServedTable, *, whole: bool = False, lock: bool = False) -> Row:
         """The report of one table as JSON. `whole`: all that its page shows; `lock`: also the holder of its lock."""
@@ -240,23 +276,30 @@ class TableRows:
         return row
 
     def _unread(self, table: ServedTable, why: PhantombaseError) -> TableReport:
-        """A table whose files cannot be read. If a plan is the reason, the table is stuck: a plan can be cancelled."""
-        broken = Health(Word.BROKEN, str(why))
-        found = TableReport(served_as=table.name, path=table.path, health=broken, slo_s=self._slo_of(table.path))
+        """A table whose files cannot be read; a plan may be the reason, which can be cancelled."""
+        findings = [of_error("unreadable", "the table cannot be read", why)]
+        found = TableReport(
+            served_as=table.name,
+            path=table.path,
+            verdict=TableVerdict.of(findings, table.path),
+            slo_s=self._slo_of(table.path),
+        )
         try:
             opened = table.opened()
             pending = from_one_snapshot(lambda: overview(opened.snapshot(), pending_only=True)).pending
         except PhantombaseError:
             return found
-        health = health_of(pending, None)
-        health = health if health.health is Word.STUCK else broken
-        return replace(found, health=health, pending=pending, name=opened.config.name)
+        odd = TableFacts(kind="", has_logs=True, completed=0, pending=tuple(map(unfinished, pending)))
+        verdict = TableVerdict.of([*care_of(odd, _CARE), *findings], table.path)
+        return replace(found, verdict=verdict, pending=pending, name=opened.config.name)
 
     def _report(self, served: ServedTable, held: Held, whole: bool) -> TableReport:
-        table, path = served.table, served.path
-        found = table_report(
-            served.name, table, held.state, self._slo_of(path), lambda: self._about(table, whole), whole=whole
-        )
+        table, path, info = served.table, served.path, self._fleet_info
+        trigger = _TRIGGER if info is None else info.trigger(path)
+        known, most = self._checked.get(path, {}), _CHECKED_WHOLE if whole else _CHECKED
+        facts, self._checked[path] = look(table, held.state, trigger, known, most)
+        about = partial(self._about, table, path, whole)
+        found = table_report(served.name, table, held.state, facts, self._slo_of(path), about, whole=whole)
         if found.debt is not None:
             self.trends.add(path, clock_ms() / 1000, found.debt)
         if found.details is not None:
@@ -272,9 +315,11 @@ class TableRows:
     def _slo_of(self, path: str) -> float | None:
         return self._slo_s if self._slo_s is not None or self._fleet_info is None else self._fleet_info.slo_s(path)
 
-    def _about(self, table: Table, whole: bool) -> Known[Row]:
+    def _about(self, table: Table, path: str, whole: bool, asks: bool) -> Known[Row]:
         info = self._fleet_info
-        return Known() if info is None else Known.of(partial(info.about, table, whole=whole))
+        if info is None:
+            return Known()
+        return Known.of(partial(info.about, table, whole=whole) if asks else partial(info.last_known, path))
 
 
 async def recent(table: ServedTable) -> Held:

@@ -21,7 +21,7 @@ from ..merge.slice_log import KnownBlocks, check_slice, log_entries
 from ..merge.slice_stream import check_base
 from ..merge.table_rules import slice_rules
 from ..prefetch import prefetched, prefetched_when_slow
-from ..storage.contract import Entry, OwnLock, list_of_table, listed_if_there
+from ..storage.contract import Entry, OwnLock, Storage, list_of_table, listed_if_there
 from ..storage.folders import join
 from ..table.table import Snapshot
 from ..view.grouping import file_groups
@@ -165,11 +165,10 @@ class Survey:
         yield from prefetched(chain([first], source), lambda c: (c, self._refusal(c, rules)))
 
     def _refusal(self, candidate: Candidate, rules: SliceRules) -> str | None:
-        merged, storage = candidate.merged, self._table.storage
+        merged = candidate.merged
+        footer = merged.base is not None and self._asks_footer(merged.base.name.instant)
         try:
-            check_slice(storage, merged, rules)
-            if (base := merged.base) is not None and self._asks_footer(base.name.instant):
-                check_base(storage, base.path, rules, rules.names.at(base.name.instant))
+            check_inputs(self._table.storage, merged, rules, footer=footer)
         except PhantombaseError as error:
             return str(error)
         return None
@@ -223,6 +222,14 @@ class Survey:
             found = self._table.storage.find(path)
             if found is not None:
                 yield found
+
+
+def check_inputs(storage: Storage, merged: FileSlice, rules: SliceRules, *, footer: bool) -> None:
+    """The error with which a compaction of the slice would fail, by the headers of its logs, and the footer of its base
+    file if that is asked for."""
+    check_slice(storage, merged, rules)
+    if footer and merged.base is not None:
+        check_base(storage, merged.base.path, rules, rules.names.at(merged.base.name.instant))
 
 
 def _waiting_in(plan: Plan, *, last: bool) -> Iterable[str]:

@@ -96,6 +96,8 @@ class HudiApp:
         table = self._tables.at(need(given, "basepath"))
         _check_partition(given.get("partition", ""))
         held = await _held(table, route, name, given)
+        if not held.state.config.has_logs:
+            held.state.config.check_changeable()  # UnsupportedError: the client continues by itself
         if _is_fresh(route, held, given):
             return _printed(await asyncio.to_thread(_fresh, table, held, route, given), given)
         key = _key(held, route, name, given)

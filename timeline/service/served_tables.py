@@ -129,13 +129,17 @@ class ServedTable:
         self._held.clear()
 
     def opened(self) -> Table:
-        """The table as it is on storage now; called in a thread. PhantombaseError: it cannot be opened."""
-        table = Table.open(self.path, self.storage_options).with_clock(self._clock)
-        refuse_left_to_hudi(table, "serving views of")
+        """The table as it is on storage now; called in a thread. A COPY_ON_WRITE table has pages, and no answers for
+        Hudi's clients. PhantombaseError: it cannot be opened."""
+        table = Table.open(self.path, self.storage_options, reading=True).with_clock(self._clock)
+        if table.config.has_logs:
+            refuse_left_to_hudi(table, "serving views of")
         return table
 
     def _read(self, before: ServedState | None) -> tuple[Table, ServedState]:
         table = self._table.snapshot(cached=False) if self._table else self.opened()
+        if table.config.has_logs:
+            table.config.check_mergeable()
         sweep = time.monotonic() - self._swept_s >= _SWEEP_S
         state = load_state(table, before, sweep=sweep)
         if sweep:
@@ -193,7 +197,8 @@ def spelled(base_path: str) -> str:
 
 class ServedTables:
     """See the module. `paths`: of tables, and patterns (`tables_of`). `max_bytes`: of all states. `found`: the paths
-    of further tables. `clock`: the zone of their instants. UsageError: a path is given twice."""
+    of further tables. `clock`: the zone of their instants. `root`: names are the paths below it, as `status` has them;
+    without it the last parts of the path. UsageError: a path is given twice."""
 
     def __init__(
         self,
@@ -202,8 +207,9 @@ class ServedTables:
         max_bytes: int | None = None,
         found: Callable[[], Iterable[str]] | None = None,
         clock: ClockOptions = CLOCK,
+        root: str | None = None,
     ) -> None:
-        self._max_bytes, self._clock = max_bytes, clock
+        self._max_bytes, self._clock, self._root = max_bytes, clock, root
         self.by_name: dict[str, ServedTable] = {}
         self._by_path: dict[str, ServedTable] = {}
         self._found: set[str] = set()
@@ -244,7 +250,7 @@ class ServedTables:
 
     def _add(self, path: str) -> ServedTable:
         table = ServedTable(path, self._storage_options, self._clock)
-        table.name = self._free_name(table.name)
+        table.name = self._free_name(path)
         table.on_load = self._make_room
         self.by_name[table.name] = table
         for form in _forms(path):
@@ -272,13 +278,13 @@ class ServedTables:
         del self.by_name[gone.name]
         self._by_path = {form: table for form, table in self._by_path.items() if table is not gone}
 
-    def _free_name(self, name: str) -> str:
-        """The name, with a number appended if another table has the name."""
-        numbered, number = name, 1
-        while numbered in self.by_name:
-            number += 1
-            numbered = f"{name}-{number}"
-        return numbered
+    def _free_name(self, path: str) -> str:
+        """The path below the root; elsewhere the shortest end of the path that is no other table's name."""
+        if self._root is not None and path.startswith(f"{self._root.rstrip('/')}/"):
+            return path[len(self._root.rstrip("/")) + 1 :]
+        parts = path.rstrip("/").split("/")
+        ends = ("/".join(parts[-n:]) for n in range(1, len(parts) + 1))
+        return next((end for end in ends if end not in self.by_name), path)
 
     def at(self, base_path: str) -> ServedTable:
         """The table at a base path, without access to storage. UnknownTableError: it is not served."""

@@ -6,7 +6,7 @@ before it:
     lock = "zookeeper:zk1:2181/locks/{name}"     settings that several commands share come first
     [schedule]                                   one table for a command: its options without the dashes;
     max-file-slices = 10                         `run` requests plans with those of [schedule] too
-    [run]
+    [run]                                        `status`, `check` and `claims` show what such a daemon serves
     tables = ["/data/orders"]
     [write]                                      writers; plans that they request are those of [schedule], too
     buckets = 8
@@ -52,7 +52,13 @@ _OF_COMMAND = {"run": frozenset({"schedule", "tables"})}
 """Options that are settings of this command only: in other commands they say what to do now."""
 WRITES = "write"
 """The table of writers (`writer(...).config()`), and the name under which their settings are shown; not a command."""
-_BESIDE = {"run": ("schedule",), WRITES: ("schedule",)}
+_BESIDE = {
+    "run": ("schedule",),
+    "status": ("schedule", "run"),
+    "check": ("schedule", "run"),
+    "claims": ("run",),
+    WRITES: ("schedule",),
+}
 """Tables of other commands that apply to a command too."""
 POOLS = "pool"
 """The array of tables that only `run` reads: its names differ from those of command line options."""

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from phantombase.compactor_daemon.attempt.failures import CLUSTERING, Failure, RetryOptions, record_failure
+from phantombase.compactor_daemon.attempt.failures import CLUSTERING, Failure, record_failure
 from phantombase.compactor_daemon.attempt.outcome import find_decision
 from phantombase.compactor_daemon.attempt.pending_clusterings import inflight_content, pending_clusterings
 from phantombase.compactor_daemon.attempt.slice_record import SliceDone
@@ -28,19 +28,18 @@ from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.clustering.result import ClusterResult
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.pools import Pools
+from phantombase.compactor_daemon.status.check import catalog_rows
 from phantombase.compactor_daemon.status.snapshot import clustering_snapshots
-from phantombase.compactor_daemon.status.status import catalog_rows, table_status
+from phantombase.compactor_daemon.status.status import table_status
 from phantombase.timeline.audit.clusterings import audit_clustering
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.avro_container import read_record, write_record
 from phantombase.timeline.errors import UnknownCommitError, UnsupportedError, UsageError
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.format.replace_request import _SCHEMA
-from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.terminal import console
 from phantombase.timeline.view.view import GroupKey, is_replaced
@@ -177,8 +176,8 @@ def test_status_shows_each_clustering(version: int, tmp_path: Path) -> None:
     forget_heartbeats(path)
     assert shown(path) == [(instant, "waiting", 3, None)]
     assert "its process has ended" in run("status", str(path))["clusterings"][0]["why"]
-    (listed,) = catalog_rows({"trips": str(path)}, Pools(), StorageOptions(), ClockOptions(), RetryOptions())
-    assert listed.counts.pending == 1
+    (listed,) = catalog_rows({"trips": str(path)}, Pools())
+    assert listed.pending == 1
     assert "1 pending clustering" in CliRunner().invoke(app, ["status", str(path)]).stdout
     table = open_table(path)
     (pending,) = pending_clusterings(table.snapshot())
@@ -199,8 +198,8 @@ def test_status_shows_each_clustering(version: int, tmp_path: Path) -> None:
     (row,) = run("status", str(path))["clusterings"]
     assert (row["instant"], row["state"], row["why"]) == (CLUSTERING, "parked", "Full: disk")
     assert "release TABLE clustering" in CliRunner().invoke(app, ["status", str(path)]).stdout
-    (listed,) = catalog_rows({"trips": str(path)}, Pools(), StorageOptions(), ClockOptions(), RetryOptions())
-    assert (listed.counts.pending, listed.counts.parked) == (0, 1)
+    (listed,) = catalog_rows({"trips": str(path)}, Pools())
+    assert (listed.pending, listed.parked) == (0, 1)
 
 
 def test_status_leaves_out_a_clustering_that_ends_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,7 @@ class FakeTable:
 
     def __init__(self, path: str, *instants: str) -> None:
         self.path = path
+        self.timeline = None
         self.claims = FakeClaims()
         self.pending = list(instants)
         self.due = False

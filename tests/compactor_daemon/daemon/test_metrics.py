@@ -19,12 +19,13 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
-from phantombase.compactor_daemon.daemon.http_service import DaemonFleet
+from phantombase.compactor_daemon.daemon.http_service import DaemonFleet, Reports
 from phantombase.compactor_daemon.daemon.metrics import DaemonHealth, Metrics, serve
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
 from phantombase.compactor_daemon.fleet.claims import table_id
@@ -39,8 +40,11 @@ from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
+from tests.support.daemons import metrics_of_a_lake
 from tests.support.golden_tables import unzip_golden
+from tests.support.places import ROOT
 from tests.support.servers.zookeeper_server import ZooKeeper
 from tests.support.service_client import ServiceClient
 
@@ -223,6 +227,54 @@ def test_what_lanes_use_is_shown(served: Served) -> None:
     assert [served.samples()[f"phantombase_pool_{name}"] for name in names] == [2, 0.5, 7]
 
 
+def test_every_panel_and_alert_has_data(tmp_path: Path) -> None:
+    """From the port of a daemon's metrics alone. A COPY_ON_WRITE table is well; a table that cannot be read is broken,
+    and no trouble of the others."""
+    metrics = metrics_of_a_lake(tmp_path)
+    with serve(0, metrics, lambda: WELL) as port:
+        families = list(text_string_to_metric_families(get(f"http://127.0.0.1:{port}/metrics")))
+    samples = [sample for family in families for sample in family.samples]
+    rules = [r for g in yaml.safe_load((ROOT / "deploy/alerts.yaml").read_text())["groups"] for r in g["rules"]]
+    panels = json.loads((ROOT / "deploy/grafana.json").read_text())["panels"]
+    queries = [rule["expr"] for rule in rules] + [t["expr"] for panel in panels for t in panel["targets"]]
+    names = {name for query in queries for name in re.findall(r"phantombase_\w+|process_\w+", query)}
+    assert names - {sample.name for sample in samples} == set()
+    found = {(s.labels["table"].rpartition("/")[2], s.name.removeprefix("phantombase_")): s.value
+             for s in samples if "table" in s.labels}  # fmt: skip
+    assert {name: found[name, "health"] for name in ("rides", "dim")} == {"rides": 0, "dim": 0}
+    assert {name: found[name, "table_up"] for name in ("rides", "dim", "odd")} == {"rides": 1, "dim": 1, "odd": 0}
+    assert {found[name, "slo_seconds"] for name in ("rides", "dim")} == {60.0}
+
+
+def test_metrics_of_idle_tables_cost_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timeline that the daemon has read tells that the table is as before; one that has changed is read again."""
+    path = str(unzip_golden("v9_plain", tmp_path))
+    rest = {"attempt": AttemptOptions(), "retry": RetryOptions(), "order": next(iter(DaemonOrder))}
+    reports = Reports(DaemonSettings(who="me", output=OutputOptions(), **rest))  # type: ignore[arg-type]
+    requests = list[str]()
+    for name in ("list", "read", "find", "open_input"):
+        asked = getattr(LocalStorage, name)
+
+        def counted(self: LocalStorage, *given: Any, of: Any = asked, **more: Any) -> Any:
+            requests.append(f"{of.__name__} {given}")
+            return of(self, *given, **more)
+
+        monkeypatch.setattr(LocalStorage, name, counted)
+    timeline = Table.open(path).load_timeline()
+    first = reports.report(path, timeline, Pool())
+    assert len(requests) > 4
+    requests.clear()
+    idle = [reports.report(path, timeline, Pool()) for _ in range(500)]
+    assert (requests, {row["health"] for row in idle}) == ([], {"well"})
+    assert {k: v for k, v in idle[-1].items() if "seconds" not in k} == {
+        k: v for k, v in first.items() if "seconds" not in k
+    }
+    newest = max((tmp_path / "plain/.hoodie/timeline").glob("*.deltacommit"))
+    newest.unlink()
+    reports.report(path, Table.open(path).load_timeline(), Pool())
+    assert any("open_input" in one or "list" in one for one in requests)
+
+
 def test_it_listens_where_it_is_asked_to() -> None:
     """A second address of this machine is refused."""
     with serve(0, Metrics(), lambda: WELL, host="127.0.0.1") as port:
@@ -275,7 +327,7 @@ def test_pages_show_the_daemon_and_its_work(tmp_path: Path) -> None:
             while (found := row()) is None or found["pending_compactions"] or not found["compactions"]:
                 assert time.monotonic() < deadline
                 time.sleep(0.2)
-            assert (found["health"], found["pending_compactions"]) == ("ok", 0)
+            assert (found["health"], found["pending_compactions"]) == ("well", 0)
             assert [c["balanced"] for c in found["compactions"]] == [True]
             assert found["fleet_info"]["pending"] == []
             assert found["fleet_info"]["last_success"] is not None
@@ -318,7 +370,7 @@ def test_pages_show_the_claims_of_a_fleet(tmp_path: Path, zookeeper: ZooKeeper) 
         assert held is not None
         rest = {"attempt": AttemptOptions(), "retry": RetryOptions(), "order": next(iter(DaemonOrder))}
         settings: Any = DaemonSettings(who="me", output=OutputOptions(), **rest)  # type: ignore[arg-type]
-        fleet_info = DaemonFleet(daemon, settings, session)
+        fleet_info = DaemonFleet(daemon, settings, session, Reports(settings))
         (pending,) = fleet_info.about(table)["pending"]
         assert (pending["state"], pending["work"]["holder"]) == ("running", "daemon-7")
         fleet = fleet_info.fleet()

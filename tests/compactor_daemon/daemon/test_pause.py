@@ -102,7 +102,7 @@ def test_a_pause_of_some_services_one_that_is_over_and_one_that_cannot_be_read(t
     with daemon_on(path, zookeeper=None) as daemon:
         summary = daemon.run()
     assert (list(summary.done), list(summary.problems)) == ([], [str(path)])
-    assert invoke("check", path, code=2)["tables"][0]["verdict"] == "broken"
+    assert invoke("check", path, code=2)["tables"][0]["health"] == "broken"
     assert len(invoke("resume", path)["removed"]) == 2
     assert len(phantombase.compact(path).done) == 1
 

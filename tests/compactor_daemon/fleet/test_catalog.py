@@ -70,8 +70,8 @@ def test_three_daemons_serve_a_lake_with_one_hostile_table(
         )
         data = json.loads(shown.stdout)
         assert data["tables"][0]["name"] == "db0/hostile", "the worst comes first"
-        assert "hoodie.properties" in data["tables"][0]["problem"]
-        assert [row["name"] for row in data["tables"] if row["problem"]] == ["db0/hostile"]
+        assert "hoodie.properties" in data["tables"][0]["reason"]
+        assert [row["name"] for row in data["tables"] if row["health"] == "broken"] == ["db0/hostile"]
         assert sum(one["troubled"] for one in data["daemons"]) == 1
     logs = [(tmp_path / f"daemon-{n}.log").read_text() for n in range(3)]
     assert sum(log.count("table_trouble") for log in logs) >= 1

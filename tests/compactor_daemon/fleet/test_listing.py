@@ -173,7 +173,7 @@ def test_a_daemon_that_runs_once_serves_a_lake_with_a_bad_table(tmp_path: Path) 
     rows = json.loads(CliRunner().invoke(app, line).stdout)["tables"]
     assert {row["name"]: row["pool"] for row in rows}["sales_eu"] == "sales_eu"
     shown = CliRunner().invoke(app, ["status", "--root", f"{tmp_path}/lake", "--include", "sales_*"])
-    assert "4 tables, 1 pending, 0 late, 1 in trouble" in shown.output
+    assert "4 tables, 1 pending, 1 broken, 3 well" in shown.output
 
 
 def test_a_pattern_that_matches_no_table_is_named(tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +15,41 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from phantombase import writer
+from phantombase import schedule, writer
+from phantombase.compactor_daemon.attempt.failures import Failure, RetryOptions, record_failure
+from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.services.options import Service
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
+from phantombase.compactor_daemon.daemon.http_service import Reports
+from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
+from phantombase.compactor_daemon.fleet.catalog import FolderListing
+from phantombase.compactor_daemon.fleet.pools import Pool
+from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.services.options import Service, ServiceOptions
+from phantombase.compactor_daemon.services.serve import ServiceDone, note_runs
 from phantombase.compactor_daemon.status import check
-from phantombase.compactor_daemon.status.check import CareFacts, CheckOptions, TableVerdict, care_of, check_table
-from phantombase.compactor_daemon.status.coexistence import Severity
+from phantombase.compactor_daemon.status.check import check_table, of_status, unfinished_of
 from phantombase.compactor_daemon.status.pending import PendingCompaction, Work
 from phantombase.compactor_daemon.status.status import InProgress, PendingWrite, ServiceRun, TableStatus
-from phantombase.timeline.errors import MalformedError, TableChangedError
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.dashboard.compactions import table_debt
+from phantombase.timeline.dashboard.verdict import (
+    CheckOptions,
+    DuePlan,
+    Health,
+    Severity,
+    TableFacts,
+    TablePause,
+    TableVerdict,
+    care_of,
+)
+from phantombase.timeline.errors import MalformedError, MissingFileError, StorageError, TableChangedError
+from phantombase.timeline.format.instant import format_time
+from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupDebt
 from tests.support.golden_tables import GOLDEN, unzip_golden
 from tests.support.selection import deep
+from tests.support.service_client import ServiceClient
 
 STATUS = TableStatus(
     table="t",
@@ -39,30 +65,47 @@ STATUS = TableStatus(
     recent=(),
     last_success=None,
 )
-DEBT = GroupDebt(
-    partition="p", file_id="f", base_instant="1", base_bytes=9, log_files=3, log_bytes=9, pending_compaction=None
+DEBT = table_debt(
+    1,
+    [
+        GroupDebt(
+            partition="p",
+            file_id="f",
+            base_instant="1",
+            base_bytes=9,
+            log_files=3,
+            log_bytes=9,
+            pending_compaction=None,
+        )
+    ],
 )
-WELL = CareFacts(status=STATUS, due=None, due_s=None, unmergeable={}, debts=(DEBT,), completed=40)
+WELL = TableFacts(kind="MERGE_ON_READ", has_logs=True, completed=40, debt=DEBT, deepest=("p", "f"), slices=4)
 LATE = PendingCompaction(action="compaction", instant="7", age_s=99.0, overdue=True, state="waiting")
 WRITE = PendingWrite(
     instant="8", state="inflight", age_s=99.0, alive=True, heartbeat_s=1.0, host="h", pid=1, holds=("7",)
 )
 RUN = ServiceRun(service=Service.CLEAN, ago_s=5.0, by="d", what="no space", failed=True, failing_s=9.0)
+DUE = DuePlan(why="6 of 5", for_s=60.0, times=1.2)
 
 
-def status(**fields: object) -> CareFacts:
-    return replace(WELL, status=replace(STATUS, **fields))  # type: ignore[arg-type]
+def status(**fields: object) -> TableStatus:
+    return replace(STATUS, **fields)  # type: ignore[arg-type]
 
 
-SICK: dict[str, tuple[CareFacts, CareFacts]] = {
-    "cannot-be-merged": (replace(WELL, unmergeable={"p/f": "damaged"}), WELL),
+def facts(**fields: object) -> TableFacts:
+    return replace(WELL, **fields)  # type: ignore[arg-type]
+
+
+SICK: dict[str, tuple[TableFacts | TableStatus, TableFacts | TableStatus]] = {
+    "files": (facts(flaws={("p", "f"): MissingFileError("lost")}), WELL),
+    "cannot-be-merged": (facts(unmergeable={("p", "f"): "damaged"}), WELL),
     "pending-unknown": (
         status(pending=(replace(LATE, problem=MalformedError("torn")),)),
-        status(pending=(replace(LATE, overdue=False),)),
+        status(pending=(replace(LATE, age_s=59.0),)),
     ),
     "parked": (
-        status(clusterings=(replace(LATE, state="parked", overdue=False),)),
-        status(clusterings=(replace(LATE, state="backing off", overdue=False),)),
+        status(clusterings=(replace(LATE, state="parked", age_s=None),)),
+        status(clusterings=(replace(LATE, state="backing off", age_s=None),)),
     ),
     "no-process": (status(pending=(LATE,)), status(pending=(replace(LATE, work=Work(source="heartbeat")),))),
     "dead-writer": (status(writes=(replace(WRITE, alive=False),)), status(writes=(WRITE, replace(WRITE, alive=None)))),
@@ -71,21 +114,40 @@ SICK: dict[str, tuple[CareFacts, CareFacts]] = {
         status(in_progress=(InProgress(instant="5", action="clean", age_s=59.0, todo="clean TABLE"),)),
     ),
     "service-failed": (status(services=(RUN,)), status(services=(replace(RUN, failed=False),))),
-    "not-scheduled": (replace(WELL, due="6 of 5", due_s=60.0), replace(WELL, due="6 of 5", due_s=59.0)),
-    "log-depth": (replace(WELL, debts=(DEBT, replace(DEBT, log_files=9))), replace(WELL, debts=(DEBT,) * 3)),
-    "not-archived": (replace(WELL, completed=50), replace(WELL, completed=49)),
+    "not-scheduled": (facts(due=DUE), facts(due=replace(DUE, for_s=59.0))),
+    "log-depth": (facts(debt=replace(DEBT, log_files_max=9)), facts(debt=replace(DEBT, log_files_max=8))),
+    "small-files": (facts(small={"p": 20}), facts(small={"p": 19, "q": 19})),
+    "not-cleaned": (facts(slices=5), facts(slices=4)),
+    "not-archived": (facts(completed=50), facts(completed=49)),
+    "metadata-table-grows": (facts(metadata_commits=100), facts(metadata_commits=99)),
+    "metadata-files": (facts(metadata_problem=MissingFileError("lost")), WELL),
 }
 
 
-@pytest.mark.parametrize("name", SICK)
-def test_each_sickness(name: str) -> None:
-    """It is found with a way out that names the table, and its well twin has no finding."""
-    options = CheckOptions(patience_s=60, log_files=9, instants=50)
-    sick, well = SICK[name]
-    (found,) = care_of(sick, "/lake/t", options)
-    assert (found.name, bool(found.found), "TABLE" in found.todo) == (name, True, False)
-    assert "/lake/t" in found.todo or name == "dead-writer"
-    assert not list(care_of(well, "/lake/t", options))
+def test_each_sickness() -> None:
+    """It is found with a way out that names the table, and its well twin has no finding. A backlog that is due many
+    times over needs care at once; a COPY_ON_WRITE table needs none."""
+    options = CheckOptions(patience_s=60, log_files=9, instants=50, file_slices=5, small_files=20)
+
+    def verdict(seen: TableFacts | TableStatus) -> TableVerdict:
+        if isinstance(seen, TableStatus):
+            known = [*care_of(facts(pending=tuple(unfinished_of(seen))), options), *of_status(seen)]
+        else:
+            known = [*care_of(seen, options)]
+        return TableVerdict.of(known, "/lake/t")
+
+    for name, (sick, well) in SICK.items():
+        (found,) = verdict(sick).findings
+        assert (found.name, bool(found.found), "TABLE" in found.todo) == (name, True, False)
+        assert "/lake/t" in found.todo or name == "dead-writer"
+        assert verdict(well) == TableVerdict(health=Health.WELL, reason="nothing needs care"), name
+    assert [f.name for f in verdict(facts(due=replace(DUE, for_s=1.0, times=4.0))).findings] == ["not-scheduled"]
+    asleep = TablePause(what="paused by ann: moves", since_s=70.0, ends_s=9.0)
+    paused = verdict(facts(due=DUE, paused=(asleep,)))
+    assert (paused.health, paused.reason) == (Health.WELL, "paused by ann: moves (since 1 min 10 s)")
+    assert verdict(facts(due=DUE, paused=(replace(asleep, ends_s=None),))).health is Health.CARE
+    cow = verdict(facts(has_logs=False, kind="COPY_ON_WRITE", completed=999, due=DUE, slices=999))
+    assert (cow.health, cow.reason[:14], len(cow.findings)) == (Health.WELL, "read only here", 1)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +158,8 @@ def test_golden_tables(name: str, tmp_path: Path) -> None:
     path = unzip_golden(name, tmp_path)
     before = sorted(path.rglob("*"))
     found = check_table(name, str(path))
-    assert {f.name for f in found.findings if f.severity is not Severity.INFO} <= {"no-process"}
-    assert found.verdict is (TableVerdict.WELL if name.endswith(("_plain", "_virtual_keys")) else TableVerdict.CARE)
+    assert {f.name for f in found.verdict.findings if f.severity is not Severity.INFO} <= {"no-process"}
+    assert found.verdict.health is (Health.WELL if name.endswith(("_plain", "_virtual_keys")) else Health.CARE)
     assert sorted(path.rglob("*")) == before
 
 
@@ -108,31 +170,48 @@ def test_a_metadata_table_that_hudi_cannot_use(tmp_path: Path, monkeypatch: pyte
     for ts in (1, 2):
         rows = pa.table({"id": ["a"], "ts": [ts]})
         writer(rows).table("t").key("id").ordering("ts").conf({"hoodie.metadata.enable": "true"}).upsert(str(path))
-        assert check_table("t", str(path)).verdict is TableVerdict.WELL
+        assert check_table("t", str(path)).verdict.health is Health.WELL
         if ts == 1:
             shutil.copytree(metadata, kept)
     shutil.rmtree(metadata)
     shutil.copytree(kept, metadata)
-    (less,) = check_table("t", str(path)).findings
+    (less,) = check_table("t", str(path)).verdict.findings
     for log in (metadata / "files").glob(".*.log.*"):
         log.write_bytes(b"x")
-    (unreadable,) = check_table("t", str(path)).findings
+    (unreadable,) = check_table("t", str(path)).verdict.findings
     assert [one.name for one in (less, unreadable)] == ["metadata-files"] * 2
     assert "1 difference" in less.found
     todo = less.todo.partition("off: `compactor-daemon ")[2].partition("`")[0]
     assert CliRunner().invoke(app, todo.split()).exit_code == 0
-    assert check_table("t", str(path)).findings == ()
+    assert check_table("t", str(path)).verdict.findings == ()
 
     def busy(*_: object) -> None:
         raise TableChangedError("the table changed at every try")
 
-    monkeypatch.setattr(check, "_findings", busy)
-    assert check_table("t", str(path)).verdict is TableVerdict.CARE
+    monkeypatch.setattr(check, "examine", busy)
+    assert check_table("t", str(path)).verdict.health is Health.CARE
+
+
+# A lake with a table for each sickness. Each function makes a well table of two writes sick.
+
+
+def _write(path: Path, number: int) -> None:
+    for ts in range(number):
+        rows = pa.table({"id": ["a", "b"], "ts": [ts, ts]})
+        writer(rows).table(path.name).key("id").ordering("ts").upsert(str(path))
+
+
+def _well(path: Path) -> None:
+    pass
 
 
 def _damaged_log(path: Path) -> None:
     log = next(path.rglob(".*.log.*"))
     log.write_bytes(b"x" * log.stat().st_size)
+
+
+def _other_log(path: Path) -> None:
+    next(path.rglob(".*.log.*")).write_bytes(b"x" * 100)
 
 
 def _lost_base(path: Path) -> None:
@@ -143,31 +222,129 @@ def _no_settings(path: Path) -> None:
     (path / ".hoodie" / "hoodie.properties").write_bytes(b"hoodie.table.version=99")
 
 
-BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
-    "cannot-be-merged": (_damaged_log, "schedule"),
-    "files": (_lost_base, "restore"),
-    "unreadable": (_no_settings, ""),
+def _copy_on_write(path: Path) -> None:
+    properties = path / ".hoodie" / "hoodie.properties"
+    properties.write_bytes(properties.read_bytes().replace(b"MERGE_ON_READ", b"COPY_ON_WRITE"))
+
+
+def _not_compacted(path: Path) -> None:
+    _write(path, 38)
+
+
+def _parked(path: Path) -> None:
+    instant = str(schedule(str(path), sole_writer=True).instant)
+    storage = Table.open(str(path)).storage
+    for number in range(9):
+        failure = Failure(at_ms=number, error="StorageError", what="no space", who="me")
+        record_failure(storage, instant, failure)
+
+
+def _torn_plan(path: Path) -> None:
+    instant = schedule(str(path), sole_writer=True).instant
+    plan = path / f".hoodie/timeline/{instant}.compaction.requested"
+    plan.write_bytes(b"Obj")
+    os.utime(plan, (1, 1))
+
+
+def _blocked_cleaner(path: Path) -> None:
+    (path / ".hoodie/timeline/20260101000000000.clean.requested").touch()
+
+
+def _sync_fails(path: Path) -> None:
+    done = ServiceDone(service=Service.SYNC, what="no answer", failed=True)
+    note_runs(Table.open(str(path)).storage, "me", [done])
+
+
+def _dead_writer(path: Path) -> None:
+    begun = format_time(Table.open(str(path)).now())
+    (path / f".hoodie/timeline/{begun}.deltacommit.requested").touch()
+    beat = path / ".hoodie/.heartbeat" / begun
+    beat.parent.mkdir(exist_ok=True)
+    beat.touch()
+    os.utime(beat, (time.time() - 500,) * 2)
+
+
+def _future(path: Path) -> None:
+    newest = max((path / ".hoodie/timeline").glob("*.deltacommit"))
+    shutil.copy(newest, newest.with_name("20990101000000000_20990101000000001.deltacommit"))
+
+
+def _stray(path: Path) -> None:
+    first = min((path / ".hoodie/timeline").glob("*.deltacommit")).name[:17]
+    file = path / f"11111111-1111-1111-1111-111111111111-0_0-1-1_{int(first) + 1}.parquet"
+    file.write_bytes(b"PAR1")
+    os.utime(file, (1, 1))
+
+
+def _small_files(path: Path) -> None:
+    for ts in range(3):
+        writer(pa.table({"id": [f"new {ts}"], "ts": [ts]})).bulk_insert(str(path))
+
+
+LAKE: dict[str, tuple[Callable[[Path], None], set[str]]] = {
+    "damaged-log": (_damaged_log, {"cannot-be-merged"}),
+    "other-log": (_other_log, {"files"}),
+    "lost-base": (_lost_base, {"files"}),
+    "no-settings": (_no_settings, {"unreadable"}),
+    "torn-plan": (_torn_plan, {"unreadable", "pending-unknown"}),
+    "future": (_future, {"future-instant", "cannot-be-merged"}),
+    "not-compacted": (_not_compacted, {"not-scheduled", "not-archived", "log-depth"}),
+    "parked": (_parked, {"parked"}),
+    "blocked-cleaner": (_blocked_cleaner, {"left-off"}),
+    "sync-fails": (_sync_fails, {"service-failed"}),
+    "dead-writer": (_dead_writer, {"dead-writer"}),
+    "stray": (_stray, {"stray-files"}),
+    "small-files": (_small_files, {"small-files"}),
+    "well": (_well, set()),
+    "dim": (_copy_on_write, {"not-compacted"}),
 }
+"""What makes a table sick, and what is found."""
+CHECK_ALONE = {"stray", "small-files"}
+SERVICES = ServiceOptions.of(clean=CleanOptions())
+"""Found by `check` only: it searches all files, and is given a smaller limit here."""
 
 
-def test_a_catalog_with_broken_tables(tmp_path: Path) -> None:
-    """The worst table comes first and gives the exit code; each finding is shown once, with its way out."""
+def test_a_lake_with_a_table_for_each_sickness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`check` finds it, gives a way out, and the exit code of the worst. `status`, the pages and the metrics of a
+    daemon have the same verdict. A root whose tables cannot be listed is broken, too."""
     none = CliRunner().invoke(app, ["check", "--root", str(tmp_path)])
     assert (none.exit_code, none.stdout.splitlines()[-1]) == (0, "0 tables")
-    for name in ("well", *BROKEN):
-        for ts in (1, 2):
-            rows = pa.table({"id": ["a", "b"], "ts": [ts, ts]})
-            writer(rows).table(name).key("id").ordering("ts").upsert(str(tmp_path / name))
-        if name in BROKEN:
-            BROKEN[name][0](tmp_path / name)
-    shown = CliRunner().invoke(app, ["check", "--root", str(tmp_path)])
-    assert (shown.exit_code, shown.stdout.count("danger:")) == (2, 3), shown.output
-    assert shown.stdout.splitlines()[-1] == "4 tables: 3 broken, 1 well"
-    rows = json.loads(CliRunner().invoke(app, ["check", "--root", str(tmp_path), "--json"]).stdout)["tables"]
-    assert [row["verdict"] for row in rows] == ["broken"] * 3 + ["well"]
-    for row in rows[:3]:
-        (finding,) = row["findings"]
-        assert finding["name"] == row["name"]
-        assert BROKEN[row["name"]][1] in finding["todo"]
-    well = CliRunner().invoke(app, ["check", str(tmp_path / "well")])
-    assert (well.exit_code, well.stdout) == (0, "1 table: 1 well\n")
+    for name, (sicken, _) in LAKE.items():
+        _write(tmp_path / name, 1 if sicken is _copy_on_write else 2)
+        sicken(tmp_path / name)
+    root = ["--root", str(tmp_path), "--json"]
+    least = ["--instants", "40", "--log-files", "39", "--small-files", "3"]
+    shown = CliRunner().invoke(app, ["check", *root, *least])
+    rows = {row["name"]: row for row in json.loads(shown.stdout)["tables"]}
+    assert {name: {f["name"] for f in row["findings"]} for name, row in rows.items()} == {
+        name: found for name, (_, found) in LAKE.items()
+    }
+    assert shown.exit_code == 2
+    assert list(rows)[-2:] == ["dim", "well"]
+    for row in rows.values():
+        for finding in row["findings"]:
+            assert (finding["name"], re.search(r"\bTABLE\b", finding["todo"])) == (finding["name"], None)
+    assert {row["health"] for name, row in rows.items() if name in ("dim", "well")} == {"well"}
+    health = {name: row["health"] for name, row in rows.items() if name not in CHECK_ALONE}
+    status = json.loads(CliRunner().invoke(app, ["status", *root]).stdout)["tables"]
+    assert {row["name"]: row["health"] for row in status if row["name"] not in CHECK_ALONE} == health
+    pages = ServiceClient.of(*(tmp_path / name for name in health)).ask("/api/tables").json()["tables"]
+    unknown = {"parked", "sync-fails"}  # to a service without a daemon
+    assert {r["served_as"]: r["health"] for r in pages if r["served_as"] not in unknown} == {
+        name: word for name, word in health.items() if name not in unknown
+    }
+    options = {"attempt": AttemptOptions(), "retry": RetryOptions(), "order": next(iter(DaemonOrder))}
+    settings = DaemonSettings(who="me", output=OutputOptions(), services=SERVICES, **options)  # type: ignore[arg-type]
+    for name in health.keys() - {"no-settings"}:
+        path = str(tmp_path / name)
+        timeline = Table.open(path, reading=True).load_timeline()
+        assert (name, Reports(settings).report(path, timeline, Pool())["health"]) == (name, health[name])
+    well = CliRunner().invoke(app, ["check", str(tmp_path / "well"), str(tmp_path / "dim")])
+    assert (well.exit_code, well.stdout.splitlines()[-1]) == (0, "2 tables: 2 well")
+
+    def denied(_: FolderListing) -> dict[str, str]:
+        raise StorageError("storage failed", found="denied")
+
+    monkeypatch.setattr(FolderListing, "tables", denied)
+    lost = CliRunner().invoke(app, ["check", *root])
+    assert (lost.exit_code, json.loads(lost.stdout)["tables"][0]["findings"][0]["name"]) == (2, "not-listed")

@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.daemon.metrics import Metrics
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import ServiceDone
 from phantombase.timeline.cli.main import app as timeline_app
-from phantombase.timeline.dashboard.people_app import exposition
+from phantombase.timeline.dashboard.metrics import exposition
 from phantombase.timeline.service.served_tables import ServedTable
 from tests.outside.containers.compose import compose_command
 from tests.outside.containers.engine import NoContainersError
@@ -45,8 +45,9 @@ def metrics() -> set[str]:
     daemon.trouble(TABLE, None)
     daemon.served(TABLE, ServiceDone(service=Service.CLEAN, what=""))
     daemon.zookeeper(True)
+    daemon.listed(None)
     table = ServedTable(TABLE)
-    row = {"path": TABLE, "health": "ok"}
+    row = {"path": TABLE, "health": "well", "slo_s": 60.0}
     texts = [generate_latest(daemon.registry), exposition([table], [row])]
     families = [f for text in texts for f in text_string_to_metric_families(text.decode())]
     named = {s.name for f in families for s in f.samples} | {f.name for f in families}
@@ -186,8 +187,8 @@ def test_alerts_ask_for_metrics_that_exist_and_have_their_section() -> None:
         names = set(re.findall(r"phantombase_\w+|\bup\b", rule["expr"].replace('job="phantombase"', "")))
         assert names, rule["alert"]
         assert names <= metrics(), rule["alert"]
-        page, _, anchor = rule["annotations"]["runbook"].partition("#")
-        assert (page, anchor) == ("docs/guides/operations.md", rule["alert"].lower())
+        page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert (page, anchor) == ("{{ $externalLabels.docs }}/guides/operations.md", rule["alert"].lower())
         assert anchor in headings
     assert len(rules) == len(headings)
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from phantombase.compactor_daemon.daemon.metrics import Metrics
-from phantombase.timeline.dashboard.people_app import exposition
+from phantombase.timeline.dashboard.metrics import exposition
 from phantombase.timeline.service.served_tables import ServedTables
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
@@ -21,6 +21,7 @@ from tests.support.service_client import ServiceClient
 ALERTS = ROOT / "deploy/alerts.yaml"
 RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 
+DOCS = yaml.safe_load((ROOT / "deploy/prometheus.yaml").read_text())["global"]["external_labels"]["docs"]
 T = 'table="/t"'
 UP = 'up{job="phantombase",instance="a"}'
 FIRING: dict[str, tuple[dict[str, str], str, dict[str, str], str]] = {
@@ -46,8 +47,9 @@ FIRING: dict[str, tuple[dict[str, str], str, dict[str, str], str]] = {
          f"phantombase_running{{{T}}}": "0x60", f"phantombase_completed_total{{{T}}}": "5x60"},
         "31m", {"table": "/t"}, "/t: compactions are pending and no daemon works on them"),
     "PhantombaseOverdue": (
-        {f"phantombase_oldest_pending_seconds{{{T}}}": "7200x60"}, "6m", {"table": "/t"},
-        "/t: the oldest compaction has been pending for 2h 0m 0s"),
+        {f"phantombase_oldest_pending_seconds{{{T}}}": "1800x60", f"phantombase_slo_seconds{{{T}}}": "1200x60",
+         'phantombase_oldest_pending_seconds{table="/u"}': "1800x60"}, "6m", {"table": "/t"},
+        "/t: the oldest compaction has been pending for 30m 0s"),
     "PhantombaseFallsBehind": (
         {f"phantombase_pending{{{T}}}": "12x60"}, "31m", {"table": "/t"},
         "/t: never less than 12 compactions pending in half an hour"),
@@ -56,12 +58,19 @@ FIRING: dict[str, tuple[dict[str, str], str, dict[str, str], str]] = {
          'phantombase_claim_latency_seconds_bucket{le="900"}': "0+2x90",
          'phantombase_claim_latency_seconds_bucket{le="+Inf"}': "0+2x90"},
         "62m", {}, "requested compactions wait for 14m 29s until a daemon takes them"),
-    "PhantombaseTableStuck": (
+    "PhantombaseTableBroken": (
         {f"phantombase_health{{{T}}}": "2x60"}, "11m", {"table": "/t"},
-        "/t: a write is stuck, a compaction is parked, or the table cannot be read"),
+        "/t: the table, a file or a plan cannot be read"),
+    "PhantombaseTableNeedsCare": (
+        {f"phantombase_health{{{T}}}": "1x90"}, "62m", {"table": "/t"}, "/t: the table needs care"),
+    "PhantombaseTablesNotListed": (
+        {'phantombase_tables_listed{instance="a"}': "0x60"}, "16m", {"instance": "a"},
+        "the daemon at a cannot list its tables, and finds no new ones"),
     "PhantombaseNoSuccess": (
-        {f"phantombase_last_success_timestamp_seconds{{{T}}}": "1x500", f"phantombase_pending{{{T}}}": "1x500"},
-        "400m", {"table": "/t"}, "/t: compactions are pending, and none has completed for 6h 39m 59s"),
+        {f"phantombase_last_success_timestamp_seconds{{{T}}}": "1x500",
+         f"phantombase_oldest_pending_seconds{{{T}}}": "25200x500"},
+        "400m", {"table": "/t"},
+        "/t: compactions are pending for 7h 0m 0s, and none has completed in six hours"),
 }  # fmt: skip
 """By alert: series with a value a minute, when they are looked at, the labels, and the summary."""
 
@@ -76,7 +85,10 @@ QUIET = {
     f'phantombase_service_failed_total{{{T},service="clean"}}': "0x29 1x30",
     f"phantombase_completed_total{{{T}}}": "0+1x60",
     f"phantombase_oldest_pending_seconds{{{T}}}": "100x60",
-    f"phantombase_health{{{T}}}": "1x60",
+    f"phantombase_slo_seconds{{{T}}}": "200x60",
+    f"phantombase_health{{{T}}}": "0x29 1x30",
+    'phantombase_health{table="/cow"}': "0x60",
+    'phantombase_tables_listed{instance="a"}': "1x60",
     f"phantombase_last_success_timestamp_seconds{{{T}}}": "0+60x60",
 }
 """A fleet at work: one try has failed, one table is late."""
@@ -123,11 +135,15 @@ def test_it_takes_the_metrics(promtool: Path, tmp_path: Path) -> None:
         assert (code, text) == (0, ""), text
 
 
+def runbook(rule: Any) -> str:
+    return str(rule["annotations"]["runbook_url"].replace("{{ $externalLabels.docs }}", DOCS))
+
+
 def case(series: dict[str, str], at: str, expected: dict[str, Any]) -> dict[str, Any]:
     """One test of promtool. `expected`: by alert, its labels and annotations."""
     asked = [{"eval_time": at, "alertname": name, "exp_alerts": alerts} for name, alerts in expected.items()]
     inputs = [{"series": name, "values": values} for name, values in series.items()]
-    return {"interval": "1m", "input_series": inputs, "alert_rule_test": asked}
+    return {"interval": "1m", "external_labels": {"docs": DOCS}, "input_series": inputs, "alert_rule_test": asked}
 
 
 def test_alerts_fire_when_they_should_and_not_before(promtool: Path, tmp_path: Path) -> None:
@@ -135,7 +151,7 @@ def test_alerts_fire_when_they_should_and_not_before(promtool: Path, tmp_path: P
     cases = [case(QUIET, "60m", {rule["alert"]: [] for rule in RULES})]
     for rule in RULES:
         series, at, labels, summary = FIRING[rule["alert"]]
-        annotations = {"summary": summary, "runbook": rule["annotations"]["runbook"]}
+        annotations = {"summary": summary, "runbook_url": runbook(rule)}
         alert = {"exp_labels": {**labels, **rule["labels"]}, "exp_annotations": annotations}
         cases.append(case(series, at, {rule["alert"]: [alert]}))
         cases.append(case(series, "0m", {rule["alert"]: []}) if "for" in rule else case({}, at, {}))

@@ -169,7 +169,7 @@ def test_a_page_shows_who_works_and_how_far_it_is(tmp_path: Path) -> None:
     assert all(words in page for words in ("daemon-1", "StorageError", "no space left", "it failed", "1 parked"))
 
 
-def test_a_parked_compaction_makes_its_table_stuck(tmp_path: Path) -> None:
+def test_a_parked_compaction_needs_care(tmp_path: Path) -> None:
     """The list names the process that holds it; the goal may be the daemon's."""
     path = unzip_golden("v9_pending", tmp_path)
     tables = ServedTables([str(path)])
@@ -185,10 +185,11 @@ def test_a_parked_compaction_makes_its_table_stuck(tmp_path: Path) -> None:
 
     parked = first(Knows())
     assert (parked["health"], parked["reason"]) == (
-        "stuck",
-        f"compaction {parked['work'][0]['instant']} is parked: it failed",
+        "needs care",
+        f"compaction {parked['work'][0]['instant']} has failed too often and is not tried any more (it failed)",
     )
-    assert [first(Knows("running", slo_s=s))["health"] for s in (None, 1, 1e12)] == ["ok", "late", "ok"]
+    health = [first(Knows("running", slo_s=s))["health"] for s in (None, 1, 1e12)]
+    assert health == ["well", "needs care", "well"]
     assert "held by" not in client.ask("/").text
 
 
@@ -199,7 +200,7 @@ def test_a_crew_that_does_not_answer_is_said_so_and_hides_nothing(tmp_path: Path
 
 
 def row(**more: Any) -> dict[str, Any]:
-    return {"path": "/data/my table", "health": "ok", "pending": [], "file_groups_waiting": 0, **more}
+    return {"path": "/data/my table", "health": "well", "pending": [], "file_groups_waiting": 0, **more}
 
 
 @pytest.mark.parametrize(
@@ -229,8 +230,9 @@ HALF_WAY = {"action": "restore", "instant": "2", "todo": "compactor-daemon resto
         (row(), []),
         (row(health="broken"), ["timeline audit '/data/my table'"]),
         (row(pending=[pending()]), []),
-        (row(health="late", pending=[pending()]), ["compactor-daemon compact '/data/my table'"]),
-        (row(health="stuck", pending=[pending(problem="torn")]), ["compactor-daemon unschedule '/data/my table' 1"]),
+        (row(health="needs care", pending=[pending()]), ["compactor-daemon compact '/data/my table'"]),
+        (row(health="broken", pending=[pending(problem="torn")]),
+         ["timeline audit '/data/my table'", "compactor-daemon unschedule '/data/my table' 1"]),
         (row(file_groups_waiting=3, log_bytes_waiting=9, delta_commits_since_request=5),
          ["compactor-daemon schedule '/data/my table'"]),
         (row(file_groups_waiting=3, log_bytes_waiting=9, delta_commits_since_request=4), []),
@@ -262,7 +264,7 @@ def test_the_goal_as_a_bar(age: float, word: str, tmp_path: Path) -> None:
 # The pages for eyes and for those who listen: contrast, names of drawings, labels; `test_in_chromium` shows them.
 
 
-TEXTS = ("text", "faint", "link", "ok", "late", "stuck", "broken")
+TEXTS = ("text", "faint", "link", "well", "care", "broken")
 GRAPHICS = ("bar", "open")
 VOID = {"meta", "link", "input", "rect", "polyline", "br"}
 
@@ -373,4 +375,4 @@ def test_pages_say_what_they_show(tables: list[Path]) -> None:
 
 def test_every_health_is_among_the_tables(tables: list[Path]) -> None:
     rows = ServiceClient.of(*tables, slo_s=60).ask("/api/tables").json()["tables"]
-    assert {r["health"] for r in rows} == {"broken", "stuck", "late", "ok"}
+    assert {r["health"] for r in rows} == {"broken", "needs care", "well"}

@@ -110,7 +110,7 @@ def test_a_pending_log_compaction_is_a_pending_compaction(tmp_path: Path) -> Non
     (plan,) = path.glob(".hoodie/timeline/*.compaction.requested")
     plan.rename(plan.with_name(plan.name.replace("compaction", "logcompaction")))
     row = of_api(path)
-    assert (row["pending_compactions"], row["health"]) == (1, "late")
+    assert (row["pending_compactions"], row["health"]) == (1, "needs care")
     assert row["oldest_pending_s"] > 60
 
 

@@ -1,4 +1,4 @@
-"""The state of tables as JSON: one word each, worst first."""
+"""The state of tables as JSON: one verdict each, worst first."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ from phantombase.timeline.cli.main import app
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner
 from phantombase.timeline.dashboard.orders import CommandSettings, Order, OrderName
-from phantombase.timeline.dashboard.overview import PendingReport, Word, health_of
+from phantombase.timeline.dashboard.overview import PendingReport, unfinished
 from phantombase.timeline.dashboard.pages import bars
 from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.dashboard.verdict import CheckOptions, TableFacts, care_of
 from phantombase.timeline.errors import MalformedError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.section import LockSeen, LockState
@@ -55,29 +56,24 @@ def pending(action: str = "compaction", **more: Any) -> PendingReport:
 
 
 @pytest.mark.parametrize(
-    ("rows", "slo_s", "word", "reason"),
+    ("row", "found"),
     [
-        ([], 60, Word.OK, "no compaction is pending"),
-        ([pending()], None, Word.OK, "pending for 50 s"),
-        ([pending()], 60, Word.OK, "pending for 50 s"),
-        ([pending(), pending(age_s=70.0)], 60, Word.LATE, "pending for 1 min 10 s; the goal is 1 min"),
-        ([pending("clean", age_s=70.0)], 60, Word.OK, "no compaction"),
-        ([pending("logcompaction", age_s=70.0)], 60, Word.LATE, "logcompaction"),
-        ([pending(age_s=None)], 60, Word.OK, "no compaction"),
-        ([pending("deltacommit", heartbeat="fresh", heartbeat_age_s=1.0)], 60, Word.OK, "no compaction"),
-        ([pending("deltacommit", heartbeat="stale", heartbeat_age_s=200.0)], 60, Word.STUCK, "silent for 3 min 20 s"),
-        (
-            [pending(age_s=70.0, problem=MalformedError("not Avro"))],
-            60,
-            Word.STUCK,
-            "compaction 20261121090001000: not Avro",
-        ),
+        (pending(), None),
+        (pending(age_s=70.0), "no-process"),
+        (pending(age_s=70.0, heartbeat="fresh"), "late"),
+        (pending("clean", age_s=70.0), None),
+        (pending("logcompaction", age_s=70.0), "no-process"),
+        (pending(age_s=None), None),
+        (pending("deltacommit", age_s=70.0, heartbeat="fresh", heartbeat_age_s=1.0), None),
+        (pending("deltacommit", heartbeat="stale", heartbeat_age_s=200.0), "dead-writer"),
+        (pending(problem=MalformedError("not Avro")), "pending-unknown"),
     ],
 )
-def test_the_word_and_its_reason(rows: list[PendingReport], slo_s: float | None, word: Word, reason: str) -> None:
-    found = health_of(rows, slo_s)
-    assert found.health is word
-    assert reason in found.reason
+def test_what_the_timeline_and_heartbeats_show_of_a_pending_instant(row: PendingReport, found: str | None) -> None:
+    facts = TableFacts(kind="", has_logs=True, completed=1, pending=(unfinished(row),))
+    assert [one.name for one in care_of(facts, CheckOptions(), 60)] == ([] if found is None else [found])
+    if row.problem is None:
+        assert [one.name for one in care_of(facts, CheckOptions())] == ([found] if found == "dead-writer" else [])
 
 
 def test_tables_come_worst_first(tmp_path: Path) -> None:
@@ -96,11 +92,11 @@ def test_tables_come_worst_first(tmp_path: Path) -> None:
     reply = client.ask("/api/tables")
     assert reply.headers["content-type"] == "application/json"
     rows = reply.json()["tables"]
-    words = {"compacted_cleaned": "broken", "types": "stuck", "pending": "late", "plain": "ok"}
+    words = {"compacted_cleaned": "broken", "pending": "needs care", "types": "needs care", "plain": "well"}
     assert [(row["served_as"], row["health"]) for row in rows] == list(words.items())
     assert "does not exist" in rows[0]["reason"]
-    assert (rows[2]["pending_compactions"], rows[2]["file_groups"], rows[2]["log_files_max"]) == (1, 2, 5)
-    assert (rows[2]["last_compaction"], rows[2]["delta_commits_since_compaction"]) == (None, 6)
+    assert (rows[1]["pending_compactions"], rows[1]["file_groups"], rows[1]["log_files_max"]) == (1, 2, 5)
+    assert (rows[1]["last_compaction"], rows[1]["delta_commits_since_compaction"]) == (None, 6)
 
 
 def test_one_table_has_the_names_of_show(tmp_path: Path) -> None:
@@ -112,10 +108,10 @@ def test_one_table_has_the_names_of_show(tmp_path: Path) -> None:
     assert found["table"] == shown["table"]
 
 
-def test_two_tables_of_one_name_get_numbers(tmp_path: Path) -> None:
+def test_two_tables_of_one_name_are_named_by_their_paths(tmp_path: Path) -> None:
     paths = [unzip_golden("v9_plain", tmp_path / n) for n in "ab"]
     rows = ServiceClient.of(*paths).ask("/api/tables").json()["tables"]
-    assert [(row["served_as"], row["path"]) for row in rows] == [("plain", str(paths[0])), ("plain-2", str(paths[1]))]
+    assert [(row["served_as"], row["path"]) for row in rows] == [("b/plain", str(paths[1])), ("plain", str(paths[0]))]
 
 
 @pytest.mark.parametrize(
@@ -548,9 +544,9 @@ def test_a_plan_that_cannot_be_read_is_taken_back_by_a_button(tmp_path: Path) ->
     plan.write_bytes(b"")
     os.utime(plan, times=(1_700_000_000, 1_700_000_000))  # no process is still writing it
     found = client.ask_with(BEARER, "/api/tables/plain").json()
-    assert (found["health"], newest in found["reason"]) == ("stuck", True), found["reason"]
+    assert (found["health"], newest in found["reason"]) == ("broken", True), found["reason"]
     page = client.ask_with(me, "/t/plain").text
     ((to, fields),) = ((to, f) for to, f in forms(page) if to.endswith("unschedule") and f["instant"] == newest)
     assert order(client, to, me | OWN, **fields).status == 303
     found = client.ask_with(BEARER, "/api/tables/plain").json()
-    assert found["health"] == "ok", found["reason"]
+    assert found["health"] == "well", found["reason"]

@@ -213,7 +213,7 @@ def findings(path: Path, *more: str) -> list[dict[str, Any]]:
     """What `status` says of zones."""
     done = CliRunner().invoke(daemon, ["status", str(path), "--json", *more])
     assert done.exit_code == 0, done.output
-    return [f for f in json.loads(done.stdout)["coexistence"] if f["name"] == "time-zone"]
+    return [f for f in json.loads(done.stdout)["findings"] if f["name"] == "time-zone"]
 
 
 @pytest.mark.parametrize("hudi", [9, 8, 6], indirect=True)

@@ -89,7 +89,7 @@ def test_a_storage_that_fails_for_a_while_is_an_error_with_its_reason(
         assert (reply.status, "the disk does not answer" in reply.text) == (500, True)
         assert client.ask(LATEST, partition="north", **now).status == 200
     assert client.ask(LATEST, partition="north", **other).status == 400
-    assert client.ask("/api/tables/plain").json()["health"] == "ok"
+    assert client.ask("/api/tables/plain").json()["health"] == "well"
 
 
 def test_a_client_that_goes_away_stops_nothing(tmp_path: Path) -> None:

@@ -347,11 +347,11 @@ EDGES: tuple[Mutant, ...] = (
     ("timeline/dashboard/compactions", "            if metadata.compacted:", "            if True:", "status"),
     ("timeline/dashboard/compactions", "list(view.living())", "list(view.groups)", "coexistence"),
     # Pages and metrics.
-    ("timeline/dashboard/overview", "if is_late(age_s, slo_s):", "if False:", "pages"),
-    ("timeline/dashboard/overview", 'if row["state"] == "parked":', "if False:", "pages"),
+    ("timeline/dashboard/verdict", "elif slo_s is not None and age_s > slo_s", "elif False", "pages"),
+    ("timeline/dashboard/verdict", 'if one.state == "parked":', "if False:", "pages"),
     ("timeline/dashboard/pages", "end or edge), ((end or max(today, begun)) - begun)", "end or edge), ((end or edge) - begun)", "table_states"),
-    ("timeline/dashboard/people_app", "for metric in _families(tables, list(rows)) if metric.name not in named]", "for metric in _families(tables, list(rows))]", "process"),
-    ("timeline/dashboard/people_app", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "process"),
+    ("timeline/dashboard/metrics", "for metric in _families(tables, list(rows)) if metric.name not in named]", "for metric in _families(tables, list(rows))]", "process"),
+    ("timeline/dashboard/metrics", '.timestamp() - row["utc_offset_s"]', ".timestamp()", "process"),
     # Commands.
     ("timeline/cli/check", "good = all(a.good for a in found)", "good = True", "audit project/commands"),
     ("timeline/audit/validate", "self.mistimed, self.lost,", "self.lost,", "clock_check"),

@@ -34,7 +34,7 @@ MERGING: tuple[Mutant, ...] = (
     ("timeline/format/log_encode", "if block.is_partial:", "if False:", "read/partial_updates"),
     ("timeline/planning/log_compaction", "or any(p.partial for p in pieces)", "", "log_runs"),
     ("timeline/planning/log_compaction", "rules.merge.unset is not None or any", "any", "log_runs"),
-    ("timeline/planning/survey", "                check_base(storage, base.path, rules, rules.names.at(base.name.instant))\n", "                pass\n", "schedule_refusals"),
+    ("timeline/planning/survey", "        check_base(storage, merged.base.path, rules, rules.names.at(merged.base.name.instant))\n", "        pass\n", "schedule_refusals"),
     ("timeline/planning/survey", "            if self._asks_footer(slice_.base_instant):\n", "            if False:\n", "schedule_refusals"),
     ("timeline/planning/survey", "        return is_new or self._footers", "        return self._footers", "schedule_refusals"),
     ("timeline/merge/slice_log", "            _check_types(block, rules, partial is not None)\n", "            pass\n", "schedule_refusals"),

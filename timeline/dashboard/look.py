@@ -1,0 +1,131 @@
+"""What of a table's state tells its verdict: flaws, logs that no compaction can read, backlog, small files.
+
+The headers of logs are read a few file groups at a time, and again only where logs were added: `Checked` keeps the
+answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeAlias
+
+from ..errors import MalformedError, MissingFileError, TableChangedError, UnsupportedError
+from ..instants.timeline import Timeline
+from ..instants.triggers import TriggerOptions
+from ..prefetch import prefetched
+from ..service.table_state import PartitionFiles, ServedState
+from ..table.table import Snapshot, Table
+from ..view.view import FileGroup, GroupKey, latest_slice
+from .compactions import table_debt
+from .verdict import DuePlan, TableFacts
+
+Checked: TypeAlias = Mapping[GroupKey, tuple[str, str | None]]
+"""File groups whose logs were looked into: which logs these were, and why no compaction can read them, or None."""
+_SMALL_BYTES = 8 << 20
+_FOOTERS_MAX = 10_000
+
+
+def look(
+    table: Table, state: ServedState, trigger: TriggerOptions, checked: Checked, most: int | None
+) -> tuple[TableFacts, Checked]:
+    """The facts of a state. `most`: how many file groups are looked into that `checked` does not know; None: all.
+    StorageError: a file cannot be read now."""
+    seen = table.with_timeline(state.timeline)
+    now, flaws = dict[GroupKey, tuple[str, str | None]](), {}
+    left, unchecked = dict[GroupKey, tuple[FileGroup, str]](), 0
+    for files in state.partitions.values() if state.config.has_logs else ():
+        for group in files.live:
+            logs = _logs(group, files)
+            if group.flaws or not logs:
+                continue
+            if (known := checked.get(group.key)) is not None and known[0] == logs:
+                now[group.key] = known
+            elif most is None or len(left) < most:
+                left[group.key] = group, logs
+            else:
+                unchecked += 1
+    for group in (g for files in state.partitions.values() for g in files.live if g.flaws):
+        flaws[group.key] = group.flaws[0].error(table.storage.base_path)
+    now |= _looked_into(seen, left)
+    debts = [debt for files in state.partitions.values() for debt in files.debts]
+    deepest = max(debts, key=lambda debt: debt.log_files, default=None)
+    facts = TableFacts(
+        kind=state.config.properties.get("hoodie.table.type", "COPY_ON_WRITE"),
+        has_logs=state.config.has_logs,
+        completed=len(state.timeline.completed),
+        flaws=flaws,
+        unmergeable={key: why for key, (_, why) in now.items() if why is not None},
+        unchecked=unchecked,
+        debt=table_debt(len(state.partitions), debts),
+        deepest=("", "") if deepest is None else (deepest.partition, deepest.file_id),
+        small=_small(state),
+        future=seen.times.future(state.timeline),
+        slices=max((len(group.slices) for files in state.partitions.values() for group in files.live), default=0),
+    )
+    return at_present(facts, state.timeline, table.now(), trigger), now
+
+
+def at_present(facts: TableFacts, timeline: Timeline, now: datetime, trigger: TriggerOptions) -> TableFacts:
+    """The facts as they are now, if the table has not changed. `now`: in its zone."""
+    return replace(facts, due=DuePlan.of(timeline, now, trigger) if facts.has_logs else None)
+
+
+def _logs(group: FileGroup, files: PartitionFiles) -> str:
+    """Which logs a file group has; "" without any."""
+    logs = [log for one in group.slices[-2:] for log in one.logs]
+    if not logs:
+        return ""
+    newest = max(files.modified.get(str(log.name), 0) for log in logs)
+    return f"{len(logs)} {sum(log.size for log in logs)} {newest} {logs[-1].name}"
+
+
+def _looked_into(
+    table: Snapshot, left: Mapping[GroupKey, tuple[FileGroup, str]]
+) -> Iterator[tuple[GroupKey, tuple[str, str | None]]]:
+    """A file group that a writer moves meanwhile is left to the next look."""
+    if not left:
+        return
+    from ..merge.table_rules import slice_rules  # late: they take pyarrow
+    from ..planning.survey import check_inputs
+
+    try:
+        rules = slice_rules(table, table.newest_schema())
+    except (MissingFileError, TableChangedError):
+        return
+    except (MalformedError, UnsupportedError) as error:
+        yield from ((key, (logs, str(error.advising("")))) for key, (_, logs) in left.items())
+        return
+    footers = frozenset(list(left)[:_FOOTERS_MAX])
+
+    def refusal(group: FileGroup) -> str | MissingFileError | TableChangedError | None:
+        merged = latest_slice(group)
+        assert merged is not None
+        try:
+            check_inputs(table.storage, merged, rules, footer=group.key in footers)
+        except (MissingFileError, TableChangedError) as moved:
+            return moved
+        except (MalformedError, UnsupportedError) as error:
+            return str(error.advising(""))
+        return None
+
+    groups = [group for group, _ in left.values()]
+    for group, why in zip(groups, prefetched(groups, refusal), strict=True):
+        if why is None or isinstance(why, str):
+            yield group.key, (left[group.key][1], why)
+
+
+def _small(state: ServedState) -> Mapping[str, int]:
+    """By partition: small base files that a clustering could join."""
+    found = [
+        (partition, group.file_id)
+        for partition, files in state.partitions.items()
+        for group in files.live
+        if group.slices and 0 < group.slices[-1].base_bytes < _SMALL_BYTES
+    ]
+    if not found:
+        return {}
+    from ..format.record_key import looks_like_bucket  # late: it takes pyarrow
+
+    return Counter(partition for partition, file_id in found if not looks_like_bucket(file_id))
