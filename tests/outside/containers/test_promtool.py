@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pytest
 import yaml
 
-from phantombase.compactor_daemon.daemon.metrics import Metrics
+from phantombase.compactor_daemon.daemon.metrics import DaemonHealth, Metrics, serve
 from phantombase.timeline.dashboard.metrics import exposition
 from phantombase.timeline.service.served_tables import ServedTables
+from tests.support.daemons import metrics_of_a_lake
 from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
 from tests.support.servers.debian import NotInstalledError, unpacked
+from tests.support.servers.zookeeper_server import free_ports
 from tests.support.service_client import ServiceClient
 
 ALERTS = ROOT / "deploy/alerts.yaml"
@@ -88,6 +95,9 @@ QUIET = {
     f"phantombase_slo_seconds{{{T}}}": "200x60",
     f"phantombase_health{{{T}}}": "0x29 1x30",
     'phantombase_health{table="/cow"}': "0x60",
+    'phantombase_health{table="/paused"}': "2x60",
+    'phantombase_paused{table="/paused"}': "1x60",
+    'phantombase_oldest_pending_seconds{table="/paused"}': "90000x60",
     'phantombase_tables_listed{instance="a"}': "1x60",
     f"phantombase_last_success_timestamp_seconds{{{T}}}": "0+60x60",
 }
@@ -159,3 +169,55 @@ def test_alerts_fire_when_they_should_and_not_before(promtool: Path, tmp_path: P
     file.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": cases}))
     code, text = said(promtool, "test", "rules", file)
     assert code == 0, text
+
+
+@contextmanager
+def prometheus(folder: Path, daemon: int) -> Iterator[str]:
+    """Prometheus with the shipped alerts, which asks a daemon on this machine; its address."""
+    binary, (port,) = unpacked("prometheus", "usr/bin/prometheus"), free_ports(1)
+    config = yaml.safe_load((ROOT / "deploy/prometheus.yaml").read_text())
+    config["global"] |= {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(ALERTS)]
+    (job,) = config["scrape_configs"]
+    del job["dns_sd_configs"]
+    job["static_configs"] = [{"targets": [f"127.0.0.1:{daemon}"]}]
+    file = folder / "prometheus.yaml"
+    file.write_text(yaml.safe_dump(config))
+    command = [str(binary), f"--config.file={file}", f"--storage.tsdb.path={folder / 'data'}"]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.mark.deep
+@pytest.mark.usefixtures("promtool")
+def test_prometheus_has_data_for_each_panel_and_evaluates_each_alert(tmp_path: Path) -> None:
+    """A daemon that has served a small lake is all that it asks."""
+    panels = json.loads((ROOT / "deploy/grafana.json").read_text())["panels"]
+    queries = [target["expr"].replace("$table", ".*") for panel in panels for target in panel["targets"]]
+    metrics, well = metrics_of_a_lake(tmp_path / "lake"), DaemonHealth(silent_s=0.0, trouble=None)
+    with serve(0, metrics, lambda: well, host="127.0.0.1") as port, prometheus(tmp_path, port) as address:
+
+        def asked(path: str, **query: str) -> Any:
+            with urlopen(f"{address}/api/v1/{path}?{urlencode(query)}", timeout=60) as reply:
+                return json.load(reply)["data"]
+
+        def without_data() -> list[str]:
+            try:
+                return [query for query in queries if not asked("query", query=query)["result"]]
+            except OSError:  # it does not listen yet
+                return queries
+
+        deadline = time.monotonic() + 120
+        while left := without_data():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.5)
+        rules = [rule for group in asked("rules")["groups"] for rule in group["rules"]]
+        while any(rule["health"] == "unknown" for rule in rules):
+            assert time.monotonic() < deadline, rules
+            rules = [rule for group in asked("rules")["groups"] for rule in group["rules"]]
+    assert {rule["name"]: rule["health"] for rule in rules} == {rule["alert"]: "ok" for rule in RULES}
