@@ -267,6 +267,8 @@ def _left_by_others(found: PendingCompaction, seen: InstantSnapshot) -> str | No
         return f"process {beat.owner.pid} on {beat.owner.host} {end}; the next run adopts what it finished"
     if seen.failures:
         return f"failed {len(seen.failures)} times so far, last with {_words(seen.failures[-1])}"
+    if seen.cancelled is not None:
+        return f"its work was cancelled {seen.cancelled}; the next run executes the plan"
     if seen.revoked_why is not None:
         return f"its decision was revoked: {seen.revoked_why}; the next run executes the plan again"
     if not isinstance(seen.outcomes, PhantombaseError) and None in seen.outcomes.values():

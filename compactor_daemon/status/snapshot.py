@@ -39,7 +39,7 @@ class InstantSnapshot:
     of the planned files as they are now; an error if one is missing. `outcomes`: of its attempts by number, None while
     undecided; an error if they cannot be read. `assessment`: whether its decision is valid; without a decision, whether
     one could be made now; an error if that is unknown. `revoked_why`: of the last attempt. `clustering`: whose plan it
-    is, if it is one."""
+    is, if it is one. `cancelled`: by whom the last attempt was, and why."""
 
     file_groups: int
     input_bytes: int | PhantombaseError
@@ -50,6 +50,7 @@ class InstantSnapshot:
     assessment: Assessment | PhantombaseError
     revoked_why: str | None
     clustering: PlanOwner | None = None
+    cancelled: str | None = None
 
 
 def pending_snapshots(table: Snapshot) -> dict[str, InstantSnapshot | PhantombaseError]:
@@ -126,6 +127,7 @@ def _instant(
         failures=read_failures(storage, instant),
         assessment=_assessment(table, pending, outcomes, revoked, seen),
         revoked_why=_revoked_why(storage, instant, outcomes, revoked),
+        cancelled=_cancelled(outcomes),
     )
 
 
@@ -148,6 +150,13 @@ def _assessment(
     if (decision := next((outcome.decision for outcome in valid if outcome.decision is not None), None)) is not None:
         return _or_error(partial(validity_of, table, decision))
     return seen if isinstance(seen, PhantombaseError) else assess(pending, (), "", seen)
+
+
+def _cancelled(outcomes: _Outcomes) -> str | None:
+    if isinstance(outcomes, PhantombaseError) or not outcomes:
+        return None
+    last = outcomes[max(outcomes)]
+    return None if last is None else last.cancelled
 
 
 def _revoked_why(storage: Storage, instant: str, outcomes: _Outcomes, revoked: set[int]) -> str | None:

@@ -110,6 +110,9 @@ def test_the_process_at_work_stops_at_its_next_check_and_says_who_cancelled(tmp_
     assert (answer[0][0], answer[0][1]["attempts"], answer[0][1]["decided"]) == (0, [1], False)
     assert not staged_files(LocalStorage(str(path)), instant, STAGED_DATA)
     assert command(path, instant)[1]["attempts"] == []
+    (row,) = json.loads(CliRunner().invoke(app, ["status", str(path), "--json"]).stdout)["pending"]
+    assert "was cancelled by" in row["why"]
+    assert row["state"] == "waiting"
     run_all(open_table(path))
     check_whole(path, path.with_name(f"{path.name}.expected"))
     done = CliRunner().invoke(app, ["cancel", str(path), instant])
