@@ -134,7 +134,8 @@ def test_damaged_blocks(samples: int) -> None:
             continue
         rows.validate(full=True)
         assert rows.nbytes < 100 * len(content)
-        assert rows.equals(without_native(content, text, schema)), content.hex()
+        theirs = without_native(content, text, schema)
+        assert rows.equals(theirs) or str(rows.to_pylist()) == str(theirs.to_pylist()), content.hex()  # NaN
         seen["equal"] += 1
     assert len(seen) > 8
     assert seen["equal"] > samples / 10
