@@ -120,7 +120,8 @@ def _outlook(data: Row) -> Iterator[RenderableType]:
     """When the next plan is due, what it would find, the last success, and what a clean could remove."""
     facts: dict[str, str] = {}
     if (ahead := data.get("next_plan")) is not None:
-        facts["next plan"] = ahead["problem"] or f"{_due(ahead)} ({ahead['trigger']})"
+        by = "freshness" if (data.get("freshness") or {}).get("goal_s") else ahead.get("trigger")
+        facts["next plan"] = ahead["problem"] or f"{_due(ahead)} ({by})"
         if not ahead["problem"] and ahead["due"]:
             facts["requested by"] = "a daemon with --schedule, a writer's .schedule(), or `compactor-daemon schedule`"
         for one in ahead.get("triggers", ()):
@@ -128,6 +129,8 @@ def _outlook(data: Row) -> Iterator[RenderableType]:
                 facts[f"  by {one['trigger']}"] = _due(one)
     if (backlog := data.get("backlog")) is not None:
         facts["backlog"] = backlog["problem"] or _backlog(backlog)
+    if (fresh := data.get("freshness")) is not None and (fresh["problem"] or "lag_s" in fresh):
+        facts["freshness"] = fresh["problem"] or _fresh(fresh)
     if last := data["last_success"]:
         ago = "at an unknown time" if last["ago_s"] is None else f"{human_duration(max(0.0, last['ago_s']))} ago"
         facts["last compaction"] = f"{last['instant']}, {ago}"
@@ -148,6 +151,14 @@ def _backlog(row: Row) -> str:
         return "no log files outside of pending plans"
     files, groups = plural(row["log_files"], "log file"), plural(row["file_groups"], "file group")
     return f"{files}, {human_bytes(row['log_bytes'])}, of {groups} in no plan"
+
+
+def _fresh(row: Row) -> str:
+    text = f"the oldest row in no base file is {human_duration(row['lag_s'])} old" if row["lag_s"] else ""
+    text = text or "all rows are in base files"
+    if row["goal_s"] is None:
+        return text
+    return f"{text}, the goal is {human_duration(row['goal_s'])}" + (f": {row['why']}" if row["why"] else "")
 
 
 def _cleanable(row: Row) -> str:

@@ -166,7 +166,9 @@ def status(
         float | None,
         typer.Option(parser=seconds(0.1), metavar="SECONDS", help="show it again at this interval, until Ctrl-C"),
     ] = None,
-    trigger: Annotated[TriggerOptions, Only("strategy", "max_delta_commits", "max_delta_seconds")] = TRIGGER,
+    trigger: Annotated[
+        TriggerOptions, Only("strategy", "max_delta_commits", "max_delta_seconds", "freshness_s")
+    ] = TRIGGER,
     clock: ClockOptions = CLOCK,
     storage_option: StorageOption = None,
 ) -> Iterator[CommandResult]:
@@ -184,7 +186,7 @@ def status(
     `compactor-daemon status --root s3://bucket/warehouse --slo 3600`
     """
     storage = parse_pairs(storage_option)
-    outlooks = ("trigger", "max_delta_commits", "max_delta_seconds")
+    outlooks = ("trigger", "max_delta_commits", "max_delta_seconds", "freshness")
     catalog = _named_first(ctx, [table] if table else [], catalog)
     of_catalog = table is None or catalog != CATALOG
     without = outlooks if brief and not of_catalog else ()
@@ -212,7 +214,7 @@ def status(
         seen = examine(opened, CHECK, means, slo)
         if seen.status is None:
             return {"table": opened.storage.base_path, **as_json(seen.verdict)}
-        ahead = None if brief else outlook(opened.with_clock(clock), trigger, CleanOptions())
+        ahead = None if brief else outlook(opened.with_clock(clock), trigger, CleanOptions(), seen.status.pending)
         row: Row = as_json(replace(seen.status, verdict=seen.verdict, outlook=ahead))
         return row
 

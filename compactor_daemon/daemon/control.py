@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..attempt.failures import RetryOptions, Waits
+from phantombase.timeline.terminal.text_table import plural
+
+from ..attempt.failures import Parked, Paused, RetryOptions, Waits
 from ..fleet.pools import Pool, QuotaUsage
+from ..status.lag import Freshness, PlanState, why_behind
 from .dispatch import Action, NextSteps, Relist, Request, Resume, Rules, Serve, Sharing, Stop, Sweep, Take, next_steps
 from .events import (
     ClaimsChanged,
@@ -47,6 +50,18 @@ def _on_clock(pending: Pending, at: Moment) -> Pending:
 def _by(moment_ms: int, state: TableState) -> TableState:
     """The next snapshot is taken by this time at the latest."""
     return replace(state, snapshot_at=min(state.snapshot_at, moment_ms))
+
+
+def _plan_state(pending: Pending, state: TableState, at: Moment) -> PlanState:
+    if (began := state.began.get(pending.instant)) is not None or pending.instant in state.claimed:
+        run_s = None if began is None else (at.now_ms - began) / 1000
+        return PlanState(instant=pending.instant, state="running", run_s=run_s)
+    match pending.readiness:
+        case Parked(reason) | Paused(reason):
+            return PlanState(instant=pending.instant, state=type(pending.readiness).__name__.lower(), why=reason)
+        case Waits():
+            return PlanState(instant=pending.instant, state="backing off")
+    return PlanState(instant=pending.instant, state="waiting")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -164,6 +179,23 @@ class Control:
                 self._leaving.discard(name)
                 self.tables[name] = replace(self.tables[name], leaving=False)
         self._let_go()
+
+    def freshness(self, table: str, at: Moment) -> Freshness | None:
+        """The lag of a table against its goal; None: there is no goal, or the lag is unknown."""
+        state = self.tables.get(table)
+        if state is None or (lag := state.lag) is None:
+            return None
+        lag_s = 0.0 if lag.oldest_ms is None else max(0.0, (at.epoch_ms - lag.oldest_ms) / 1000)
+        row = lag.oldest
+        if row is not None and row.plan is None and lag.held is not None:
+            row = replace(row, held=lag.held)
+        states = tuple(self.tables.values())
+        waiting = sum(one.is_startable(at.now_ms) for one in states)
+        is_full = waiting and sum(one.slots for one in states) >= self.rules.max_concurrent
+        slots = f"too few slots: {plural(waiting, 'table')} wait for one" if is_full else ""
+        plans = [_plan_state(one, state, at) for one in state.pending]
+        why = why_behind(row, lag_s, lag.goal_s, plans, writer=lag.writer, requested=True, slots=slots)
+        return Freshness(lag_s=round(lag_s, 3), goal_s=lag.goal_s, why=why)
 
     def _let_go(self) -> None:
         """Removes the tables that are not served any more and have no work in progress."""

@@ -180,6 +180,8 @@ class DaemonFleet:
         odd = TableFacts(kind="", has_logs=True, completed=0, pending=seen, paused=status.paused)
         found = [one for one in care_of(odd, _CARE, options.slo_s) if one.name != "paused"]  # the report has it
         row["findings"] = as_json([*found, *of_status(status)])
+        if (freshness := self._daemon.freshness_of(path)) is not None:
+            row["freshness"] = as_json(freshness)
         if whole:
             trigger = self.trigger(path)
             row["next_plan"] = as_json(next_plan(table.snapshot().load_timeline(), table.now(), trigger))

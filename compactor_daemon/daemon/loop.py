@@ -11,6 +11,7 @@ Tables may be added and removed while it runs (`assign`): work on a removed one 
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,7 @@ from phantombase.timeline.planning.schedule import Scheduled
 from ..attempt.failures import FailureClass, Parked, RetryOptions, classify
 from ..fleet.pools import Pool, Pools, PoolUsage, QuotaUsage
 from ..services.serve import ServiceDone
+from ..status.lag import Freshness
 from .control import Control
 from .dispatch import UPKEEP_LEAST, Action, Relist, Request, Resume, Rules, Serve, Stop, Sweep, Take
 from .events import (
@@ -60,6 +62,8 @@ from .table_state import TableState
 from .work import Observer, RunningWork, Summary
 
 _log = get_logger()
+_DIGITS = re.compile(r"\d+")
+"""What changes in a reason while it stays the same."""
 _SUSPENDED_MAX = 32
 """The most instants that wait for writes in a thread of their own; further ones hold their slot while they wait."""
 _UPKEEP_THREADS = 8
@@ -124,6 +128,7 @@ class Daemon:
         )
         self._recorder = None if events is None else Recorder(events, self._control)
         self._show_at = 0
+        self._behind: dict[str, str] = {}
         self._snapshot_s = _QUEUED_S
         self._work: dict[tuple[str, str], RunningWork] = {}
         self._suspensions = Semaphore(_SUSPENDED_MAX)
@@ -179,6 +184,10 @@ class Daemon:
         """The rules for a table; for one that it does not serve, the default rules."""
         state = self._control.tables.get(path)
         return Pool() if state is None else state.pool
+
+    def freshness_of(self, path: str) -> Freshness | None:
+        """The lag of a table against its goal, as of its last snapshot."""
+        return self._control.freshness(path, self._moment())
 
     @property
     def at_work(self) -> tuple[tuple[str, str], ...]:
@@ -356,6 +365,7 @@ class Daemon:
                 parked = sum(isinstance(p.readiness, Parked) for p in seen.pending) + seen.parked
                 self._observer.snapshot_taken(table, len(seen.pending), parked, seen.oldest_s, paused=seen.paused)
                 self._observer.trouble(table, None)
+                self._note_lag(table, self._control.freshness(table, at))
             case UpkeepFailed(table=table, error=error):
                 if self.summary.problems.get(table) != error:
                     _log.warning("table_trouble", table=table, error=error)
@@ -383,6 +393,14 @@ class Daemon:
                 self._session_changed(available.values())
             case Stopped(how=how):
                 self._stopped(how)
+
+    def _note_lag(self, table: str, found: Freshness | None) -> None:
+        self._observer.freshness(table, found)
+        words = "" if found is None or found.why is None else _DIGITS.sub("", found.why)
+        if words != self._behind.get(table, ""):
+            self._behind[table] = words
+            if found is not None and words:
+                _log.warning("behind_goal", table=table, lag_s=found.lag_s, goal_s=found.goal_s, why=found.why)
 
     def _ended(self, event: WorkEnded) -> None:
         work = self._work.pop((event.table, event.instant))
@@ -417,6 +435,7 @@ class Daemon:
             name = self._control.gone.pop()
             self._served.pop(name).close()
             self.summary.problems.pop(name, None)
+            self._behind.pop(name, None)
             self._observer.forget(name)
 
     def _show(self, at: Moment) -> None:

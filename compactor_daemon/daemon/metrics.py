@@ -5,6 +5,7 @@ own; the label `table` is the table's path:
 
     phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as of the last snapshot
     phantombase_paused                                                  1 while a person has paused the table
+    phantombase_read_optimized_lag_seconds, _freshness_goal_seconds     of tables with a goal of freshness
     phantombase_completed_total, _failed_total                          instants
     phantombase_bytes_in_total, _bytes_out_total                        of completed compactions
     phantombase_rows_in_total, _rows_out_total                          of completed compactions
@@ -45,6 +46,7 @@ from phantombase.timeline.terminal.text_table import Row
 from ..attempt.compact_or_resume import Compacted
 from ..fleet.pools import Pool, PoolUsage
 from ..services.serve import ServiceDone
+from ..status.lag import Freshness
 from .work import Observer
 
 _LATENCY_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
@@ -75,6 +77,8 @@ class Metrics(Observer, Collector):
         self._parked = self._gauge("parked", "those of them that are parked until an operator releases them")
         self._paused = self._gauge("paused", "1 if a person has paused the table, and something waits for it")
         self._oldest = self._gauge("oldest_pending_seconds", "age of the oldest pending compaction, 0 without one")
+        self._lag = self._gauge("read_optimized_lag_seconds", "age of the oldest row in no base file, 0 without one")
+        self._goal = self._gauge("freshness_goal_seconds", "how old such a row may become")
         self._completed = self._counter("completed", "compactions that this daemon completed")
         self._failed = self._counter("failed", "tries of compactions by this daemon that failed")
         self._bytes_in = self._counter("bytes_in", "bytes of base and log files merged")
@@ -136,6 +140,15 @@ class Metrics(Observer, Collector):
         self._pending.labels(table).set(pending)
         self._parked.labels(table).set(parked)
         self._oldest.labels(table).set(max(0.0, oldest_s or 0.0))
+
+    def freshness(self, table: str, found: Freshness | None) -> None:
+        """See `Observer`. A table without a goal, or of unknown lag, has no such series."""
+        if found is None or found.goal_s is None:
+            for gauge in (self._lag, self._goal):
+                gauge.remove_by_labels({"table": table})
+        else:
+            self._lag.labels(table).set(found.lag_s)
+            self._goal.labels(table).set(found.goal_s)
 
     def started(self, table: str, latency_s: float | None) -> None:
         self._running.labels(table).inc()

@@ -18,6 +18,7 @@ from ..attempt.failures import FailureClass, classify
 from ..fleet.claims import HeldClaim
 from ..fleet.pools import Pool, PoolUsage
 from ..services.serve import ServiceDone
+from ..status.lag import Freshness
 from .served_table import Served
 
 _log = get_logger()
@@ -130,6 +131,9 @@ class Observer:
         self, table: str, pending: int, parked: int, oldest_s: float | None, paused: bool = False
     ) -> None:
         """A snapshot of a table was taken."""
+
+    def freshness(self, table: str, found: Freshness | None) -> None:
+        """The lag of a table at that snapshot; None: there is no goal, or the lag is unknown."""
 
     def started(self, table: str, latency_s: float | None) -> None:
         """An instant was claimed, `latency_s` after it was requested."""

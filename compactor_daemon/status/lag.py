@@ -15,12 +15,12 @@ from phantombase.timeline.format.instant import Instant, real_time
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.planning.freshness import Lag, OldestRow, is_near, with_write
 from phantombase.timeline.planning.partition_walk import PlanNotes, Rule
-from phantombase.timeline.planning.schedule import NOTHING_LEFT, read_lag
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_duration
 from phantombase.timeline.view.view import GroupKey
 
+_NOTHING_LEFT: Mapping[GroupKey, str] = {}
 _ADDS_ROWS_ONLY = ("deltacommit", "clean", "savepoint", "indexing")
 _LEFT_FOR_S = 300.0
 """How long file groups that a plan left out count as held."""
@@ -34,14 +34,16 @@ class LagTracker:
     def __init__(self) -> None:
         self._lag: Lag | None = None
         self._known: Timeline | None = None
-        self._left: Mapping[GroupKey, str] = NOTHING_LEFT
+        self._left: Mapping[GroupKey, str] = _NOTHING_LEFT
         self._left_at = 0.0
 
     def at(self, table: Table, timeline: Timeline) -> Lag | None:
         """The lag of a table with this timeline; None: the table changed at each try to read it. Errors of the tree:
         see `read_lag`."""
+        from phantombase.timeline.planning.schedule import read_lag  # late: `status` starts without pyarrow
+
         if self._left and time.monotonic() - self._left_at > _LEFT_FOR_S:
-            self._left, self._known = NOTHING_LEFT, None
+            self._left, self._known = _NOTHING_LEFT, None
         if self._lag is None or self._known is None or _base(timeline) != _base(self._known):
             try:
                 self._lag = from_one_snapshot(lambda: read_lag(table.snapshot(), self._left))
@@ -84,6 +86,16 @@ def row_ms(table: Table, row: OldestRow | None) -> int | None:
         return None
     then = real_time(row.time) if row.time else None
     return 0 if then is None or then.year < 1970 else table.times.milliseconds(then.strftime("%Y%m%d%H%M%S%f")[:17])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freshness:
+    """The age of the oldest row in no base file, in seconds, 0 without one; the goal, if there is one; and `why` the
+    lag is near the goal or over it."""
+
+    lag_s: float
+    goal_s: float | None = None
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

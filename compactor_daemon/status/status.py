@@ -8,7 +8,7 @@ outlook        logs that no plan holds yet, when the next plan is due, and what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.rollback_plan import decode_restore_plan
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
+from phantombase.timeline.planning.freshness import table_lag
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
@@ -34,6 +35,7 @@ from ..cleaning.plan import load_whole, would_clean
 from ..fleet.claims import Claim
 from ..services.options import Service
 from ..services.serve import last_runs
+from .lag import Freshness, PlanState, why_behind
 from .pending import (
     Claimed,
     ClaimRow,
@@ -71,19 +73,56 @@ class Outlook:
     backlog: Known[Backlog]
     next_plan: Known[NextPlan]
     cleanable: Known[Cleanable]
+    freshness: Known[Freshness]
 
 
 Fact = TypeVar("Fact")
 
 
-def outlook(table: Table, trigger: TriggerOptions, clean: CleanOptions) -> Outlook:
-    """The outlook of a table. `trigger`, `clean`: the options with which plans are requested, and cleans run."""
+def outlook(
+    table: Table, trigger: TriggerOptions, clean: CleanOptions, pending: Sequence[PendingCompaction] = ()
+) -> Outlook:
+    """The outlook of a table. `trigger`, `clean`: the options with which plans are requested, and cleans run.
+    `pending`: its compactions."""
     seen = cache(lambda: from_one_snapshot(lambda: _with_view(table)))
     return Outlook(
         backlog=Known.of(lambda: view_backlog(seen()[1])),
-        next_plan=Known.of(lambda: next_plan(table.snapshot().load_timeline(), table.now(), trigger)),
+        next_plan=Known.of(lambda: _next_plan(table.snapshot(), trigger)),
         cleanable=Known.of(lambda: _cleanable(*seen(), clean)),
+        freshness=Known.of(lambda: _freshness(*seen(), trigger.freshness_s, pending)),
     )
+
+
+def _next_plan(table: Snapshot, trigger: TriggerOptions) -> NextPlan:
+    """For a goal of freshness, what it says of this table alone: a daemon also knows the others."""
+    from phantombase.timeline.planning.options import ScheduleOptions  # late: `status` starts without pyarrow
+    from phantombase.timeline.planning.schedule import fresh_trigger
+
+    found = next_plan(table.timeline, table.now(), trigger)
+    if trigger.freshness_s is None:
+        return found
+    asked = fresh_trigger(table, ScheduleOptions(freshness_s=trigger.freshness_s))
+    return found if asked is None else replace(found, due=asked.fired, why=asked.why)
+
+
+def _freshness(
+    table: Table, view: TableView, goal_s: float | None, pending: Sequence[PendingCompaction]
+) -> Freshness | None:
+    """None: the table has no log files, so nothing is ever outside of base files."""
+    from phantombase.timeline.planning.planner import pending_writer  # late: as above
+    from phantombase.timeline.planning.schedule import busy_file_groups
+
+    if not table.config.has_logs:
+        return None
+    row = table_lag(view.living(), view.timeline, busy_file_groups(table.with_timeline(view.timeline)).groups).oldest
+    age_s = None if row is None else Clock.of(table).age(row.time)
+    lag_s, writer = max(0.0, age_s or 0.0), pending_writer(view.timeline)
+    plans = [
+        PlanState(instant=one.instant, state=one.state, why=one.why, run_s=one.work.for_s if one.work else None)
+        for one in pending
+    ]
+    held = None if writer is None else writer.requested_time
+    return Freshness(lag_s=lag_s, goal_s=goal_s, why=why_behind(row, lag_s, goal_s, plans, writer=held))
 
 
 def _with_view(table: Table) -> tuple[Table, TableView]:

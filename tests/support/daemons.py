@@ -109,7 +109,13 @@ def metrics_of_a_lake(root: Path) -> Metrics:
 
     services = ServiceOptions.of(clean=CleanOptions())
     with daemon_on(
-        zookeeper=None, root=root, slo_s=60.0, services=services, sole_writer=True, observed=observed
+        zookeeper=None,
+        root=root,
+        slo_s=60.0,
+        services=services,
+        sole_writer=True,
+        observed=observed,
+        schedule=ScheduleOptions(freshness_s=600.0),
     ) as daemon:
         daemon.run()
     (metrics,) = heard

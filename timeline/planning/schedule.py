@@ -105,7 +105,7 @@ def plan_everything(
 
 
 _log = get_logger()
-NOTHING_LEFT: Mapping[GroupKey, str] = {}
+_NOTHING_LEFT: Mapping[GroupKey, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +193,7 @@ def schedule_compaction(
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
 
 
-def read_lag(table: Snapshot, left: Mapping[GroupKey, str] = NOTHING_LEFT) -> Lag:
+def read_lag(table: Snapshot, left: Mapping[GroupKey, str] = _NOTHING_LEFT) -> Lag:
     """The lag of a table. `left`: the file groups that the last plan left out, with the reason. Errors as of
     `Table.load_view` and `busy_file_groups`."""
     view = table.load_view()

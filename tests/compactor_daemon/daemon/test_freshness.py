@@ -7,6 +7,7 @@ seconds, and a second for each 100 MB that it reads.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,13 +79,16 @@ class Lake:
     works: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
     now: int = BEGAN
+    control: Control | None = None
     step_s: int = 5
     slow: int = 1
 
     def run(self, for_s: int, bursts: tuple[int, ...] = ()) -> None:
         rules = Rules(max_concurrent=self.slots, poll_s=self.poll_s, sweep_s=1e6)
         use = QuotaUsage(pools=Pools(), slots=self.slots, began=0)
-        control = Control(rules=rules, retry=RetryOptions(), use=use, tables={n: TableState() for n in self.tables})
+        control = self.control = Control(
+            rules=rules, retry=RetryOptions(), use=use, tables={n: TableState() for n in self.tables}
+        )
         while self.now < BEGAN + for_s:
             for table in self.tables.values():
                 burst = self.now - BEGAN in bursts
@@ -235,6 +239,9 @@ def test_too_few_slots_are_shared_by_lateness() -> None:
     few = lake(40, 1, slow=4)
     few.run(5400)
     assert (seen(few), ratios(few)) == ((2.63, 40, 156, 74), (1.44, 2.63))
+    assert few.control is not None
+    found = [few.control.freshness(name, few.at) for name in few.tables]
+    assert Counter(one.why for one in found if one is not None) == {"too few slots: 39 tables wait for one": 40}
     huge = lake(40, 1)
     year = [Group(base=400 * MB, oldest=BEGAN - 10**7, logs=100 * MB) for _ in range(500)]
     huge.tables["huge"] = Table(groups=year, every_s=30, write=10 * MB)

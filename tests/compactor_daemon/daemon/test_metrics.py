@@ -35,6 +35,7 @@ from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOption
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import ServiceDone
+from phantombase.compactor_daemon.status.lag import Freshness
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.errors import UsageError
@@ -111,6 +112,11 @@ def test_the_names_are_there_from_the_first_look(served: Served) -> None:
     assert "phantombase_zookeeper_connected" not in found
     served.metrics.snapshot_taken(TABLE, pending=0, parked=0, oldest_s=None)
     assert served.samples()["phantombase_oldest_pending_seconds"] == 0
+    names = ("phantombase_read_optimized_lag_seconds", "phantombase_freshness_goal_seconds")
+    served.metrics.freshness(TABLE, Freshness(lag_s=12.5, goal_s=600.0))
+    assert [served.samples().get(name) for name in names] == [12.5, 600]
+    served.metrics.freshness(TABLE, None)
+    assert [served.samples().get(name) for name in names] == [None, None]
 
 
 def test_a_compaction_is_counted_once(served: Served) -> None:
@@ -356,6 +362,9 @@ class AtWork:
 
     def pool_of(self, path: str) -> Pool:
         return Pool(slo_s=60.0)
+
+    def freshness_of(self, path: str) -> None:
+        """See `Daemon`."""
 
 
 def test_pages_show_the_claims_of_a_fleet(tmp_path: Path, zookeeper: ZooKeeper) -> None:

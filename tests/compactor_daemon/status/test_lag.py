@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
+from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.daemon.table_state import SeenLag
@@ -49,7 +52,7 @@ def test_a_daemon_keeps_the_lag_of_a_table(tmp_path: Path, monkeypatch: pytest.M
         loads[0] += 1
         return read_lag(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("phantombase.compactor_daemon.status.lag.read_lag", counted)
+    monkeypatch.setattr("phantombase.timeline.planning.schedule.read_lag", counted)
 
     def seen() -> tuple[SeenLag, int]:
         found = served.snapshot()
@@ -69,9 +72,14 @@ def test_a_daemon_keeps_the_lag_of_a_table(tmp_path: Path, monkeypatch: pytest.M
     assert seen()[0].free_ms == lag.free_ms
     (plan,) = served.request(Pace(lead_s=600)).requested
     planned, count = seen()
-    assert (planned.oldest_ms, planned.free_ms, count) == (lag.oldest_ms, None, 3)
+    assert (planned.oldest_ms, planned.free_ms, count) == (lag.oldest_ms, None, 5)  # each request has loaded one, too
     assert planned.oldest is not None
     assert planned.oldest.plan == plan.instant
+    shown = CliRunner().invoke(app, ["status", str(tmp_path), "--freshness", "1s", "--json"])
+    fresh = json.loads(shown.stdout)["freshness"]
+    assert (fresh["goal_s"], fresh["lag_s"] > 0, fresh["problem"]) == (1, True, None)
+    text = CliRunner().invoke(app, ["status", str(tmp_path), "--freshness", "10m"]).stdout
+    assert "the goal is 10 min" in " ".join(text.split())
     run_all(open_table(tmp_path))
     merged, _ = seen()
     assert (merged.oldest, merged.free_ms, len(merged.runs)) == (None, None, 1)

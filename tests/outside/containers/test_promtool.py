@@ -57,6 +57,10 @@ FIRING: dict[str, tuple[dict[str, str], str, dict[str, str], str]] = {
         {f"phantombase_oldest_pending_seconds{{{T}}}": "1800x60", f"phantombase_slo_seconds{{{T}}}": "1200x60",
          'phantombase_oldest_pending_seconds{table="/u"}': "1800x60"}, "6m", {"table": "/t"},
         "/t: the oldest compaction has been pending for 30m 0s"),
+    "PhantombaseStale": (
+        {f"phantombase_read_optimized_lag_seconds{{{T}}}": "720x60",
+         f"phantombase_freshness_goal_seconds{{{T}}}": "600x60"}, "6m", {"table": "/t"},
+        "/t: a row has been in no base file for 12m 0s, over the goal"),
     "PhantombaseFallsBehind": (
         {f"phantombase_pending{{{T}}}": "12x60"}, "31m", {"table": "/t"},
         "/t: never less than 12 compactions pending in half an hour"),
