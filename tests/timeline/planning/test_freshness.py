@@ -93,7 +93,7 @@ def test_when_jobs_must_begin_so_that_all_meet_their_deadlines() -> None:
         10,
         5000,
     ]
-    assert (batch_bytes(None, 600), batch_bytes(10.0, 600)) == (10_066_329_600, 3000)
+    assert (batch_bytes(None, 600), batch_bytes(10.0, 600)) == (4_026_531_840, 1200)
     day = "20260101"
     timeline = timeline_of(
         LAYOUT_2,
