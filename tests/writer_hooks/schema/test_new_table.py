@@ -320,8 +320,8 @@ def test_a_refused_first_write_leaves_nothing(refused: Callable[[], Writer], mat
         ("i/metadata/v1.metadata.json", "i", "an Iceberg table"),
         ("lake/i/metadata/v1.metadata.json", "lake", "an Iceberg table at i"),
         ("d/_delta_log/0.json", "d/x/y", "in a Delta table"),
-        ("i/metadata/v1.metadata.json", "i/data/x", "in the Iceberg table"),
-        ("i/metadata/v1.metadata.json", "i/metadata/x", "in the Iceberg table"),
+        ("i/metadata/v1.metadata.json", "i/data/x", "in an Iceberg table"),
+        ("i/metadata/v1.metadata.json", "i/metadata/x", "in an Iceberg table"),
     ],
 )
 def test_no_table_is_made_in_or_above_another(there: str, path: str, found: str, tmp_path: Path) -> None:
