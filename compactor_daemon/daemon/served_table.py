@@ -223,7 +223,7 @@ class TableOnStorage:
         clusterings = self._clusterings(seen)
         if (instants or clusterings) and table.layout.has_completion_times:
             table.times.check_zone(timeline)
-        now, settings, lag = clock_ms(), self._settings, self._lag(table, timeline)
+        now, settings, lag = clock_ms(), self._settings, self._lag(seen)
         due = False
         if settings.schedule is not None and (timeline.instants != self._refused or time.monotonic() >= self._ask_at):
             # A goal of freshness is not of this table alone: `dispatch` decides, by its lag.
@@ -264,26 +264,26 @@ class TableOnStorage:
             lag=None if isinstance(lag, PhantombaseError) else lag,
         )
 
-    def _lag(self, table: Table, timeline: Timeline) -> SeenLag | PhantombaseError | None:
+    def _lag(self, table: Snapshot) -> SeenLag | PhantombaseError | None:
         """The lag against the goal; None: there is no goal, or the table changed at each try. An error: it cannot be
         read. No plan can be made then, and the request says why."""
         schedule = self._settings.schedule
         if schedule is None or schedule.freshness_s is None:
             return None
         try:
-            found = self._lags.at(table, timeline)
+            found = self._lags.at(table)
         except PhantombaseError as error:
             return error
         if found is None:
             return None
-        writer = pending_writer(timeline)
+        writer = pending_writer(table.timeline)
         return SeenLag(
             goal_s=schedule.freshness_s,
             oldest=found.oldest,
             oldest_ms=row_ms(table, found.oldest),
             free_ms=row_ms(table, found.free),
             source_bytes=found.source_bytes,
-            runs=past_runs(timeline),
+            runs=past_runs(table.timeline),
             writer=None if writer is None else writer.requested_time,
         )
 

@@ -16,7 +16,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.planning.freshness import Lag, OldestRow, is_near, with_write
 from phantombase.timeline.planning.partition_walk import PlanNotes, Rule
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_duration
 from phantombase.timeline.view.view import GroupKey
 
@@ -37,11 +37,11 @@ class LagTracker:
         self._left: Mapping[GroupKey, str] = _NOTHING_LEFT
         self._left_at = 0.0
 
-    def at(self, table: Table, timeline: Timeline) -> Lag | None:
-        """The lag of a table with this timeline; None: the table changed at each try to read it. Errors of the tree:
-        see `read_lag`."""
+    def at(self, table: Snapshot) -> Lag | None:
+        """The lag of a table; None: it changed at each try to read it. Errors of the tree: see `read_lag`."""
         from phantombase.timeline.planning.schedule import read_lag  # late: `status` starts without pyarrow
 
+        timeline = table.timeline
         if self._left and time.monotonic() - self._left_at > _LEFT_FOR_S:
             self._left, self._known = _NOTHING_LEFT, None
         if self._lag is None or self._known is None or _base(timeline) != _base(self._known):

@@ -228,6 +228,7 @@ ASKED = {
     "archive instants": "UPGRADE RESTORE",
     "begin a batch of a stream": "SETTINGS UPGRADE",
     "begin a {opening.action}": "UPGRADE RESTORE ROLLBACK",
+    "change the policies": "UPGRADE RESTORE ROLLBACK",
     "complete a clean": "SETTINGS UPGRADE",
     "complete a {job.name}": "",
     "complete the rollback of {plan.target}": "SETTINGS UPGRADE",
