@@ -12,6 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
@@ -72,7 +73,7 @@ def show(
     Examples: `compactor-daemon config show compact`, `compactor-daemon config show run --config fleet.toml`,
     `compactor-daemon config show /data/orders`
     """
-    if "/" in name:
+    if "/" in name or Path(name, HOODIE).is_dir():
         return CommandResult({"command": "run", "settings": _rows_of_table(ctx, name, storage_option)}, _render)
     return CommandResult({"command": name, "settings": _rows(ctx, name)}, _render)
 

@@ -58,6 +58,8 @@ def test_an_option_of_the_table_counts_where_none_is_given(tmp_path: Path, monke
     assert (path / PATH).read_text().splitlines()[0] == "phantombase.clean-retain=7"
     names = ("codec", "max-plans", "freshness", "batch-rows")
     assert shown(path, *names)[:3] == [("snappy", "table"), ("3", "table"), ("10m", "table")]
+    monkeypatch.chdir(tmp_path)
+    assert shown(Path("rides"), *names) == shown(path, *names)
     assert shown(path, "codec", file=file) == [("gzip", f"{file}")]
     monkeypatch.setenv("PHANTOMBASE_CODEC", "zstd")
     assert shown(path, "codec", file=file) == [("zstd", "PHANTOMBASE_CODEC")]
