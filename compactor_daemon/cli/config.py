@@ -12,6 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
@@ -30,7 +31,7 @@ from phantombase.timeline.terminal.settings import (
 )
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
-from ..services.policies import PREFIX, change_policies, policy_names, read_policies
+from ..services.policies import LOCK, PREFIX, change_policies, policy_names, read_policies
 from .option_flags import StorageOption, TableChange, offers
 
 config_app = typer.Typer(
@@ -131,6 +132,8 @@ def unset_command(
 
 def _changed(at: TableChange, changes: Mapping[str, str | None]) -> CommandResult:
     table, lock = at.open("config", _TODO)
+    if LOCK in changes and at.sole_writer:  # the table's own may be one that no process can take
+        lock = ProcessLock(table.storage.location)
     values = change_policies(table, lock, changes, dry_run=at.dry_run).values
     return CommandResult(at.row({"policies": dict(values)}), _render_policies)
 

@@ -174,8 +174,8 @@ def open_daemon(
             if session is not None:
                 wake = partial(notify, partial(Daemon.claims_changed, table=path))
                 claims = ZooKeeperClaims(session, table_id(table.storage), settings.who, wake)
-            held = table_lock(table.storage, lock, sole_writer=sole_writer)
-            served = TableOnStorage(path, claims, held, running, _of_pool(settings, pool))
+            chosen = partial(table_lock, given=lock, sole_writer=sole_writer)
+            served = TableOnStorage(path, claims, chosen(table.storage), running, _of_pool(settings, pool), chosen)
             served.open()
             if isinstance(claims, ZooKeeperClaims):
                 claims.wake_on_request(partial(notify, lambda daemon: daemon.wake(path)))

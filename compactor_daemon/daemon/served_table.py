@@ -75,7 +75,7 @@ from ..fleet.claims import Claims, HeldClaim
 from ..options import AttemptOptions
 from ..service_run import ServiceMeans
 from ..services.options import Service, ServiceOptions
-from ..services.policies import Policies, read_policies
+from ..services.policies import LOCK, Policies, read_policies
 from ..services.serve import ServiceDone, last_runs, note_runs, serve_table
 from ..services.serve import due as due_services
 from ..status.lag import LagTracker, row_ms
@@ -173,10 +173,19 @@ class DaemonSettings:
 class TableOnStorage:
     """See the module. The first call that touches the table is `open`."""
 
-    def __init__(self, path: str, claims: Claims, lock: TableLock, runner: Runner, settings: DaemonSettings) -> None:
+    def __init__(
+        self,
+        path: str,
+        claims: Claims,
+        lock: TableLock,
+        runner: Runner,
+        settings: DaemonSettings,
+        choose_lock: Callable[[Storage], TableLock] | None = None,
+    ) -> None:
+        """`choose_lock`: the lock where the table got another one. None: it stays."""
         self.path = path
         self.claims = claims
-        self._lock = lock
+        self._lock, self._kept, self._choose_lock = lock, "", choose_lock
         self._runner = runner
         self._given = self._settings = settings
         self._policies_at = 0.0
@@ -205,7 +214,10 @@ class TableOnStorage:
 
     def _take_policies(self, storage: Storage) -> None:
         """MalformedError, UsageError: the policies of the table cannot be read, or another process has other ones."""
-        self._settings = self._given.over(read_policies(storage))
+        policies = read_policies(storage)
+        self._settings, kept = self._given.over(policies), policies.values.get(LOCK, "")
+        if self._choose_lock is not None and kept != self._kept:
+            self._lock, self._kept = self._choose_lock(storage), kept
         self._policies_at = time.monotonic() + _POLICIES_S
 
     def _storage(self) -> Storage:

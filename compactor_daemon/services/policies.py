@@ -21,7 +21,7 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.triggers import TriggerOptions, UrgencyOptions
-from phantombase.timeline.locks.table_lock import POLICIES, STORAGE, TableLock, parse_lock
+from phantombase.timeline.locks.table_lock import POLICIES, STORAGE, TableLock, parse_lock, try_lock
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.in_progress import READ_INSIDE, exclusive
@@ -156,7 +156,8 @@ def change_policies(
     table: Table, lock: TableLock, changes: Mapping[str, str | None], *, dry_run: bool = False
 ) -> Policies:
     """Sets policies, and removes those that are None, in one step under the lock. `dry_run`: only checks. UsageError:
-    an unknown name, not a value, or values that contradict each other; nothing was changed."""
+    an unknown name, not a value, or values that contradict each other; nothing was changed. LockError: also if a new
+    `lock` of the table cannot be taken."""
     for name, value in changes.items():
         if value is not None and name not in policy_names():
             near = difflib.get_close_matches(name, policy_names(), n=1)
@@ -164,6 +165,8 @@ def change_policies(
             raise UsageError("no such policy of a table", found=name, todo=todo)
         if value is not None and ("\n" in value or "\r" in value):
             raise UsageError(f"{name}: a value is one line", found=repr(value))
+    if not dry_run and (kept := changes.get(LOCK)) is not None:
+        try_lock(table.storage, kept)  # one that no process can take would stop all of them
     with exclusive(table, lock, "change the policies", READ_INSIDE) as seen:
         before = read_policies(seen.storage).values if not _only_removes(changes) else _lines(seen.storage)
         values = {name: text for name, text in {**before, **changes}.items() if text is not None}

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import xxhash
 
@@ -34,8 +33,7 @@ from ..storage.contract import OwnLock, Storage
 from ..storage.folders import HOODIE, RECORDS
 from ..storage.local import hold_file
 from .section import LockSeen, LockState, Section, in_kernel, in_object
-from .zookeeper_connection import connection
-from .zookeeper_lock import ZooKeeperLock, in_order, parse_zookeeper_lock
+from .zookeeper_lock import ZooKeeperLock, contenders, parse_zookeeper_lock
 
 
 class TableLock(Protocol):
@@ -172,7 +170,11 @@ def table_lock(storage: Storage, given: str | None, *, sole_writer: bool = False
     lock of the storage is the one Hudi's own writers share (StorageBasedLockProvider). HDFS has none that Hudi's
     writers share: there a ZooKeeper lock must be given, unless this process is the `sole_writer`. UsageError: no lock
     is given on HDFS, a lock file is given for a table outside a local file system, or the table keeps another lock."""
-    given = _agreed(storage, given, name)
+    return lock_on(storage, _agreed(storage, given, name), sole_writer=sole_writer, name=name)
+
+
+def lock_on(storage: Storage, given: str | None, *, sole_writer: bool = False, name: str | None = None) -> TableLock:
+    """`table_lock`, whatever the table keeps."""
     if given is None or given == STORAGE:
         if storage.own_lock is OwnLock.PRIVATE and not (sole_writer and given is None):
             raise UsageError(
@@ -231,6 +233,33 @@ def _agreed(storage: Storage, given: str | None, name: str | None) -> str | None
             todo="Leave it out: the table's lock is taken. To change it: compactor-daemon config set TABLE lock=LOCK.",
         )
     return given
+
+
+def try_lock(storage: Storage, given: str) -> None:
+    """LockError, UsageError: no process can take this lock for the table."""
+    with lock_on(storage, given).hold("make it the table's"):
+        pass
+
+
+def refuse_other_lock(storage: Storage, lock: TableLock, name: str) -> None:
+    """LockError: the table keeps another lock than this one, which is held: it was changed under this one, since the
+    process chose it. `name`: of the table. A `ProcessLock` is of a process that knows of no other one."""
+    if not isinstance(lock, FileLock | StorageLock | ZooKeeperLock) or (kept := kept_lock(storage)) is None:
+        return
+    wanted = lock_on(storage, kept, name=name)
+    if _place(wanted) != _place(lock):
+        raise LockError(
+            "the table has got another lock since this work began",
+            path=storage.base_path,
+            expected=kept,
+            found=_place(lock),
+            todo="Nothing was changed. Run again: the table's lock is taken.",
+        )
+
+
+def _place(lock: TableLock) -> str:
+    """What processes have in common that exclude each other."""
+    return lock.shown if isinstance(lock, ZooKeeperLock) else str(getattr(lock, "path", lock))
 
 
 def check_writers_known(
@@ -292,46 +321,6 @@ def parse_lock(text: str) -> TableLock:
     if separator and rest and provider == "zookeeper":
         return parse_zookeeper_lock(rest)
     raise UsageError("unknown lock provider", expected=f"{STORAGE}, file:PATH or {_ZOOKEEPER}", found=text)
-
-
-_ENOUGH_S = 2.0
-_SESSION_S = 5.0
-
-
-def contenders(lock: ZooKeeperLock) -> list[tuple[str, float]]:
-    """The contenders in order of arrival, the first holds the lock: what each is, and since how many seconds.
-    LockError: ZooKeeper does not answer in time."""
-    from kazoo.exceptions import KazooException, NoNodeError  # late, as in `zookeeper_lock`
-
-    from .zookeeper_handler import answer
-
-    client = connection(lock.servers, lock.access, _SESSION_S)
-    deadline = time.monotonic() + _ENOUGH_S
-
-    def call(ask: Callable[..., Any], *args: Any) -> Any:
-        return answer(client, ask(*args), max(0.0, deadline - time.monotonic()))
-
-    found = []
-    try:
-        client.start(_ENOUGH_S)
-        for name in in_order(call(client.get_children_async, lock.folder)):
-            try:
-                data, stat = call(client.get_async, f"{lock.folder}/{name}")
-            except NoNodeError:  # removed since the listing
-                continue
-            found.append((data.decode(errors="replace"), max(0.0, clock_ms() / 1000 - stat.created)))
-    except NoNodeError:  # no process has used this lock yet
-        return []
-    except (KazooException, client.handler.timeout_exception) as error:
-        raise LockError(
-            "the holder of the table lock is not known",
-            path=lock.shown,
-            found=lock.unreachable() or f"{type(error).__name__} {error}".rstrip(),
-        ) from error
-    finally:
-        client.stop()
-        client.close()
-    return found
 
 
 _PROVIDER = "hoodie.write.lock.provider"

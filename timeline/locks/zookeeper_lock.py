@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..clocks import clock_ms
 from ..errors import LockError, UsageError
 from ..event_log import get_logger
 from ..reachable import why_unreachable
@@ -295,3 +296,43 @@ def check_usable(lock: ZooKeeperLock) -> None:
 
 def _error(what: str, lock: ZooKeeperLock, found: str, todo: str) -> LockError:
     return LockError(what, path=lock.shown, found=found, todo=f"{todo} Nothing was changed.")
+
+
+_SEEN_S = 2.0
+_SESSION_S = 5.0
+
+
+def contenders(lock: ZooKeeperLock) -> list[tuple[str, float]]:
+    """The contenders in order of arrival, the first holds the lock: what each is, and since how many seconds.
+    LockError: ZooKeeper does not answer in time."""
+    from kazoo.exceptions import KazooException, NoNodeError  # late
+
+    from .zookeeper_handler import answer
+
+    client = connection(lock.servers, lock.access, _SESSION_S)
+    deadline = time.monotonic() + _SEEN_S
+
+    def call(ask: Callable[..., Any], *args: Any) -> Any:
+        return answer(client, ask(*args), max(0.0, deadline - time.monotonic()))
+
+    found = []
+    try:
+        client.start(_SEEN_S)
+        for name in in_order(call(client.get_children_async, lock.folder)):
+            try:
+                data, stat = call(client.get_async, f"{lock.folder}/{name}")
+            except NoNodeError:  # removed since the listing
+                continue
+            found.append((data.decode(errors="replace"), max(0.0, clock_ms() / 1000 - stat.created)))
+    except NoNodeError:  # no process has used this lock yet
+        return []
+    except (KazooException, client.handler.timeout_exception) as error:
+        raise LockError(
+            "the holder of the table lock is not known",
+            path=lock.shown,
+            found=lock.unreachable() or f"{type(error).__name__} {error}".rstrip(),
+        ) from error
+    finally:
+        client.stop()
+        client.close()
+    return found

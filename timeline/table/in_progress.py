@@ -46,7 +46,7 @@ from ..format.table_config import PROPERTIES
 from ..instants.instant_files import Torn
 from ..instants.reserved_times import has_tombstone, reserved_path
 from ..instants.timeline import Timeline
-from ..locks.table_lock import TableLock, is_elsewhere
+from ..locks.table_lock import TableLock, is_elsewhere, refuse_other_lock
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE
 from ..storage.snapshot import GuardedStorage, check_guard, unguarded
@@ -303,15 +303,16 @@ def exclusive(
 ) -> Iterator[Snapshot]:
     """Holds the lock for the `with` block, and gives a snapshot made under the lock; its storage asks the lock before
     each change. `purpose`: for messages, as "schedule a compaction". `allow`: guards that are not asked. `cached`: see
-    `Table.snapshot`. LockError: the lock did not become free, or was lost before a change. ConflictError,
-    TableChangedError: refused by a guard; nothing was changed. After the block nothing can be changed through the
-    snapshot (LockError)."""
+    `Table.snapshot`. LockError: the lock did not become free, is not the table's any more, or was lost before a change.
+    ConflictError, TableChangedError: refused by a guard; nothing was changed. After the block nothing can be changed
+    through the snapshot (LockError)."""
     with lock.hold(purpose) as section:
         is_open = True
         asked = replace(section, is_held=lambda: is_open and section.is_held())
         guarded = replace(table, storage=GuardedStorage(unguarded(table.storage), asked.check))
         held = guarded.snapshot(cached=cached)
         try:
+            refuse_other_lock(held.storage, lock, table.config.name)
             if Guard.SETTINGS not in allow:
                 check_version(held, table.config.version)
             _refuse(held, allow)

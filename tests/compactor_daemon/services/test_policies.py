@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -11,10 +13,20 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase import writer
+from phantombase.compactor_daemon.attempt.compact_or_resume import Limit, pending_instants
+from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
+from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.fleet.claims import TableClaims
+from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.services.policies import PATH, change_policies, read_policies
-from phantombase.timeline.errors import MalformedError, UsageError
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.errors import LockError, MalformedError, UsageError
+from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import one_row
@@ -141,7 +153,33 @@ def test_all_processes_of_a_table_take_its_lock_and_another_one_is_refused(tmp_p
     assert invoke("config", "set", path, f"lock={other}")["policies"] == {"lock": other}
     with daemon_on(path, zookeeper=None, sole_writer=True) as daemon:
         assert daemon.run().problems == {}
-    assert (tmp_path / "other.lock").exists() is False
+
+
+def test_work_that_has_begun_under_another_lock_than_the_table_has_now_is_refused(tmp_path: Path) -> None:
+    """Until then both would exclude nobody. A daemon goes on under the new one."""
+    path = pending_table(tmp_path / "rides")
+    table, made = open_table(path), tmp_path / "new"
+    old, new = table_lock(table.storage, None), f"file:{made}/lock"
+    choose = partial(table_lock, given=None)
+    settings = DaemonSettings(
+        who="d", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=DaemonOrder.EARLIEST
+    )
+    served = TableOnStorage(str(path), TableClaims(table, "d"), old, LocalRunner(1), settings, choose)
+    cannot = CliRunner().invoke(app, ["config", "set", str(path), f"lock={new}", "--lock", "storage"]).exception
+    assert isinstance(cannot, LockError)
+    assert read_policies(table.storage).values == {}
+    made.mkdir()
+    invoke("config", "set", path, f"lock={new}", "--lock", "storage")
+    with pytest.raises(LockError, match=r"the table has got another lock .* Run again"):
+        schedule_compaction(table, old)
+    (instant,) = pending_instants(table)
+    held = served.claims.take(instant)
+    assert held is not None
+    assert served.execute(instant, held, Limit()) is not None
+    held.release()
+    rmtree(made)
+    assert config(path, "lock=storage") == {"lock": "storage"}
+    assert invoke("config", "unset", path, "lock")["policies"] == {}
 
 
 def test_a_process_that_dies_while_it_sets_them_leaves_the_old_ones_or_the_new(tmp_path: Path) -> None:

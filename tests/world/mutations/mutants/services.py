@@ -20,6 +20,7 @@ SERVICES: tuple[Mutant, ...] = (
     ("compactor_daemon/services/serve", "        refuse_paused(seen.storage, service.value)\n", "", "pause"),
     ("compactor_daemon/services/policies", "            found.setdefault(one.name, value)\n", "            found[one.name] = value\n", "policies"),
     ("compactor_daemon/services/policies", "if name in SAFE and found", "if False and found", "policies"),
+    ("timeline/table/in_progress", "            refuse_other_lock(held.storage, lock, table.config.name)\n", "", "policies"),
     ("timeline/locks/pause", " and not self.is_over(now_ms)", "", "pause"),
     ("compactor_daemon/daemon/loop", "every_s = 0.0 if rules.once else rules.services_s", "every_s = rules.services_s", "daemon"),
     (f"{_SERVICES}/serve", "not 0 <= now_ms - runs[s].at_ms <", "not now_ms - runs[s].at_ms <", "services"),
