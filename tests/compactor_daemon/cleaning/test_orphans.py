@@ -660,7 +660,8 @@ def test_what_writers_left_besides_data_files(version: int, tmp_path: Path) -> N
     young = at.put(f"{marker_folder(at.first)}/a/x.parquet.marker.CREATE", age_s=60)
     found = orphans(at, dry_run=False)
     why = {one.path: one.why for one in found.orphans}
-    assert why[at.base] == f"instant {at.gone} is gone"
+    # On version 6 the pending write may append to the log file of the same file slice.
+    assert why.get(at.base) == {9: f"instant {at.gone} is gone", 6: None}[version]
     assert why[heartbeat_path(done)] == f"instant {done} has ended"
     assert not [name for name in left if (at.path / name).exists()]
     assert [name for name in kept if not (at.path / name).exists()] == []
