@@ -458,6 +458,10 @@ def test_a_write_on_an_index_that_lacks_entries_takes_it_out(
     loss: int, write: str, path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It finds the rows in the files: the same table as without the loss. Of all files of the index, or of one."""
+    if write == "merge" and Table.open(path).config.version == 6:
+        with pytest.raises(UnsupportedError, match="expected version 8 or newer"):
+            WRITES[write](str(path))
+        return
     whole = shutil.copytree(path, tmp_path / "whole")
     WRITES[write](str(whole))
     files = sorted(p for p in (path / INDEX).iterdir() if not p.name.startswith(".hoodie"))
