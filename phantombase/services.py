@@ -8,7 +8,8 @@ sync                                                              a catalog show
 savepoints, status, check, audit, validate                        only read
 
 `table` is a path, a URL or a `Table`; `storage_options`: see `read`. What changes a table needs `lock`, which all
-writers share, or `sole_writer`: UsageError without, but for a dry run."""
+writers share, or `sole_writer`: UsageError without, but for a dry run. Where a call has the default, an option counts
+that the table keeps (`config set`)."""
 
 from __future__ import annotations
 
@@ -34,14 +35,14 @@ from .compactor_daemon.clustering.cluster import cluster_table
 from .compactor_daemon.clustering.options import ClusterOptions
 from .compactor_daemon.clustering.result import ClusterResult
 from .compactor_daemon.execution.run_compactions import Compactions, run_compactions
-from .compactor_daemon.execution.runners import check_memory, open_runner, this_machine
+from .compactor_daemon.execution.runners import all_storage_options, check_memory, open_runner, this_machine
 from .compactor_daemon.metadata_services.due import MetadataOptions
 from .compactor_daemon.metadata_services.serve import MetadataServed, serve_metadata
 from .compactor_daemon.options import AttemptOptions, ExecuteOptions
 from .compactor_daemon.services.maintain import MaintainStep, Maintenance, maintain_table
 from .compactor_daemon.services.options import Service, ServiceOptions, parse_services, usual_services
 from .compactor_daemon.services.pause import cancel_instant, pause_table, resume_table
-from .compactor_daemon.services.policies import read_policies
+from .compactor_daemon.services.policies import Options, read_policies
 from .compactor_daemon.status.check import CheckMeans, TableCheck, check_table
 from .compactor_daemon.status.pending import StatusOptions
 from .compactor_daemon.status.status import TableStatus, table_status
@@ -61,7 +62,8 @@ from .timeline.locks.table_lock import check_writers_known
 from .timeline.option import path_text, spelled
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
-from .timeline.table.table import from_one_snapshot
+from .timeline.storage.open_storage import open_storage
+from .timeline.table.table import Table, from_one_snapshot
 
 
 @spelled
@@ -84,7 +86,8 @@ def schedule(
     """
     risk = "A plan made while an unknown write is running would lose that write's rows."
     at = locked(table, storage_options, lock, sole_writer, dry_run, "schedule", risk)
-    return schedule_compaction(at[0], at[1], options or PLAN_NOW, dry_run=dry_run)
+    chosen = read_policies(at[0].storage).over(options or PLAN_NOW, by_person=True)
+    return schedule_compaction(at[0], at[1], chosen, dry_run=dry_run)
 
 
 @spelled
@@ -104,13 +107,15 @@ def compact(
     `limit_s`: after this many seconds no instant begins; the next call continues. `lock`: see `schedule`.
     `storage_options`: see `read`.
     """
+    path, running = path_text(table), execute or ExecuteOptions()
+    kept = read_policies(open_storage(path, all_storage_options([path], storage_options, running, None)))
     return run_compactions(
-        path_text(table),
+        path,
         instant=instant,
         lock=lock,
-        output=output or OutputOptions(),
-        execute=execute or ExecuteOptions(),
-        attempt=attempt or AttemptOptions(),
+        output=kept.over(output or OutputOptions()),
+        execute=running,
+        attempt=kept.over(attempt or AttemptOptions()),
         limit=Limit(limit_s),
         storage_options=storage_options,
     )
@@ -166,7 +171,7 @@ def clean(
     """Removes old file slices and replaced file groups, which only reads of the past still need."""
     risk = "A savepoint that is made now may lose files."
     at = locked(table, storage_options, lock, sole_writer, dry_run, "clean", risk, service=True)
-    return clean_table(at[0], options or CleanOptions(), at[1], dry_run=dry_run)
+    return clean_table(at[0], _kept(at[0], options or CleanOptions()), at[1], dry_run=dry_run)
 
 
 @spelled
@@ -182,7 +187,7 @@ def archive(
     """Moves the oldest completed instants from the active timeline into the archive, as Hudi does after commits."""
     risk = "Two at once could lose archived instants."
     at = locked(table, storage_options, lock, sole_writer, dry_run, "archive", risk, service=True)
-    return archive_table(at[0], options or ArchiveOptions(), at[1], dry_run=dry_run)
+    return archive_table(at[0], _kept(at[0], options or ArchiveOptions()), at[1], dry_run=dry_run)
 
 
 @spelled
@@ -200,12 +205,13 @@ def cluster(
     """Joins small files, so that readers open fewer, or sorts large ones, so that filters skip more. No row changes."""
     risk = "A write that is under way could lose its rows."
     at = locked(table, storage_options, lock, sole_writer, dry_run, "cluster", risk, service=True)
-    written, running = output or OutputOptions(), execute or ExecuteOptions()
+    written, running = _kept(at[0], output or OutputOptions()), execute or ExecuteOptions()
     if not dry_run:
         check_memory(written.memory_limit, running, this_machine())
     with ExitStack() as stack:
         runner = None if dry_run else stack.enter_context(open_runner(running))
-        return cluster_table(at[0], options or ClusterOptions(), at[1], output=written, runner=runner, dry_run=dry_run)
+        chosen = _kept(at[0], options or ClusterOptions())
+        return cluster_table(at[0], chosen, at[1], output=written, runner=runner, dry_run=dry_run)
 
 
 @spelled
@@ -221,7 +227,7 @@ def metadata(
     """Compacts, cleans and archives Hudi's metadata table, if the table has one and that is due."""
     risk = "Another process may write to it meanwhile."
     at = locked(table, storage_options, lock, sole_writer, dry_run, "metadata", risk, service=True)
-    return serve_metadata(at[0], options or MetadataOptions(), at[1], dry_run=dry_run)
+    return serve_metadata(at[0], _kept(at[0], options or MetadataOptions()), at[1], dry_run=dry_run)
 
 
 @spelled
@@ -237,7 +243,7 @@ def orphans(
     """The files that no record of the table names; `remove`: they are removed, which needs a lock."""
     risk = "A write may be completed meanwhile."
     at = locked(table, storage_options, lock, sole_writer, not remove, "orphans", risk, service=True)
-    return remove_orphans(at[0], options or OrphanOptions(), at[1], dry_run=not remove)
+    return remove_orphans(at[0], _kept(at[0], options or OrphanOptions()), at[1], dry_run=not remove)
 
 
 @spelled
@@ -322,9 +328,8 @@ def unschedule(
     storage_options: Given = None,
 ) -> Unscheduled:
     """Cancels a requested compaction; its file groups are then free for the next plan."""
-    at = locked(
-        table, storage_options, lock, sole_writer, dry_run, "unschedule", "Logs of an unknown write could be lost."
-    )
+    risk = "Logs of an unknown write could be lost."
+    at = locked(table, storage_options, lock, sole_writer, dry_run, "unschedule", risk)
     return unscheduling.unschedule(at[0], instant, at[1], dry_run=dry_run)
 
 
@@ -343,7 +348,7 @@ def sync(table: AnyTable, options: SyncOptions, *, dry_run: bool = False, storag
     found = opened(table, storage_options, reading=True)
     if not dry_run:
         refuse_paused(found.storage, Service.SYNC.value)
-    return sync_table(found, options, dry_run=dry_run)
+    return sync_table(found, _kept(found, options), dry_run=dry_run)
 
 
 @spelled
@@ -395,6 +400,10 @@ def audit(table: AnyTable, instant: str | None = None, *, storage_options: Given
 def validate(table: AnyTable, *, storage_options: Given = None) -> Validated:
     """Compares completed writes, the metadata table, and the times of version 6 with what is on storage."""
     return validated(opened(table, storage_options))
+
+
+def _kept(table: Table, options: Options) -> Options:
+    return read_policies(table.storage).over(options)
 
 
 _STOP = "What another process writes meanwhile may be lost: stop all writers and compactors."

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, field, fields, is_dataclass, replace
+from datetime import datetime
 from enum import Enum
 from functools import cache, wraps
 from inspect import Parameter, isfunction, signature
@@ -40,7 +41,8 @@ _T = TypeVar("_T")
 
 
 def spelled(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """The function with a UsageError, instead of Python's TypeError, if it is called with other options than it has."""
+    """The function with a UsageError, instead of Python's TypeError, if it is called with other options than it has, or
+    with values of another kind, see `check_kinds`."""
     form = signature(function)
     kinds = {name: one.kind for name, one in form.parameters.items()}
     known = [name for name, kind in kinds.items() if kind is not Parameter.VAR_POSITIONAL and name != "self"]
@@ -50,10 +52,15 @@ def spelled(function: Callable[_P, _T]) -> Callable[_P, _T]:
         if Parameter.VAR_KEYWORD not in kinds.values():
             _check_spelling(options, known, function.__name__)
         try:
-            form.bind(*args, **options)
+            bound = form.bind(*args, **options)
         except TypeError as error:
             raise UsageError(f"{function.__name__}: {error}", expected=", ".join(known)) from None
-        return function(*args, **options)
+        hints = _hints_of(function)
+        for name, value in bound.arguments.items():
+            if kinds[name] in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) or name not in hints:
+                continue
+            bound.arguments[name] = _taken(hints[name], value, name)
+        return function(*bound.args, **bound.kwargs)
 
     return call
 
@@ -163,6 +170,15 @@ def check_kinds(options: Any) -> None:
 
 
 @cache
+def _hints_of(function: Any) -> Mapping[str, Any]:
+    """None of a function that names a type of a library which it has not imported."""
+    try:
+        return get_type_hints(function)
+    except NameError:
+        return {}
+
+
+@cache
 def _hints(options: Any) -> dict[str, Any]:
     return get_type_hints(options)
 
@@ -177,6 +193,7 @@ _KINDS: Mapping[type, tuple[type, str]] = {
     int: (Integral, "a whole number"),
     float: (Real, "a number"),
     str: (str, "a text"),
+    datetime: (datetime, "a datetime"),
 }
 
 

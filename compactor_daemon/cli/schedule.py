@@ -4,6 +4,7 @@ table (`pause`, `resume`, `cancel`)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -226,7 +227,9 @@ def _end(until: str | None, for_: str | None) -> datetime | None:
     if until is not None and for_ is not None:
         raise UsageError("--until and --for both say when the pause ends", todo="Give one of them.")
     if for_ is not None:
-        return datetime.fromtimestamp(clock_ms() / 1000 + duration_s(for_, "--for"), UTC)
+        with suppress(ValueError, OverflowError):  # a year that no calendar has
+            return datetime.fromtimestamp(clock_ms() / 1000 + duration_s(for_, "--for"), UTC)
+        raise UsageError("too long for --for", expected="an end before the year 10000", found=for_)
     try:
         return None if until is None else datetime.fromisoformat(until)
     except ValueError as error:

@@ -43,12 +43,13 @@ from ..fleet.catalog import Catalog, fleet_of, members_in
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from ..options import AttemptOptions
+from ..services.policies import read_policies
 from ..status.check import CheckMeans, TableCheck, catalog_rows, check_tables, examine, unlisted, worst
 from ..status.pending import Claimed, StatusOptions
 from ..status.status import TableStatus, claim_rows, outlook, table_status, work_rows
 from . import render_status as status_render
 from .fleet_flags import CATALOG, ZOOKEEPER, CatalogFlags, Fleet, ZooKeeperFlags
-from .option_flags import ATTEMPT, CLOCK, StorageOption, name_idle, offers, typed_options
+from .option_flags import ATTEMPT, CLOCK, StorageOption, given_names, name_idle, offers, typed_options
 
 
 def catalog_report(catalog: Catalog, means: CheckMeans, zookeeper: ZooKeeperOptions | None) -> Row:
@@ -200,6 +201,7 @@ def status(
         status=StatusOptions(slo_s=slo, attempt=attempt, retry=retry, recent=0 if of_catalog else _RECENT),
         claims=(lambda _: None) if of_catalog else partial(_claimed, zookeeper),
         brief=brief,
+        given=given_names(ctx),
     )
     if of_catalog:
         pools = replace(catalog, slo_s=slo).pools(ctx.params.get("config"), ScheduleOptions())
@@ -214,7 +216,8 @@ def status(
         seen = examine(opened, CHECK, means, slo)
         if seen.status is None:
             return {"table": opened.storage.base_path, **as_json(seen.verdict)}
-        ahead = None if brief else outlook(opened.with_clock(clock), trigger, CleanOptions(), seen.status.pending)
+        cleans = read_policies(opened.storage).over(CleanOptions())
+        ahead = None if brief else outlook(opened.with_clock(clock), trigger, cleans, seen.status.pending)
         row: Row = as_json(replace(seen.status, verdict=seen.verdict, outlook=ahead))
         return row
 
@@ -257,7 +260,8 @@ def check(
         else:
             taken.warn(found.listing.shown)
             paths = dict(taken.tables)
-    means = CheckMeans(storage=storage, trigger=trigger, clock=clock, status=StatusOptions(attempt=attempt))
+    status, given = StatusOptions(attempt=attempt), given_names(ctx)
+    means = CheckMeans(storage=storage, trigger=trigger, clock=clock, status=status, given=given)
     rows = lost + check_tables(paths, options, means, lambda name: pools.of(name).slo_s)
     data = {"tables": as_json(rows), "listing": None if found is None else found.listing.shown}
     return CommandResult(data, status_render.checked, failed=worst(rows))

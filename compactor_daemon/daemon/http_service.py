@@ -36,6 +36,7 @@ from ..fleet.claims import Claim
 from ..fleet.pools import Pool
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
+from ..services.policies import NO_POLICIES, Policies, read_policies
 from ..status.check import of_service, of_status, unfinished_of
 from ..status.pending import Claimed, StatusOptions
 from ..status.status import ServiceRun, claim_rows, service_runs, table_status
@@ -59,6 +60,7 @@ class _Known:
     facts: TableFacts
     checked: Checked
     state: ServedState | None
+    policies: Policies
     services: tuple[Finding, ...] = ()
 
 
@@ -88,6 +90,11 @@ class Reports:
         row: Row = as_json(found)
         return row
 
+    def policies(self, path: str) -> Policies:
+        """What the table kept when it was last looked at."""
+        known = self._known.get(path)
+        return NO_POLICIES if known is None else known.policies
+
     def forget(self, path: str) -> None:
         """The table is not served any more."""
         self._known.pop(path, None)
@@ -101,11 +108,13 @@ class Reports:
             facts, known.checked = look(known.table, known.state, trigger, known.checked, _CHECKED)
             known.facts = replace(known.facts, unmergeable=facts.unmergeable, unchecked=facts.unchecked)
         table, clock = known.table, Clock.of(known.table)
+        trigger = known.policies.over(trigger, settings.given)
         facts = at_present(known.facts, known.timeline, clock.now, trigger)
         pending = [(i.action, i.requested_time) for i in known.timeline.instants if not i.completed]
         found, runs = list[Finding](), tuple[ServiceRun, ...]()
         if pending and facts.has_logs:
-            options = StatusOptions(slo_s=pool.slo_s, attempt=settings.attempt, retry=settings.retry)
+            attempt = known.policies.over(settings.attempt, settings.given)
+            options = StatusOptions(slo_s=pool.slo_s, attempt=attempt, retry=settings.retry)
             status = from_one_snapshot(lambda: table_status(table.snapshot(), None, options))
             facts = replace(facts, pending=tuple(unfinished_of(status)), paused=status.paused)
             found += of_status(status)
@@ -135,7 +144,13 @@ class Reports:
         commits = metadata_commits(table)
         facts = replace(facts, metadata_commits=commits.fact or 0, metadata_problem=commits.problem)
         known = _Known(
-            table=table, timeline=state.timeline, kinds=state.kinds, facts=facts, checked=checked, state=state
+            table=table,
+            timeline=state.timeline,
+            kinds=state.kinds,
+            facts=facts,
+            checked=checked,
+            state=state,
+            policies=read_policies(table.storage),
         )
         self._known.pop(path, None)
         self._known[path] = known
@@ -166,7 +181,7 @@ class DaemonFleet:
     ) -> None:
         """`listing`: what the fleet shares, see `fleet_of`; None: tables that were named."""
         self._daemon, self._settings, self._session, self._listing = daemon, settings, session, listing
-        self.last_known = reports.last_known
+        self._reports, self.last_known = reports, reports.last_known
 
     def about(self, table: Table, *, whole: bool = True) -> Row:
         """A row with the names of `compactor-daemon status --json`."""
@@ -191,8 +206,9 @@ class DaemonFleet:
         return row
 
     def trigger(self, path: str) -> TriggerOptions:
-        """Of the table's pool, or of --schedule, or the defaults."""
-        return self._daemon.pool_of(path).schedule or self._settings.schedule or _USUAL
+        """Of the table's pool, or of --schedule, or the defaults; below them what the table keeps, once it is known."""
+        options = self._daemon.pool_of(path).schedule or self._settings.schedule or _USUAL
+        return self._reports.policies(path).over(options, self._settings.given)
 
     def slo_s(self, path: str) -> float | None:
         """The SLO of the table's pool, or `--slo`."""

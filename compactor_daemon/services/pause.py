@@ -28,6 +28,7 @@ def pause_table(
     check_text("the reason", reason)
     if not reason.strip():
         raise UsageError("a pause needs a reason", path=storage.base_path, found="none")
+    services = (services,) if isinstance(services, str) else tuple(map(str, services or ()))
     if unknown := [name for name in services if name not in PAUSABLE]:
         raise UsageError("nothing that can be paused", expected=", ".join(PAUSABLE), found=", ".join(unknown))
     pause = Pause(

@@ -20,8 +20,16 @@ from typing import Any, TypeVar
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.instants.triggers import TriggerOptions, UrgencyOptions
-from phantombase.timeline.locks.table_lock import POLICIES, STORAGE, TableLock, parse_lock, try_lock
+from phantombase.timeline.instants.triggers import TriggerOptions, TriggerStrategy, UrgencyOptions
+from phantombase.timeline.locks.table_lock import (
+    POLICIES,
+    STORAGE,
+    UNREADABLE_POLICIES,
+    TableLock,
+    parse_lock,
+    policy_lines,
+    try_lock,
+)
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.in_progress import READ_INSIDE, exclusive
@@ -78,13 +86,14 @@ class Policies:
 
     values: Mapping[str, str] = field(default_factory=dict)
 
-    def beneath(self, kind: type[Any], own: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of an option dataclass that have a value of their `own`, and below them those of the table.
-        UsageError: one of `SAFE` has another value than in the table."""
+    def beneath(self, kind: Any, own: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields of an option dataclass that have a value of their `own`, and below them those of the table. A
+        trigger of their own counts instead of the table's goal of freshness. UsageError: one of `SAFE` has another
+        value than in the table."""
         found = dict(own)
         for name, text in self.values.items():
-            of, one = _known().get(name, (None, None))
-            if one is None or not (of is kind or (of is ScheduleOptions and _has(kind, one.name))):
+            one = _fields_of(kind).get(name)
+            if one is None or (one.name == "freshness_s" and "strategy" in own):
                 continue
             value = _value(name, text)
             if name in SAFE and found.get(one.name, value) != value:
@@ -95,19 +104,21 @@ class Policies:
                     todo=f"Leave it out here, or set it for all: compactor-daemon config set TABLE {name}=SECONDS.",
                 )
             found.setdefault(one.name, value)
-        return found
+        return {**by_hand(found), **own} if own.get("strategy") is TriggerStrategy.ALWAYS else found
 
-    def over(self, options: Options, given: Collection[str] = ()) -> Options:
+    def over(self, options: Options, given: Collection[str] = (), *, by_person: bool = False) -> Options:
         """Options with those of the table, where none was given: by its name, or as another value than the default.
-        UsageError: see above; or they contradict each other."""
+        `by_person`: see `by_hand`. UsageError: see above; or they contradict each other."""
         kind: Any = type(options)
-        named = {one.name for name, (of, one) in _known().items() if name in given and of is kind}
+        named = {one.name for name, one in _fields_of(kind).items() if name in given}
         own = {
             one.name: getattr(options, one.name)
             for one in fields(kind)
             if one.name in named or getattr(options, one.name) != one.default
         }
-        made: Options = replace(options, **self.beneath(kind, own)) if self.values else options  # type: ignore[type-var]
+        below = self.beneath(kind, own)
+        found = {**by_hand(below), **own} if by_person else below
+        made: Options = replace(options, **found) if self.values else options  # type: ignore[type-var]
         return made
 
     @property
@@ -129,20 +140,20 @@ def by_hand(fields_: Mapping[str, Any]) -> dict[str, Any]:
 def read_policies(storage: Storage) -> Policies:
     """MalformedError: the file cannot be read, or has a value that is none of its option."""
     try:
-        data = storage.read(PATH)
+        lines = policy_lines(storage)
     except MissingFileError:
         return NO_POLICIES
     values: dict[str, str] = {}
     try:
-        for line in filter(None, data.decode().split("\n")):
+        for line in filter(None, lines):
             name, equals, value = line.partition("=")
             if not (equals and name.startswith(PREFIX)):
                 raise UsageError("not a line of a policy", found=line)
             values[name.removeprefix(PREFIX)] = value
         _check(values)
-    except (UsageError, UnicodeDecodeError) as error:
+    except UsageError as error:
         raise MalformedError(
-            "the policies of the table cannot be read",
+            UNREADABLE_POLICIES,
             path=PATH,
             found=str(error),
             todo="`compactor-daemon config unset TABLE NAME` removes one; a later release may have written it.",
@@ -185,12 +196,9 @@ def _only_removes(changes: Mapping[str, str | None]) -> bool:
 def _lines(storage: Storage) -> Mapping[str, str]:
     """The values without their checks: a wrong one can be removed. MalformedError: not even lines."""
     try:
-        text = storage.read(PATH).decode()
+        pairs = (line.partition("=") for line in policy_lines(storage) if line)
     except MissingFileError:
         return {}
-    except UnicodeDecodeError as error:
-        raise MalformedError("the policies of the table cannot be read", path=PATH, found=str(error)) from error
-    pairs = (line.partition("=") for line in text.split("\n") if line)
     return {name.removeprefix(PREFIX): value for name, _, value in pairs}
 
 
@@ -210,6 +218,9 @@ def _value(name: str, text: str) -> Any:
     return value_of(kind, one, text.split() if type_of(kind, one)[1] else text, name)
 
 
-def _has(kind: type[Any], name: str) -> bool:
-    """Whether a part of ScheduleOptions has the option."""
-    return issubclass(ScheduleOptions, kind) and name in {one.name for one in fields(kind)}
+@cache
+def _fields_of(kind: Any) -> Mapping[str, Field[Any]]:
+    """The options of a dataclass, or of a part of ScheduleOptions, that a table may have, by name."""
+    own = {one.name for one in fields(kind)} if issubclass(ScheduleOptions, kind) else set()
+    found = {name: one for name, (of, one) in _known().items() if of is ScheduleOptions and one.name in own}
+    return found or {name: one for name, (of, one) in _known().items() if of is kind}

@@ -30,6 +30,7 @@ from phantombase.timeline.dashboard.verdict import (
 )
 from phantombase.timeline.errors import (
     ConflictError,
+    MalformedError,
     NotATableError,
     PhantombaseError,
     TableChangedError,
@@ -52,6 +53,7 @@ from phantombase.timeline.terminal.text_table import human_bytes, human_duration
 from ..attempt.failures import CLUSTERING
 from ..fleet.pools import Pools
 from ..services.options import Service
+from ..services.policies import read_policies
 from .coexistence import coexistence, find_hudi_signs
 from .pending import Claimed, PendingCompaction, StatusOptions
 from .status import InProgress, PendingWrite, ServiceRun, TableStatus, table_status
@@ -66,7 +68,7 @@ _NEEDS = {Service.ORPHANS: f"--remove {_LOCK}", Service.SYNC: "--to CATALOG"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckMeans:
     """How tables are read, and when a compaction is due. `claims`: see `Claimed`. `status`: options of the daemons.
-    `brief`: no partition is listed, and no file is looked into."""
+    `brief`: no partition is listed, and no file is looked into. `given`: see `Policies.over`."""
 
     storage: Given = None
     trigger: TriggerOptions = TriggerOptions()
@@ -74,6 +76,7 @@ class CheckMeans:
     status: StatusOptions = StatusOptions()
     claims: Callable[[Table], Claimed] = lambda table: None
     brief: bool = False
+    given: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +218,13 @@ def examine(
 ) -> Examined:
     """`table`: opened for reading. Errors of the tree: it cannot be read."""
     table, path = table.with_clock(means.clock), table.storage.base_path
-    found = list[Finding]()
+    found, kept = list[Finding](), list[Finding]()
+    try:
+        policies = read_policies(table.storage)
+        status_of = replace(means.status, attempt=policies.over(means.status.attempt, means.given))
+        means = replace(means, trigger=policies.over(means.trigger, means.given), status=status_of)
+    except MalformedError as error:  # what is pending is shown all the same
+        kept = [of_error("policies", "the options that the table keeps cannot be read: no daemon serves it", error)]
     seen, timeline = from_one_snapshot(lambda: _of_timeline(table, means.trigger))
     if not means.brief:
         try:
@@ -229,9 +238,8 @@ def examine(
     if not means.brief and not found:
         found += _of_metadata(table, seen)
     if not seen.has_logs:
-        return Examined(
-            verdict=TableVerdict.of([*found, *care_of(seen, options)], path), debt=seen.debt, last_write_s=written_s
-        )
+        verdict = TableVerdict.of([*kept, *found, *care_of(seen, options)], path)
+        return Examined(verdict=verdict, debt=seen.debt, last_write_s=written_s)
     table.config.check_changeable()
     table = replace(table, reading=False)
     commits = metadata_commits(table)
@@ -245,7 +253,7 @@ def examine(
         metadata_problem=None if found else commits.problem,
         archiving=_archiving(table) if seen.completed >= options.instants else "",
     )
-    found += [*care_of(seen, options, slo_s), *of_status(status)]
+    found += [*kept, *care_of(seen, options, slo_s), *of_status(status)]
     if not means.brief:
         with suppress(ConflictError):  # what is in progress is a finding
             found += _strays(table)

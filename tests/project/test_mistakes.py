@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pytest
 
-from phantombase import UsageError, compact, erase, read, schedule, writer
+from phantombase import CleanOptions, UsageError, cancel, compact, erase, pause, read, schedule, writer
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.terminal.boundary import run
 from tests.support.compaction_steps import AS_A_USER, as_a_user
@@ -130,6 +130,7 @@ def test_no_java(fails: Fails, table: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (("schedule", "--target-io", "5x", "--dry-run"), "not a size for --target-io"),
         (("compact", "--lock", "foo"), "zookeeper:"),
         (("schedule",), "--sole-writer"),
+        (("pause", "--reason", "x", "--for", "9999999d"), "an end before the year 10000"),
         (("cluster", "--sort-order", "hilbert", "--dry-run"), "sort-by"),
         (("clean", "--dry-run", "--sole-writer", "--lock", "storage"), "one of --lock and --sole-writer"),
     ],
@@ -164,6 +165,13 @@ IN_PYTHON: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda path: erase(path), "missing a required argument: 'keys'"),  # type: ignore[call-arg]
     (lambda path: schedule(path, sole_writers=True), r"Did you mean sole_writer\?"),  # type: ignore[call-arg]
     (lambda path: compact(path, exectue=None), r"Did you mean execute\?"),  # type: ignore[call-arg]
+    (lambda path: compact(path, output="x"), "not a value of output; expected OutputOptions"),  # type: ignore[arg-type]
+    (lambda path: schedule(path, CleanOptions()), "not a value of options; expected ScheduleOptions"),  # type: ignore[arg-type]
+    (lambda path: schedule(path, lock=5), "not a value of lock; expected a text; found 5"),  # type: ignore[arg-type]
+    (lambda path: schedule(path, sole_writer="no"), "not a value of sole_writer; expected True or False"),  # type: ignore[arg-type]
+    (lambda path: pause(path, "x", until="2030-01-01"), "not a value of until; expected a datetime"),  # type: ignore[arg-type]
+    (lambda path: pause(path, "x", services=[1]), "nothing that can be paused.*found 1"),  # type: ignore[list-item]
+    (lambda path: cancel(path, None), "not a value of instant; expected a text; found None"),  # type: ignore[arg-type]
 )
 """A call, and what its UsageError says."""
 

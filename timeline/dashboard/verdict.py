@@ -120,7 +120,14 @@ class DuePlan:
 
     @staticmethod
     def of(timeline: Timeline, now: datetime, options: TriggerOptions) -> DuePlan | None:
-        """None: no plan is due, or one is pending. `now`: in the table's zone."""
+        """None: no plan is due, or one is pending. `now`: in the table's zone. A goal of freshness counts instead of
+        the trigger."""
+        if (goal_s := options.freshness_s) is not None:
+            commits, waited_s = unplanned(timeline, now)
+            if timeline.pending_merges or not commits or waited_s is None or waited_s < goal_s:
+                return None
+            why = f"the oldest write in no plan is {human_duration(waited_s)} old, the goal is {human_duration(goal_s)}"
+            return DuePlan(why=why, for_s=waited_s - goal_s, times=waited_s / goal_s)
         asked = triggered(timeline, now, options)
         if not asked.fired or timeline.pending_merges:
             return None
@@ -260,12 +267,13 @@ def _of_pending(one: Unfinished, options: CheckOptions, slo_s: float | None) -> 
     elif one.is_compaction:
         yield from _of_compaction(one, named, options, slo_s)
     elif one.blocks and not one.at_work and (one.age_s is None or one.age_s >= options.patience_s):
+        todo = one.todo.rstrip(".") or "`compactor-daemon status TABLE` names what ends it"
         yield Finding(
             name="left-off",
             severity=Severity.WARNING,
             what=f"{named} has begun and not ended: it blocks other work",
             found=f"for {human_duration(one.age_s or 0.0)}",
-            todo=f"If its process is dead: {one.todo or '`compactor-daemon status TABLE` names what ends it'}.",
+            todo=f"If its process is dead: {todo}.",
         )
 
 

@@ -27,7 +27,7 @@ from typing import Protocol
 import xxhash
 
 from ..clocks import clock_ms
-from ..errors import LockError, MissingFileError, PhantombaseError, UsageError, decoding
+from ..errors import LockError, MalformedError, MissingFileError, PhantombaseError, UsageError
 from ..format.table_config import load_table_config
 from ..storage.contract import OwnLock, Storage
 from ..storage.folders import HOODIE, RECORDS
@@ -200,14 +200,23 @@ def lock_on(storage: Storage, given: str | None, *, sole_writer: bool = False, n
 
 POLICIES = f"{RECORDS}/table.properties"
 """Options that the table keeps: lines `phantombase.NAME=VALUE`, see `compactor_daemon/services/policies.py`."""
+UNREADABLE_POLICIES = "the policies of the table cannot be read"
 _KEPT = "phantombase.lock="
+
+
+def policy_lines(storage: Storage) -> list[str]:
+    """The lines of the file. MissingFileError: there is none. MalformedError: not even lines."""
+    try:
+        return storage.read(POLICIES).decode().split("\n")
+    except UnicodeDecodeError as error:
+        todo = "Remove the file, and set its options again: `compactor-daemon config set`."
+        raise MalformedError(UNREADABLE_POLICIES, path=POLICIES, found=str(error), todo=todo) from error
 
 
 def kept_lock(storage: Storage) -> str | None:
     """The lock that the table keeps for all processes; None: none. MalformedError: the file cannot be read."""
     try:
-        with decoding("the policies of the table cannot be read", POLICIES, UnicodeDecodeError):
-            lines = storage.read(POLICIES).decode().split("\n")
+        lines = policy_lines(storage)
     except MissingFileError:
         return None
     return next((line.removeprefix(_KEPT) for line in lines if line.startswith(_KEPT)), None)

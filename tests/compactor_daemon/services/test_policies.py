@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from phantombase import writer
+from phantombase import CleanOptions, clean, compact, schedule, writer
 from phantombase.compactor_daemon.attempt.compact_or_resume import Limit, pending_instants
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.cli.main import app
@@ -73,6 +73,9 @@ def test_an_option_of_the_table_counts_where_none_is_given(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     assert shown(Path("rides"), *names) == shown(path, *names)
     assert shown(path, "codec", file=file) == [("gzip", f"{file}")]
+    assert "clean removes    nothing: the newest 7 commits" in CliRunner().invoke(app, ["status", str(path)]).stdout
+    assert clean(path, dry_run=True).why == "the newest 7 commits are retained"
+    assert clean(path, CleanOptions(retain=9), dry_run=True).why == "the newest 9 commits are retained"
     monkeypatch.setenv("PHANTOMBASE_CODEC", "zstd")
     assert shown(path, "codec", file=file) == [("zstd", "PHANTOMBASE_CODEC")]
     monkeypatch.delenv("PHANTOMBASE_CODEC")
@@ -125,6 +128,12 @@ def test_daemons_and_maintain_take_them_and_a_process_with_another_safe_option_i
     ]
     with daemon_on(path, zookeeper=None, schedule=ScheduleOptions(), sole_writer=True) as daemon:
         assert len(daemon.run().done) == 1
+    config(path, "freshness=1h")
+    for why, *words in (["no row"], ["0 of 1 delta", "--trigger", "num-commits"], ["no file", "--trigger", "always"]):
+        assert why in invoke("maintain", path, "--dry-run", *words)["tables"][0]["steps"][0]["what"]
+    with pytest.raises(UsageError, match="foreign-grace must be the same"):
+        compact(path, attempt=AttemptOptions(foreign_grace_s=5))
+    assert schedule(path, dry_run=True).why == "no file group has log files that are not already in a plan"
     error = error_of("compact", path, "--foreign-grace", "5")
     assert "foreign-grace must be the same for all processes" in str(error)
     assert (error.expected, error.found) == ("60, as the table has", "5")

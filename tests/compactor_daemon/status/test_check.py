@@ -45,6 +45,7 @@ from phantombase.timeline.dashboard.verdict import (
 )
 from phantombase.timeline.errors import MalformedError, MissingFileError, StorageError, TableChangedError
 from phantombase.timeline.format.instant import format_time
+from phantombase.timeline.locks.table_lock import POLICIES
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupDebt
 from tests.support.golden_tables import GOLDEN, unzip_golden
@@ -231,6 +232,26 @@ def _not_compacted(path: Path) -> None:
     _write(path, 38)
 
 
+def _keeps(path: Path, text: str) -> None:
+    (path / POLICIES).parent.mkdir(parents=True, exist_ok=True)
+    (path / POLICIES).write_text(text)
+
+
+def _policies(path: Path) -> None:
+    _keeps(path, "phantombase.max-plans=none\n")
+
+
+def _kept(path: Path) -> None:
+    """By the defaults, a compaction is due many times over."""
+    _write(path, 28)
+    _keeps(path, "phantombase.max-delta-commits=100\nphantombase.foreign-grace=60\n")
+
+
+def _fresh(path: Path) -> None:
+    _write(path, 28)
+    _keeps(path, "phantombase.freshness=1h\n")
+
+
 def _parked(path: Path) -> None:
     instant = str(schedule(str(path), sole_writer=True).instant)
     storage = Table.open(str(path)).storage
@@ -289,6 +310,9 @@ LAKE: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     "torn-plan": (_torn_plan, {"unreadable", "pending-unknown"}),
     "future": (_future, {"future-instant", "cannot-be-merged"}),
     "not-compacted": (_not_compacted, {"not-scheduled", "not-archived", "log-depth"}),
+    "policies": (_policies, {"policies"}),
+    "kept": (_kept, set()),
+    "fresh": (_fresh, set()),
     "parked": (_parked, {"parked"}),
     "blocked-cleaner": (_blocked_cleaner, {"left-off"}),
     "sync-fails": (_sync_fails, {"service-failed"}),
@@ -320,16 +344,16 @@ def test_a_lake_with_a_table_for_each_sickness(tmp_path: Path, monkeypatch: pyte
         name: found for name, (_, found) in LAKE.items()
     }
     assert shown.exit_code == 2
-    assert list(rows)[-2:] == ["dim", "well"]
+    assert list(rows)[-4:] == ["dim", "fresh", "kept", "well"]
     for row in rows.values():
         for finding in row["findings"]:
             assert (finding["name"], re.search(r"\bTABLE\b", finding["todo"])) == (finding["name"], None)
-    assert {row["health"] for name, row in rows.items() if name in ("dim", "well")} == {"well"}
+    assert {row["health"] for name, row in rows.items() if name in ("dim", "fresh", "kept", "well")} == {"well"}
     health = {name: row["health"] for name, row in rows.items() if name not in CHECK_ALONE}
     status = json.loads(CliRunner().invoke(app, ["status", *root]).stdout)["tables"]
     assert {row["name"]: row["health"] for row in status if row["name"] not in CHECK_ALONE} == health
     pages = ServiceClient.of(*(tmp_path / name for name in health)).ask("/api/tables").json()["tables"]
-    unknown = {"parked", "sync-fails"}  # to a service without a daemon
+    unknown = {"parked", "sync-fails", "policies", "kept", "fresh"}  # to a service without a daemon
     assert {r["served_as"]: r["health"] for r in pages if r["served_as"] not in unknown} == {
         name: word for name, word in health.items() if name not in unknown
     }
