@@ -170,7 +170,7 @@ def next_steps(
 def _paces(tables: Mapping[str, TableState], now_ms: int, epoch_ms: int, rules: Rules) -> dict[str, Pace]:
     """The tables for whose goals of freshness a plan must be requested now, and at which pace: all that waits or runs
     here, or has rows for a plan, needs a slot before the goal of its oldest row. While instants wait for slots, plans
-    are of urgent file groups only."""
+    are of urgent file groups only. After trouble, also with a request, a snapshot must be good before the next one."""
     slots, jobs, asking = rules.max_concurrent, list[tuple[float, float]](), list[tuple[str, SeenLag, int]]()
     waiting = 0
     for name, table in tables.items():
@@ -184,7 +184,7 @@ def _paces(tables: Mapping[str, TableState], now_ms: int, epoch_ms: int, rules: 
         if table.is_startable(now_ms):
             waiting += 1
             jobs.append(((lag.oldest_ms or epoch_ms) / 1000 + lag.goal_s, run_s))
-        elif lag.free_ms is not None and table.available:
+        elif lag.free_ms is not None and table.available and table.troubles == 0:
             asking.append((name, lag, len(jobs)))
             jobs.append((lag.free_ms / 1000 + lag.goal_s, run_s))
     starts = latest_starts(jobs, slots) if asking else []

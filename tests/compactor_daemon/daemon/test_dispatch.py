@@ -24,7 +24,7 @@ from phantombase.compactor_daemon.daemon.dispatch import (
     Take,
     next_steps,
 )
-from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
+from phantombase.compactor_daemon.daemon.table_state import Pending, SeenLag, TableState
 from phantombase.compactor_daemon.fleet.pools import Pool, QuotaUsage, pools_of
 
 NOW = 1_000_000
@@ -198,9 +198,14 @@ def test_a_look_forgets_what_is_over() -> None:
     assert (seen.busy, seen.snapshot_at, dict(seen.postponed)) == (False, NOW + 10_000, {"1": NOW + 5})
 
 
-def test_of_a_table_in_trouble_nothing_is_taken() -> None:
-    state = replace(SEEN, pending=pending("1"), busy=True, sweep_at=0).after_trouble(NOW, 10_000)
+def test_of_a_table_in_trouble_nothing_is_taken_or_requested() -> None:
+    """A request that failed waits, too: at once again, it would never rest."""
+    over = SeenLag(goal_s=60, oldest_ms=NOW - 60_000, free_ms=NOW - 60_000)
+    state = replace(SEEN, pending=pending("1"), busy=True, sweep_at=0, lag=over).after_trouble(NOW, 10_000)
     assert decided({"a": state}, services=True).actions == ()
+    assert decided({"a": state}, once=True).ended
+    (asked,) = decided({"a": state.after_snapshot((), frozenset(), NOW, 10_000)}).actions
+    assert isinstance(asked, Request)
 
 
 def test_each_failed_look_doubles_the_wait_for_the_next_one() -> None:
