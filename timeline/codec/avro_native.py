@@ -7,7 +7,6 @@ accept, they decode or refuse, so errors are theirs."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,13 +18,27 @@ from ..event_log import get_logger
 from .arrow_schema import avro_field
 from .avro_schema import FIXED_BYTES_MAX, parse_avro
 
-native: Any = None
-with suppress(ImportError):
-    import phantombase_native
+_VERSION = "0.1."
+"""How the version of the module begins whose numbers of types and arguments are those of this file."""
+_SYMBOLS_MAX = 30_000
+"""The most symbols of all enums: one enum may be the type of many columns, and each would have its own."""
 
-    native = phantombase_native
 
-REFUSALS = (ValueError, pa.ArrowException, PhantombaseError)
+def load_module() -> tuple[Any, str]:
+    """The module; None and why, if it is not installed or of a version that could read a program as other types."""
+    try:
+        import phantombase_native
+    except ImportError as error:
+        return None, f"phantombase-native cannot be imported: {error}"
+    version = str(getattr(phantombase_native, "__version__", "of no version"))
+    if not version.startswith(_VERSION):
+        return None, f"phantombase-native {version} is installed, {_VERSION}* is needed"
+    return phantombase_native, ""
+
+
+native, _why_not = load_module()
+
+REFUSALS = (ValueError, TypeError, pa.ArrowException, PhantombaseError)
 """What `NativeColumns.decode`, or the conversion of its rows, raises where other decoders must be asked."""
 
 _log = get_logger()
@@ -74,15 +87,18 @@ def native_columns(text: str, names: tuple[str, ...]) -> NativeColumns | None:
     """The named columns, in this order, of blocks with the Avro schema `text`. None: the module does not decode them,
     or there is no module."""
     if native is None:
-        _log.debug("avro_decoder", decoder="polars", reason="phantombase-native is not installed")
+        _log.debug("avro_decoder", decoder="polars", reason=_why_not)
         return None
     fields = parse_avro(text)["fields"]
     try:
         places = _places(fields)
-        wanted, symbols = [places[name] for name in names], list[list[bytes]]()
-        program = [number for field in fields for number in _program(field["type"], symbols)]
+        wanted, enums = [places[name] for name in names], list[list[str]]()
+        program = [number for field in fields for number in _program(field["type"], enums)]
+        if sum(map(len, enums)) > _SYMBOLS_MAX:
+            raise ValueError("too many symbols of enums")
+        symbols = [[symbol.encode() for symbol in enum] for enum in enums]
         schema = pa.schema([avro_field(name, fields[place]["type"]) for name, place in zip(names, wanted, strict=True)])
-    except (*REFUSALS, TypeError, LookupError, AttributeError) as error:
+    except (*REFUSALS, LookupError, AttributeError) as error:
         _log.debug("avro_decoder", decoder="polars", reason=str(error))
         return None
     _log.debug("avro_decoder", decoder=f"phantombase-native {native.__version__}")
@@ -97,7 +113,7 @@ def _places(fields: Iterable[Any]) -> dict[str, int]:
     return {name: place for place, name in enumerate(names)}
 
 
-def _program(node: Any, symbols: list[list[bytes]]) -> list[int]:
+def _program(node: Any, symbols: list[list[str]]) -> list[int]:
     """The numbers that describe a type. `symbols`: takes those of enums. ValueError: not known."""
     if not isinstance(node, list):
         return [_NO_UNION, *_inner(node, symbols)]
@@ -107,7 +123,7 @@ def _program(node: Any, symbols: list[list[bytes]]) -> list[int]:
     return [place, *_inner(node[1 - place], symbols)]
 
 
-def _inner(node: Any, symbols: list[list[bytes]]) -> list[int]:
+def _inner(node: Any, symbols: list[list[str]]) -> list[int]:
     kind, logical = (node, None) if isinstance(node, str) else (node["type"], node.get("logicalType"))
     if kind == "array":
         return [_ARRAY, *_program(node["items"], symbols)]
@@ -125,7 +141,7 @@ def _inner(node: Any, symbols: list[list[bytes]]) -> list[int]:
     elif kind == "fixed" and 0 < node["size"] <= FIXED_BYTES_MAX:
         return [_FIXED, node["size"]]
     elif kind == "enum":
-        symbols.append([symbol.encode() for symbol in node["symbols"]])
+        symbols.append(node["symbols"])
         return [_ENUM, len(symbols) - 1]
     elif kind in _KINDS:
         return [_KINDS[kind]]

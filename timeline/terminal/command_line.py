@@ -70,12 +70,9 @@ def _show_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        try:
-            from phantombase_native import __version__ as native
+        from ..codec.avro_native import native
 
-            decoder = f"phantombase-native {native}"
-        except ImportError:
-            decoder = "polars"
+        decoder = "polars" if native is None else f"phantombase-native {native.__version__}"
         print(f"phantombase {version('phantombase')} (decodes Avro by {decoder})")
         raise typer.Exit
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 from zipfile import ZipFile
@@ -17,7 +19,7 @@ import pytest
 from phantombase.timeline.codec import avro_native
 from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.codec.avro_container import encode_long
-from phantombase.timeline.codec.avro_native import NativeColumns, native_columns
+from phantombase.timeline.codec.avro_native import NativeColumns, load_module, native_columns
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format import log_decode
 from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks
@@ -191,11 +193,13 @@ def test_what_it_refuses(why: str, kind: Any, records: list[bytes]) -> None:
         columns_of(KEYS).decode(pa.py_buffer(content[:100]), 1 << 40)
 
 
+ENUM = {"type": "enum", "name": "e", "symbols": [f"S{i}" for i in range(200)]}
 UNKNOWN = [
     ["string"],
     {"type": "string", "logicalType": "uuid"},
     {"type": "bytes", "logicalType": "decimal", "precision": 39, "scale": 1},
     {"type": "record", "name": "r", "fields": []},
+    {"type": "record", "name": "r", "fields": [{"name": f"f{i}", "type": ENUM if i == 0 else "e"} for i in range(200)]},
 ]
 
 
@@ -212,6 +216,10 @@ def test_without_the_module() -> None:
     torn = content[:12] + b"\x7f" + content[13:]
     with mock.patch.object(avro_native, "native", None):
         assert native_columns(text, ("k",)) is None
+    for version, used in (("0.1.9", True), ("0.2.0", False)):  # another one could take our numbers for other types
+        other = SimpleNamespace(__version__=version)
+        with mock.patch.dict(sys.modules, {"phantombase_native": other}):
+            assert (load_module()[0] is other, version in load_module()[1]) == (used, not used)
     data = block(AVRO, {SCHEMA: KEYS}, torn)
     with pytest.raises(PhantombaseError) as ours:
         decoded(data, arrow_schema(KEYS))
