@@ -170,7 +170,7 @@ def next_steps(
 def _paces(tables: Mapping[str, TableState], now_ms: int, epoch_ms: int, rules: Rules) -> dict[str, Pace]:
     """The tables for whose goals of freshness a plan must be requested now, and at which pace: all that waits or runs
     here, or has rows for a plan, needs a slot before the goal of its oldest row. While instants wait for slots, plans
-    are of urgent file groups only. After trouble, also with a request, a snapshot must be good before the next one."""
+    are of urgent file groups only. None is requested before a good snapshot follows the last plan or trouble."""
     slots, jobs, asking = rules.max_concurrent, list[tuple[float, float]](), list[tuple[str, SeenLag, int]]()
     waiting = 0
     for name, table in tables.items():
@@ -184,19 +184,21 @@ def _paces(tables: Mapping[str, TableState], now_ms: int, epoch_ms: int, rules: 
         if table.is_startable(now_ms):
             waiting += 1
             jobs.append(((lag.oldest_ms or epoch_ms) / 1000 + lag.goal_s, run_s))
-        elif lag.free_ms is not None and table.available and table.troubles == 0:
+        elif lag.free_ms is not None and table.available and table.is_current:
             asking.append((name, lag, len(jobs)))
             jobs.append((lag.free_ms / 1000 + lag.goal_s, run_s))
     starts = latest_starts(jobs, slots) if asking else []
     is_full = waiting + sum(t.slots for t in tables.values()) >= slots
+    # A table over its goal has always work, which may take a slot just before another table's plan is due.
+    over_s = max((run_s for deadline, run_s in jobs if deadline < epoch_ms / 1000), default=0.0) / slots
     found = dict[str, Pace]()
     for name, lag, number in asking:
-        table, (deadline, _) = tables[name], jobs[number]
-        if epoch_ms / 1000 < starts[number] - rules.poll_s or now_ms < table.asks_at:
+        table, (deadline, _), start = tables[name], jobs[number], starts[number] - over_s
+        if epoch_ms / 1000 < start - rules.poll_s or now_ms < table.asks_at:
             continue
         most = batch_bytes(table.bytes_s, lag.goal_s)
         found[name] = Pace(
-            lead_s=deadline - starts[number] + rules.poll_s,
+            lead_s=deadline - start + rules.poll_s,
             urgent_only=is_full,
             max_bytes=most if lag.source_bytes > most else None,
         )

@@ -206,6 +206,12 @@ class TableState:
         return 0.0 if asked is None else max(0.0, (epoch_ms - asked) / (slo_s * 1000))
 
     @property
+    def is_current(self) -> bool:
+        """Whether the last snapshot was a good one, and nothing has asked for another one since: after a plan, only the
+        next one tells which rows are left."""
+        return self.troubles == 0 and self.snapshot_at > 0
+
+    @property
     def idle(self) -> bool:
         """Whether no work is in progress here."""
         return not (self.busy or self.serving or self.running)

@@ -204,8 +204,10 @@ def test_of_a_table_in_trouble_nothing_is_taken_or_requested() -> None:
     state = replace(SEEN, pending=pending("1"), busy=True, sweep_at=0, lag=over).after_trouble(NOW, 10_000)
     assert decided({"a": state}, services=True).actions == ()
     assert decided({"a": state}, once=True).ended
-    (asked,) = decided({"a": state.after_snapshot((), frozenset(), NOW, 10_000)}).actions
+    good = state.after_snapshot((), frozenset(), NOW, 10_000)
+    (asked,) = decided({"a": good}).actions
     assert isinstance(asked, Request)
+    assert decided({"a": replace(good, snapshot_at=0)}).actions == (Relist("a"),)  # as after a plan: what is left?
 
 
 def test_each_failed_look_doubles_the_wait_for_the_next_one() -> None:
