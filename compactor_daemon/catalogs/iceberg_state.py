@@ -127,9 +127,14 @@ def writes_since(table: Snapshot, mark: StateMark | None) -> list[Instant] | Non
     now = _named(whole, "")
     if mark.writes - now.keys():
         return None
-    # What the mark does not list was archived before it, or completed after all that it lists.
+    # What the mark does not list was archived before it: it is older than all that it lists, whose clocks may differ.
+    first = min((one[:17] for one in mark.writes), default="")
     newest = max((one[18:] or one[:17] for one in mark.writes), default="")
-    return [write for one, write in now.items() if one not in mark.writes and whole.completed_at(write) > newest]
+
+    def is_new(write: Instant) -> bool:
+        return write.requested_time > first or whole.completed_at(write) > newest
+
+    return [write for one, write in now.items() if one not in mark.writes and is_new(write)]
 
 
 def _active_since(timeline: Timeline, mark: StateMark) -> list[Instant] | None:

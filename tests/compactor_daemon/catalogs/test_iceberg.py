@@ -509,6 +509,8 @@ def test_writes_since_a_mark() -> None:
     assert since("20_21.deltacommit") is None
     old, then = ["10_11.deltacommit", *first[:2]], ["16_18.deltacommit", "19_20.deltacommit"]
     assert since("21_22.deltacommit", archived=[*old, *then]) == ["16", "19", "21"]
+    slow = "13_14.deltacommit"  # its clock is: it began, and completed, after the mark
+    assert since("21_22.deltacommit", archived=[*old, slow, *then]) == ["13", "16", "19", "21"]
     assert since("21_22.deltacommit", archived=[*old[:2], *then]) is None
 
 
