@@ -1,7 +1,7 @@
 """The lag of a table against its goal of freshness: kept up to date at little cost, and why it is near the goal.
 
 A view is loaded, which lists the partitions, when the table's plans or base files have changed. Delta commits after
-that only add younger rows; of each, its own file is read at most.
+that add younger rows, unless a write on version 6 took long; of each, its own file is read at most.
 """
 
 from __future__ import annotations
@@ -44,18 +44,29 @@ class LagTracker:
         timeline = table.timeline
         if self._left and time.monotonic() - self._left_at > _LEFT_FOR_S:
             self._left, self._known = _NOTHING_LEFT, None
-        if self._lag is None or self._known is None or _base(timeline) != _base(self._known):
+        known = set() if self._known is None else {i.requested_time for i in self._known.completed}
+        new = [write for write in timeline.completed if write.requested_time not in known]
+        if (
+            self._lag is None
+            or self._known is None
+            or _base(timeline) != _base(self._known)
+            or self._is_older(timeline, new)
+        ):
             try:
                 self._lag = from_one_snapshot(lambda: read_lag(table.snapshot(), self._left))
             except (MissingFileError, TableChangedError):
                 return self._lag
         elif self._lag.free is None or self._lag.oldest is None:
-            known = {i.requested_time for i in self._known.completed}
-            for write in (i for i in timeline.completed if i.requested_time not in known):
+            for write in new:
                 if _has_logs(table, write):
                     self._lag = with_write(self._lag, timeline.completed_at(write))
         self._known = timeline
         return self._lag
+
+    def _is_older(self, timeline: Timeline, new: Iterable[Instant]) -> bool:
+        """Whether a new write counts from before the oldest row, as one that took long on version 6 does."""
+        free = None if self._lag is None else self._lag.free
+        return free is not None and any(timeline.completed_at(write) < free.time for write in new)
 
     def planned(self, notes: PlanNotes | None, *, found: bool) -> None:
         """What a request has left out; `found`: it has made a plan. None: it has not looked."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -18,14 +20,16 @@ from phantombase.compactor_daemon.daemon.table_state import SeenLag
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.status.lag import PlanState, why_behind
+from phantombase.compactor_daemon.status.lag import LagTracker, PlanState, why_behind
 from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.format.layout import LAYOUT_1
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.planning.freshness import OldestRow, Pace
+from phantombase.timeline.planning.freshness import Lag, OldestRow, Pace
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import read_lag
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.schema.new_table import NewTable, create_table
+from tests.support.builders import timeline_of
 from tests.support.clock import upsert
 from tests.support.compaction_steps import open_table, run_all
 
@@ -83,6 +87,24 @@ def test_a_daemon_keeps_the_lag_of_a_table(tmp_path: Path, monkeypatch: pytest.M
     run_all(open_table(tmp_path))
     merged, _ = seen()
     assert (merged.oldest, merged.free_ms, len(merged.runs)) == (None, None, 1)
+
+
+def test_a_write_that_took_long_on_version_6_counts_from_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a write that was requested later were the oldest until then."""
+    first, later = "20260101000000000", "20260101000500000"
+    began, ended = f"{first}.deltacommit.inflight", f"{first}.deltacommit"
+    tracker, times = LagTracker(), [later]
+
+    def lag_with(*names: str) -> str | None:
+        row = OldestRow(time=min(times), partition="", file_id="f")
+        monkeypatch.setattr("phantombase.timeline.planning.schedule.read_lag", lambda *_: Lag(oldest=row, free=row))
+        seen = SimpleNamespace(timeline=timeline_of(LAYOUT_1, *names), snapshot=lambda: None)
+        found = tracker.at(cast(Any, seen))
+        return None if found is None or found.free is None else found.free.time
+
+    assert lag_with(began, f"{later}.deltacommit") == later
+    times.append(first)
+    assert lag_with(ended, f"{later}.deltacommit") == first
 
 
 ROW = OldestRow(time="20260101000000000", partition="p", file_id="f")
