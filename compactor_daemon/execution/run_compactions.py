@@ -121,6 +121,8 @@ def run_compactions(
 
             def compact(one: str) -> Compacted:
                 limit.check_begin()
+                if run.done:  # it was asked before the first one
+                    refuse_paused(table.storage, COMPACTION)
                 with claim_one(table, one, attempt.claim_wait_s):
                     return compact_instant(
                         table,

@@ -7,29 +7,34 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from typer.testing import CliRunner
 
 import phantombase
 from phantombase import writer
+from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.failures import Paused, Ready, RetryOptions
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import TableClaims
-from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.services.options import ServiceOptions
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, PausedError
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.pause import Pause, held_by, pause_files, put_pause
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table
 from tests.support.daemons import ROWS, daemon_on, pending_table
 from tests.support.faults import Faults
-from tests.support.golden_tables import LOCK
+from tests.support.golden_tables import LOCK, unzip_golden
 from tests.support.servers.s3_server import S3Server
 from tests.support.written_tables import read_rows
 
@@ -84,6 +89,20 @@ def test_nobody_begins_work_on_a_paused_table_until_it_is_resumed(tmp_path: Path
     with daemon_on(path, zookeeper=None) as daemon:
         assert len(daemon.run().done) == 1
     assert len(read_rows(path)) == len(rows)
+
+
+def test_a_pause_during_a_run_holds_its_next_instant(tmp_path: Path) -> None:
+    path = unzip_golden("v9_two_pending", tmp_path)
+    _, second = pending_instants(open_table(path))
+
+    def runner(storage: Storage, tasks: Any, progress: Any) -> list[SliceDone]:
+        put_pause(LocalStorage(str(path)), Pause(who="a", reason="r", since_ms=0))
+        return LocalRunner(1)(storage, tasks, progress)
+
+    how = {"output": OutputOptions(), "execute": ExecuteOptions(), "attempt": AttemptOptions(), "runner": runner}
+    with pytest.raises(PausedError):
+        run_compactions(str(path), **how)  # type: ignore[arg-type]
+    assert pending_instants(open_table(path)) == (second,)
 
 
 def test_a_pause_of_some_services_one_that_is_over_and_one_that_cannot_be_read(tmp_path: Path) -> None:
