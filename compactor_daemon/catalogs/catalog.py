@@ -18,7 +18,7 @@ MADE_BY = "automatically created by hoodie"
 OUTPUT = "org.apache.hadoop.hive.ql.io.parquet.MapredParquetOutputFormat"
 SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
 EXTERNAL = "EXTERNAL_TABLE"
-EXPECTED = "hive:HOST:PORT, hives:HOST:PORT with TLS, or glue:[REGION][@ENDPOINT]"
+EXPECTED = "hive:HOST:PORT[?principal=hive/_HOST@REALM], hives:HOST:PORT with TLS, or glue:[REGION][@ENDPOINT]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import getpass
 import io
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import StorageError, UnsupportedError, UsageError
+from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.reachable import why_unreachable
 
 from .catalog import (
@@ -34,34 +31,7 @@ from .catalog import (
     CatalogTable,
     batches,
 )
-
-_SASL = "hive.metastore.sasl.enabled"
-_SITES = ("HIVE_CONF_DIR", "SPARK_CONF_DIR", "HADOOP_CONF_DIR")
-
-
-def uris_of_site() -> str | None:
-    """`hive.metastore.uris` of the first hive-site.xml in the folders that these variables name, as Hudi's sync finds
-    it; None: there is none, or it says that Glue is asked. UsageError: the file cannot be read. UnsupportedError: it
-    asks for SASL."""
-    for folder in filter(None, map(os.environ.get, _SITES)):
-        if (file := Path(folder) / "hive-site.xml").is_file():
-            try:
-                found = ElementTree.parse(file).iter("property")
-            except (OSError, ElementTree.ParseError) as error:
-                raise UsageError("hive-site.xml cannot be read", path=str(file), found=str(error)) from error
-            site = {one.findtext("name", "").strip(): one.findtext("value", "").strip() for one in found}
-            if site.get(_SASL, "").lower() == "true":
-                raise UnsupportedError(
-                    "a Hive Metastore with SASL (Kerberos) is not supported",
-                    path=str(file),
-                    expected=f"{_SASL}=false",
-                    found=f"{_SASL}=true",
-                    todo="Turn the sync off, and let Hudi's own sync tool register the table.",
-                )
-            is_glue = "glue" in site.get("hive.metastore.client.factory.class", "").lower()
-            return None if is_glue else site.get("hive.metastore.uris") or None
-    return None
-
+from .kerberos import SASL, Kerberos, check_principal
 
 _INTERFACE = """
 struct FieldSchema { 1: string name, 2: string type, 3: string comment }
@@ -149,17 +119,25 @@ def interface() -> Any:
 @dataclass(frozen=True, slots=True)
 class Metastore:
     """The servers of one metastore, which are tried in order. `tls`: by certificates that the system, or the file that
-    SSL_CERT_FILE names, trusts. `batch`: partitions of a request."""
+    SSL_CERT_FILE names, trusts. `principal`: of the servers, which ask for Kerberos. `batch`: partitions of a
+    request."""
 
     servers: tuple[tuple[str, int], ...]
     tls: bool = False
+    principal: str | None = None
     batch: int = 1000
 
     @staticmethod
     def parse(text: str, *, batch: int = 1000) -> Metastore:
-        """From `hive:HOST[:PORT][,HOST[:PORT]]...`, or `hives:...`. UsageError."""
-        kind, _, where = text.partition(":")
-        return Metastore(tuple(_server(one, text) for one in where.split(",")), tls=kind == _TLS, batch=batch)
+        """From `hive:HOST[:PORT][,HOST[:PORT]]...[?principal=hive/_HOST@REALM]`, or `hives:...`. UsageError."""
+        kind, _, rest = text.partition(":")
+        where, asks, principal = rest.partition("?principal=")
+        return Metastore(
+            tuple(_server(one, text) for one in where.split(",")),
+            tls=kind == _TLS,
+            principal=check_principal(principal, text) if asks else None,
+            batch=batch,
+        )
 
     @property
     def shown(self) -> str:
@@ -188,8 +166,12 @@ class Metastore:
                 "the Hive Metastore did not answer",
                 path=self.shown,
                 found=why_unreachable([f"{host}:{port}"], _PORT) or f"{type(cause).__name__}: {cause}",
-                todo="Check its host and port (hive.metastore.uris), whether it uses TLS (hives:HOST:PORT), and that "
-                "it asks for no SASL.",
+                todo="Check its host and port (hive.metastore.uris), whether it uses TLS (hives:HOST:PORT), and "
+                + (
+                    f"that it asks for Kerberos ({SASL}) as this principal, and that clocks agree; its log says more."
+                    if self.principal
+                    else f"whether it asks for Kerberos ({SASL}): hive:HOST:PORT?principal=hive/_HOST@REALM."
+                ),
             ) from error
 
 
@@ -216,8 +198,14 @@ def _connected(store: Metastore, kinds: Any) -> Iterator[Any]:
         import ssl
 
         how["ssl_context"] = ssl.create_default_context()
+    if store.principal is not None:  # a server without SASL does not answer at all
+        how["socket_timeout"] = _CONNECT_MS
     with ExitStack() as stack:
         for number, server in enumerate(store.servers, start=1):
+            if store.principal is not None:
+                how["trans_factory"] = Kerberos(
+                    principal=store.principal, host=server[0], shown=store.shown, answer_ms=_ANSWER_MS
+                )
             try:
                 client = stack.enter_context(client_context(kinds.Metastore, *server, **how))
             except (TTransportException, OSError):

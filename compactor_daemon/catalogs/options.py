@@ -3,10 +3,13 @@ sync has done."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
@@ -16,8 +19,9 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.object_url import S3, ObjectUrl
 from phantombase.timeline.storage.storage_options import Settings, StorageOptions
 
-from ..hudi_names import Known, flag, listed, word_of
+from ..hudi_names import Known, flag, listed, parsed, word_of
 from .catalog import EXPECTED, TableCatalog
+from .kerberos import PRINCIPAL, SASL, check_principal
 
 _log = get_logger()
 
@@ -75,8 +79,9 @@ class SyncOptions:
 
     to: str | None = option(
         None,
-        "the catalog: a Hive Metastore, hive:HOST:PORT (hoodie.datasource.hive_sync.metastore.uris), AWS Glue, "
-        "glue:[REGION] (hoodie.meta.sync.client.tool.class), or one of PyIceberg, iceberg:NAME",
+        "the catalog: a Hive Metastore, hive:HOST:PORT (hoodie.datasource.hive_sync.metastore.uris), with Kerberos "
+        "hive:HOST:PORT?principal=hive/_HOST@REALM, AWS Glue, glue:[REGION] "
+        "(hoodie.meta.sync.client.tool.class), or one of PyIceberg, iceberg:NAME",
         metavar="CATALOG",
     )
     database: str | None = option(
@@ -308,3 +313,29 @@ SYNC_CONF: Known = {
 Hudi's modes that ask a server of Hive the tables are the same."""
 OF_GLUE = frozenset(name for name in SYNC_CONF if name.startswith((GLUE, "hoodie.aws.glue.")))
 """Names that have an effect with AWS Glue only."""
+
+_SITES = ("HIVE_CONF_DIR", "SPARK_CONF_DIR", "HADOOP_CONF_DIR")
+
+
+def with_site(options: SyncOptions) -> SyncOptions:
+    """With what the first hive-site.xml says in the folders that these variables name, where Hudi's sync looks, too:
+    the metastore, if none is named and it does not say that Glue is asked, and the principal of a metastore with SASL.
+    UsageError: the file cannot be read, or SASL is on without a principal."""
+    if options.to is not None and (not options.to.startswith("hive:") or "?" in options.to):
+        return options
+    folders = filter(None, map(os.environ.get, _SITES))
+    file = next((file for folder in folders if (file := Path(folder) / "hive-site.xml").is_file()), None)
+    if file is None:
+        return options
+    try:
+        found = ElementTree.parse(file).iter("property")
+    except (OSError, ElementTree.ParseError) as error:
+        raise UsageError("hive-site.xml cannot be read", path=str(file), found=str(error)) from error
+    site = {one.findtext("name", "").strip(): one.findtext("value", "").strip() for one in found}
+    to = options.to
+    if to is None and "glue" not in site.get("hive.metastore.client.factory.class", "").lower():
+        uris = site.get("hive.metastore.uris")
+        to = parsed(SYNC_CONF, f"{SYNC}metastore.uris", uris)[1] if uris else None
+    if to is not None and site.get(SASL, "").lower() == "true":
+        to += f"?principal={check_principal(site.get(PRINCIPAL, ''), f'{PRINCIPAL} in {file}')}"
+    return replace(options, to=to)

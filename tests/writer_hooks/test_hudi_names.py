@@ -277,12 +277,14 @@ def test_the_metastore_of_a_sync_is_that_of_hive_site(tmp_path: Path, monkeypatc
     uris = "<property><name>hive.metastore.uris</name><value>thrift://a:9083,thrift://b:9083</value></property>"
     glue = "hive.metastore.client.factory.class</name><value>com.amazonaws.glue.AWSGlueFactory</value></property>"
     sasl = "<property><name>hive.metastore.sasl.enabled</name><value>true</value></property>"
+    who = "<property><name>hive.metastore.kerberos.principal</name><value>hive/_HOST@A.ORG</value></property>"
     monkeypatch.setenv("HIVE_CONF_DIR", str(tmp_path))
     for content, match in {
         "": "needs its metastore",
         f"<configuration>{uris}</configuration>": None,
         f"<configuration>{uris}<property><name>{glue}</configuration>": "needs its metastore",
-        f"<configuration>{uris}{sasl}</configuration>": "SASL .* is not supported; .* expected .*sasl.enabled=false",
+        f"<configuration>{uris}{sasl}</configuration>": "not the Kerberos principal of a Hive Metastore",
+        f"<configuration>{uris}{sasl}{who}</configuration>": None,
         "<configuration>": "hive-site.xml cannot be read",
     }.items():
         if content:
@@ -290,7 +292,7 @@ def test_the_metastore_of_a_sync_is_that_of_hive_site(tmp_path: Path, monkeypatc
         with pytest.raises((UsageError, UnsupportedError), match=match) if match else nullcontext():
             synced = writer().conf(conf).options.sync
             assert synced is not None
-            assert synced.to == "hive:a:9083,b:9083"
+            assert synced.to == "hive:a:9083,b:9083" + ("?principal=hive/_HOST@A.ORG" if sasl in content else "")
 
 
 def test_a_payload_class_of_hudis_own_tables_is_taken_for_such_a_table_only(tmp_path: Path) -> None:

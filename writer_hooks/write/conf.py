@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
-from phantombase.compactor_daemon.catalogs.metastore import uris_of_site
 from phantombase.compactor_daemon.catalogs.options import (
     GLUE_TOOL,
     OF_GLUE,
@@ -21,6 +20,7 @@ from phantombase.compactor_daemon.catalogs.options import (
     SyncOptions,
     names_glue,
     sync_fields,
+    with_site,
 )
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
@@ -390,9 +390,7 @@ def _sync(given: dict[str, Any], options: WriteOptions, conf: Mapping[str, str])
     """The sync that names ask for, if it is on. UsageError: they name no catalog, or several."""
     if not given.pop("on", options.sync is not None):
         return None
-    made = replace(options.sync or SyncOptions(), **sync_fields(given))
-    if made.to is None and (uris := uris_of_site()) is not None:
-        made = replace(made, to=parsed(SYNC_CONF, f"{SYNC}metastore.uris", uris)[1])
+    made = with_site(replace(options.sync or SyncOptions(), **sync_fields(given)))
     if made.to is None:
         raise UsageError(
             "the sync of a catalog needs its metastore",

@@ -354,6 +354,7 @@ def test_the_command(path: Path, memory_metastore: MemoryMetastore) -> None:
         ({"to": "jdbc:hive2://a"}, "unknown kind of catalog"),
         ({"to": "glue:Europe"}, "not a catalog of AWS Glue"),
         ({"to": "hive:"}, "not a Hive Metastore"),
+        ({"to": "hive:a?principal=hive/_HOST"}, "not the Kerberos principal .* expected SERVICE/HOST@REALM"),
         ({"partition_fields": ("q",)}, "not the partition columns of the table; .* expected p; found q"),
     ],
 )
@@ -410,7 +411,8 @@ def test_a_metastore_with_tls(path: Path, tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_metastore_that_is_down_is_one_error_and_the_next_server_is_asked(
     path: Path, memory_metastore: MemoryMetastore
 ) -> None:
-    with pytest.raises(StorageError, match=r"did not answer; at hive:127.0.0.1:1; .*connection refused"):
+    why = r"did not answer; at hive:127.0.0.1:1; .*connection refused.*hive:HOST:PORT\?principal=hive/_HOST@REALM"
+    with pytest.raises(StorageError, match=why):
         sync_table(open_table(path), SyncOptions(to="hive:127.0.0.1:1"))
     done = sync_table(open_table(path), SyncOptions(to=f"hive:127.0.0.1:1,127.0.0.1:{memory_metastore.port}"))
     assert done.changed == ()

@@ -33,6 +33,14 @@ _SITE = """<configuration>
 <property><name>hive.async.log.enabled</name><value>false</value></property>
 <property><name>datanucleus.connectionPoolingType</name><value>HikariCP</value></property>
 <property><name>hive.metastore.warehouse.dir</name><value>{folder}/warehouse</value></property>
+{more}</configuration>"""
+_KERBEROS = """<property><name>hive.metastore.sasl.enabled</name><value>true</value></property>
+<property><name>hive.metastore.kerberos.keytab.file</name><value>{keytab}</value></property>
+<property><name>hive.metastore.kerberos.principal</name><value>{principal}</value></property>
+"""
+_CORE = """<configuration>
+<property><name>hadoop.security.authentication</name><value>kerberos</value></property>
+<property><name>hadoop.rpc.protection</name><value>{protection}</value></property>
 </configuration>"""
 
 _MAIN = "org.apache.hadoop.hive.metastore.HiveMetaStore"
@@ -118,11 +126,28 @@ def hive_metastore(tmp_path: Path) -> Iterator[HiveMetastore]:
         yield server
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kerberised:
+    """`config`: krb5.conf. `protection`: hadoop.rpc.protection."""
+
+    config: Path
+    keytab: Path
+    principal: str
+    protection: str = "authentication"
+
+
 @contextmanager
-def running_metastore(folder: Path, *, locks: bool = False) -> Iterator[HiveMetastore]:
+def running_metastore(
+    folder: Path, *, locks: bool = False, kerberos: Kerberised | None = None
+) -> Iterator[HiveMetastore]:
     """A server of its own, with the database `default`, in a new folder. `locks`: also grants locks of tables."""
     folder.mkdir()
-    (folder / "hive-site.xml").write_text(_SITE.format(folder=folder))
+    more, how = "", []
+    if kerberos is not None:
+        more = _KERBEROS.format(keytab=kerberos.keytab, principal=kerberos.principal)
+        how = [f"-Djava.security.krb5.conf={kerberos.config}"]
+        (folder / "core-site.xml").write_text(_CORE.format(protection=kerberos.protection))
+    (folder / "hive-site.xml").write_text(_SITE.format(folder=folder, more=more))
     (folder / "hive-log4j2.properties").write_text(_LOG)
     jars = Path(pyspark.__file__).parent / "jars"
     (port,) = free_ports(1)
@@ -133,6 +158,7 @@ def running_metastore(folder: Path, *, locks: bool = False) -> Iterator[HiveMeta
                 "-cp",
                 f"{folder}:{jars}/*",
                 f"-Dderby.stream.error.file={folder}/derby.log",
+                *how,
                 str(Path(__file__).with_name("LockingMetastore.java")) if locks else _MAIN,
                 "-p",
                 str(port),
