@@ -43,7 +43,6 @@ from ..fleet.catalog import Catalog, fleet_of, members_in
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from ..options import AttemptOptions
-from ..services.policies import read_policies
 from ..status.check import CheckMeans, TableCheck, catalog_rows, check_tables, examine, unlisted, worst
 from ..status.pending import Claimed, StatusOptions
 from ..status.status import TableStatus, claim_rows, outlook, table_status, work_rows
@@ -216,7 +215,7 @@ def status(
         seen = examine(opened, CHECK, means, slo)
         if seen.status is None:
             return {"table": opened.storage.base_path, **as_json(seen.verdict)}
-        cleans = read_policies(opened.storage).over(CleanOptions())
+        cleans = seen.policies.over(CleanOptions())
         ahead = None if brief else outlook(opened.with_clock(clock), trigger, cleans, seen.status.pending)
         row: Row = as_json(replace(seen.status, verdict=seen.verdict, outlook=ahead))
         return row

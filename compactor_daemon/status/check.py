@@ -53,7 +53,7 @@ from phantombase.timeline.terminal.text_table import human_bytes, human_duration
 from ..attempt.failures import CLUSTERING
 from ..fleet.pools import Pools
 from ..services.options import Service
-from ..services.policies import read_policies
+from ..services.policies import NO_POLICIES, Policies, read_policies
 from .coexistence import coexistence, find_hudi_signs
 from .pending import Claimed, PendingCompaction, StatusOptions
 from .status import InProgress, PendingWrite, ServiceRun, TableStatus, table_status
@@ -89,12 +89,13 @@ class TableCheck(Shown):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
     """`status` None: nothing is compacted here. `debt` None: the partitions were not listed. `last_write_s`: how long
-    ago the newest completed write was requested."""
+    ago the newest completed write was requested. `policies`: what the table keeps, if it can be read."""
 
     verdict: TableVerdict
     status: TableStatus | None = None
     debt: Debt | None = None
     last_write_s: float | None = None
+    policies: Policies = NO_POLICIES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +219,7 @@ def examine(
 ) -> Examined:
     """`table`: opened for reading. Errors of the tree: it cannot be read."""
     table, path = table.with_clock(means.clock), table.storage.base_path
-    found, kept = list[Finding](), list[Finding]()
+    found, kept, policies = list[Finding](), list[Finding](), NO_POLICIES
     try:
         policies = read_policies(table.storage)
         status_of = replace(means.status, attempt=policies.over(means.status.attempt, means.given))
@@ -259,7 +260,8 @@ def examine(
             found += _strays(table)
     signs = from_one_snapshot(lambda: find_hudi_signs(table.snapshot()))
     found += coexistence(signs, clock_ms(), means.status.attempt)
-    return Examined(verdict=TableVerdict.of(found, path), status=status, debt=seen.debt, last_write_s=written_s)
+    verdict = TableVerdict.of(found, path)
+    return Examined(verdict=verdict, status=status, debt=seen.debt, last_write_s=written_s, policies=policies)
 
 
 def _of_timeline(table: Table, trigger: TriggerOptions) -> tuple[TableFacts, Timeline]:
