@@ -4,10 +4,13 @@ out."""
 from __future__ import annotations
 
 import importlib.util
+import socket
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +40,34 @@ def test_without_the_package_the_extra_is_named(
     store = Metastore.parse(memory_metastore.where + WHO)
     with pytest.raises(UsageError, match=r"needs the package gssapi; .*pip install 'phantombase\[kerberos\]'"):
         store.calls().__enter__()
+
+
+def test_a_server_that_skips_kerberos_gets_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever answers COMPLETE at once has not shown who it is."""
+    word = SimpleNamespace(kerberos=0, kerberos_principal=0, mutual_authentication=0, integrity=0, confidentiality=0)
+    asked = {"SecurityContext": lambda **_: SimpleNamespace(step=lambda: b"token"), "Name": lambda *_: None}
+    errors = SimpleNamespace(GSSError=KeyError)
+    fake = SimpleNamespace(RequirementFlag=word, NameType=word, MechType=word, exceptions=errors, **asked)
+    monkeypatch.setitem(sys.modules, "gssapi", fake)
+    got = b""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            nonlocal got
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"\x05\x00\x00\x00\x00")
+                while more := connection.recv(1000):
+                    got += more
+
+        thread = Thread(target=serve, daemon=True)
+        thread.start()
+        store = Metastore.parse(f"hive:127.0.0.1:{server.getsockname()[1]}{WHO}")
+        with pytest.raises(StorageError, match="has not shown by Kerberos who it is"), store.calls() as calls:
+            calls.databases()
+        thread.join(60)
+    assert b"token" in got
+    assert b"get_all_databases" not in got
 
 
 @pytest.fixture
