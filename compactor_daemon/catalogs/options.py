@@ -314,13 +314,14 @@ Hudi's modes that ask a server of Hive the tables are the same."""
 OF_GLUE = frozenset(name for name in SYNC_CONF if name.startswith((GLUE, "hoodie.aws.glue.")))
 """Names that have an effect with AWS Glue only."""
 
+_MODE, _TLS = "hive.metastore.client.auth.mode", "hive.metastore.use.SSL"
 _SITES = ("HIVE_CONF_DIR", "SPARK_CONF_DIR", "HADOOP_CONF_DIR")
 
 
 def with_site(options: SyncOptions) -> SyncOptions:
     """With what the first hive-site.xml says in the folders that these variables name, where Hudi's sync looks, too:
     the metastore, if none is named and it does not say that Glue is asked, and the principal of a metastore with SASL.
-    UsageError: the file cannot be read, or SASL is on without a principal."""
+    UsageError: the file cannot be read, or SASL is on without a principal. UnsupportedError: another kind of login."""
     if options.to is not None and (not options.to.startswith("hive:") or "?" in options.to):
         return options
     folders = filter(None, map(os.environ.get, _SITES))
@@ -336,6 +337,11 @@ def with_site(options: SyncOptions) -> SyncOptions:
     if to is None and "glue" not in site.get("hive.metastore.client.factory.class", "").lower():
         uris = site.get("hive.metastore.uris")
         to = parsed(SYNC_CONF, f"{SYNC}metastore.uris", uris)[1] if uris else None
+    if to is not None and (mode := site.get(_MODE, "").upper()) not in ("", "NONE", "NOSASL", "KERBEROS"):
+        todo = "Sync to a metastore with Kerberos (hive.metastore.sasl.enabled), with TLS, or with neither."
+        raise UnsupportedError("logins of this kind to a Hive Metastore", found=f"{_MODE}={mode} in {file}", todo=todo)
+    if to is not None and site.get(_TLS, "").lower() == "true":
+        to = f"hives:{to.removeprefix('hive:')}"
     if to is not None and site.get(SASL, "").lower() == "true":
         to += f"?principal={check_principal(site.get(PRINCIPAL, ''), f'{PRINCIPAL} in {file}')}"
     return replace(options, to=to)

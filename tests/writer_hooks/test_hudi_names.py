@@ -278,6 +278,8 @@ def test_the_metastore_of_a_sync_is_that_of_hive_site(tmp_path: Path, monkeypatc
     glue = "hive.metastore.client.factory.class</name><value>com.amazonaws.glue.AWSGlueFactory</value></property>"
     sasl = "<property><name>hive.metastore.sasl.enabled</name><value>true</value></property>"
     who = "<property><name>hive.metastore.kerberos.principal</name><value>hive/_HOST@A.ORG</value></property>"
+    tls = "<property><name>hive.metastore.use.SSL</name><value>true</value></property>"
+    plain = "<property><name>hive.metastore.client.auth.mode</name><value>PLAIN</value></property>"
     monkeypatch.setenv("HIVE_CONF_DIR", str(tmp_path))
     for content, match in {
         "": "needs its metastore",
@@ -285,6 +287,8 @@ def test_the_metastore_of_a_sync_is_that_of_hive_site(tmp_path: Path, monkeypatc
         f"<configuration>{uris}<property><name>{glue}</configuration>": "needs its metastore",
         f"<configuration>{uris}{sasl}</configuration>": "not the Kerberos principal of a Hive Metastore",
         f"<configuration>{uris}{sasl}{who}</configuration>": None,
+        f"<configuration>{uris}{tls}</configuration>": None,
+        f"<configuration>{uris}{plain}</configuration>": "auth.mode=PLAIN",
         "<configuration>": "hive-site.xml cannot be read",
     }.items():
         if content:
@@ -292,7 +296,8 @@ def test_the_metastore_of_a_sync_is_that_of_hive_site(tmp_path: Path, monkeypatc
         with pytest.raises((UsageError, UnsupportedError), match=match) if match else nullcontext():
             synced = writer().conf(conf).options.sync
             assert synced is not None
-            assert synced.to == "hive:a:9083,b:9083" + ("?principal=hive/_HOST@A.ORG" if sasl in content else "")
+            scheme = "hives" if tls in content else "hive"
+            assert synced.to == f"{scheme}:a:9083,b:9083" + ("?principal=hive/_HOST@A.ORG" if sasl in content else "")
 
 
 def test_a_payload_class_of_hudis_own_tables_is_taken_for_such_a_table_only(tmp_path: Path) -> None:
