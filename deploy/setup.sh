@@ -34,7 +34,7 @@ if [ "$(cat "$ready${extra:+-$extra}" 2>/dev/null)" != "$wanted" ] &&
   echo "$wanted" > "$ready${extra:+-$extra}"
 fi
 
-sources="$(cat native/Cargo.* native/pyproject.toml native/src/*.rs | cksum)"
+sources="$(cat native/Cargo.toml native/pyproject.toml native/src/*.rs | cksum)"
 if [ "${PHANTOMBASE_NATIVE:-1}" != 0 ] && [ "$(cat "$ready-native" 2>/dev/null)" != "$sources" ] &&
   command -v cargo >/dev/null 2>&1; then
   if CARGO_TARGET_DIR="$PWD/.venv/native" .venv/bin/python -m pip install --quiet --disable-pip-version-check \
