@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import datetime
 
 from .api import AnyTable, Given, locked, opened
@@ -53,7 +52,7 @@ from .compactor_daemon.undo.rollback import RolledBack, roll_back_newest
 from .compactor_daemon.undo.savepoint import KeptSavepoint
 from .compactor_daemon.undo.unschedule import Unscheduled
 from .timeline.audit.audit import InstantAudit
-from .timeline.audit.clusterings import audit_any, instants_to_audit
+from .timeline.audit.clusterings import audits
 from .timeline.audit.validate import Validated, validated
 from .timeline.codec.output_options import OutputOptions
 from .timeline.dashboard.verdict import CheckOptions
@@ -205,12 +204,12 @@ def cluster(
     """Joins small files, so that readers open fewer, or sorts large ones, so that filters skip more. No row changes."""
     risk = "A write that is under way could lose its rows."
     at = locked(table, storage_options, lock, sole_writer, dry_run, "cluster", risk, service=True)
-    written, running = _kept(at[0], output or OutputOptions()), execute or ExecuteOptions()
+    policies, running = read_policies(at[0].storage), execute or ExecuteOptions()
+    written, chosen = policies.over(output or OutputOptions()), policies.over(options or ClusterOptions())
     if not dry_run:
         check_memory(written.memory_limit, running, this_machine())
     with ExitStack() as stack:
         runner = None if dry_run else stack.enter_context(open_runner(running))
-        chosen = _kept(at[0], options or ClusterOptions())
         return cluster_table(at[0], chosen, at[1], output=written, runner=runner, dry_run=dry_run)
 
 
@@ -385,7 +384,7 @@ def check(
 ) -> TableCheck:
     """What needs care on a table, each finding with the command that mends it; never an error of the table."""
     path = path_text(table)
-    return check_table(path, path, options or CheckOptions(), replace(CheckMeans(), storage=storage_options))
+    return check_table(path, path, options or CheckOptions(), CheckMeans(storage=storage_options))
 
 
 @spelled
@@ -393,7 +392,7 @@ def audit(table: AnyTable, instant: str | None = None, *, storage_options: Given
     """Verifies completed compactions and clusterings of phantombase again, from the files that still exist: all of
     them, or one `instant`. UsageError: it left no ledger."""
     found = opened(table, storage_options)
-    return tuple(audit_any(found, one) for one in instants_to_audit(found, instant))
+    return tuple(verify(found, one) for one, verify in audits(found, instant).items())
 
 
 @spelled

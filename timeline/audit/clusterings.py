@@ -10,7 +10,7 @@ One whose commit was archived, or undone, is audited by its entry in the audit l
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -51,18 +51,16 @@ def audit_clustering(table: Table, instant: str) -> InstantAudit:
     return settled(lambda: _audit(table, instant))
 
 
-def instants_to_audit(table: Table, only: str | None = None) -> tuple[str, ...]:
-    """Compactions and clusterings with a ledger, earliest first. UsageError: `only` is none of them."""
+def audits(table: Table, only: str | None = None) -> dict[str, Callable[[Table, str], InstantAudit]]:
+    """The compactions and clusterings with a ledger, earliest first, each with what audits it. UsageError: `only` is
+    none of them."""
     clustered = clustered_instants(table)
     if only in clustered:
-        return (only,)
-    found = audited_instants(table, only)
-    return found if only is not None else tuple(sorted({*found, *clustered}))
-
-
-def audit_any(table: Table, instant: str) -> InstantAudit:
-    """Audits a compaction or a clustering."""
-    return (audit_clustering if instant in clustered_instants(table) else audit)(table, instant)
+        return {only: audit_clustering}
+    found = dict.fromkeys(audited_instants(table, only), audit)
+    if only is None:
+        found |= dict.fromkeys(clustered, audit_clustering)
+    return dict(sorted(found.items()))
 
 
 def _audit(table: Table, instant: str) -> InstantAudit:

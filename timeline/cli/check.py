@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..audit.clusterings import audit_any, instants_to_audit
+from ..audit.clusterings import audits
 from ..audit.modification_times import Retimed, all_files, find_mistimed
 from ..audit.modification_times import repair_times as set_times
 from ..audit.validate import validated
@@ -45,11 +45,11 @@ def audit(
       timeline audit /data/trips --json | jq '.instants[] | select(.good | not)'
     """
     table = Table.open(path, parse_pairs(storage_option))
-    instants = instants_to_audit(table, instant)
-    with progress(len(instants), "auditing") as bar:
+    asked = audits(table, instant)
+    with progress(len(asked), "auditing") as bar:
         found = []
-        for one in instants:
-            found.append(audit_any(table, one))
+        for one, verify in asked.items():
+            found.append(verify(table, one))
             bar.advance(1)
     good = all(a.good for a in found)
     rows = [
