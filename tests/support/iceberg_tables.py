@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from phantombase import read, writer
 from phantombase.compactor_daemon.catalogs.options import SyncOptions, SyncResult
@@ -22,6 +23,7 @@ from phantombase.compactor_daemon.undo.restore import restore_table
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.compactor_daemon.undo.savepoint import create_savepoint
 from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.errors import StorageError
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.pins import all_pins, release
 from phantombase.timeline.storage.contract import Storage
@@ -122,6 +124,31 @@ class Lake:
         wanted = self.wanted()
         assert set(found.column_names) == set(wanted.column_names)
         assert bag(found) == bag(wanted)
+
+    def check_deaths(
+        self, kind: type[Any], sync: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, *, lands: bool
+    ) -> None:
+        """Dies twice at the commit of a catalog of this kind, which has the commit if it `lands`, and then goes on."""
+        real = kind.commit_table
+
+        def dies(*given: Any) -> Any:
+            if lands:
+                real(*given)
+            raise ConnectionResetError("gone")
+
+        for name in ("a2", "b2"):
+            self.put(name)
+            with monkeypatch.context() as patched:
+                patched.setattr(kind, "commit_table", dies)
+                with pytest.raises(
+                    StorageError, match=r"the Iceberg catalog did not answer.*ConnectionResetError: gone"
+                ):
+                    sync()
+            self.clean()
+            self.check_readable()
+        sync()
+        self.check()
+        assert not sync().changed
 
     def check_readable(self) -> None:
         """The newest snapshot of Iceberg has its files, as all have that a pin holds; an undo releases the others."""

@@ -203,24 +203,7 @@ def test_only_changed_files_are_opened(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("lands", [False, True])
 def test_a_death_at_the_commit_is_made_good(lands: bool, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice, whether the catalog has the commit or not; the next process publishes what is missing, once."""
-    real = SqlCatalog.commit_table
-
-    def dies(*given: Any) -> Any:
-        if lands:
-            real(*given)
-        raise ConnectionResetError("gone")
-
-    for name in ("a2", "b2"):
-        lake.put(name)
-        with monkeypatch.context() as patched:
-            patched.setattr(SqlCatalog, "commit_table", dies)
-            with pytest.raises(StorageError, match=r"the Iceberg catalog did not answer.*ConnectionResetError: gone"):
-                lake.sync()
-        lake.clean()
-        lake.check_readable()
-    lake.sync()
-    lake.check()
-    assert not lake.sync().changed
+    lake.check_deaths(SqlCatalog, lake.sync, monkeypatch, lands=lands)
 
 
 def test_the_newest_snapshot_is_held_again_after_a_release(lake: Lake) -> None:

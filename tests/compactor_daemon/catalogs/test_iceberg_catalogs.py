@@ -129,25 +129,7 @@ def test_of_two_processes_the_later_looks_again(lake: Lake, monkeypatch: pytest.
 
 @pytest.mark.parametrize("lands", [False, True])
 def test_a_death_at_the_commit_is_made_good(lands: bool, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = type(lake.catalog)
-    real = kind.commit_table
-
-    def dies(*given: Any) -> Any:
-        if lands:
-            real(*given)
-        raise ConnectionResetError("gone")
-
-    for name in ("a2", "b2"):
-        lake.put(name)
-        with monkeypatch.context() as patched:
-            patched.setattr(kind, "commit_table", dies)
-            with pytest.raises(StorageError, match=r"the Iceberg catalog did not answer.*ConnectionResetError: gone"):
-                synced(lake)
-        lake.clean()
-        lake.check_readable()
-    synced(lake)
-    lake.check()
-    assert not synced(lake).changed
+    lake.check_deaths(type(lake.catalog), lambda: synced(lake), monkeypatch, lands=lands)
 
 
 @pytest.mark.parametrize("code", [0, 409, 500, 502, 503, 504])
