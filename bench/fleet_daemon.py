@@ -38,10 +38,12 @@ _TOLD = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonRun:
-    """What one daemon did: seconds from the common start, and the moments (since the epoch) it began instants."""
+    """What one daemon did: seconds from the common start, CPU seconds of its process from then on, and the moments
+    (since the epoch) it began instants."""
 
     done: int
     seconds: float
+    cpu_s: float
     begun: tuple[float, ...]
     duplicates: int
     problems: tuple[str, ...]
@@ -71,7 +73,7 @@ class NoOp(TableOnStorage):
     ) -> Compacted | None:
         """See `ServedTable`: what another daemon has completed is not done again."""
         table = self.opened
-        if self.done_among((instant,)):
+        if self.done_among(instant):
             return None
         done = Instant(
             requested_time=instant, action="commit", state=State.COMPLETED, completion_time=format_time(table.now())
@@ -129,13 +131,14 @@ def _daemon(path: str, hosts: str, no_op: bool, barrier: Any, sender: Connection
         else:
             daemon = stack.enter_context(real_daemon(path, hosts, begun, once=True))
         barrier.wait(_WAIT_S)
-        started = time.perf_counter()
+        started, cpu = time.perf_counter(), time.process_time()
         summary = daemon.run()
-        seconds = time.perf_counter() - started
+        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     sender.send(
         DaemonRun(
             done=len(summary.done),
             seconds=seconds,
+            cpu_s=cpu,
             begun=tuple(begun.moments),
             duplicates=table.duplicates if table is not None else 0,
             problems=tuple([*summary.problems.values(), *(e for _, _, e in summary.failed)][:_TOLD]),

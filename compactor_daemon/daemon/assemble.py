@@ -314,8 +314,8 @@ class LazyTable:
             return ()
         return self.open().serve(every_s, stopping, handing_over)
 
-    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
-        return self.open().done_among(instants)
+    def done_among(self, instant: str, near: Iterable[str] = ()) -> frozenset[str]:
+        return self.open().done_among(instant, near)
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
         return self.open().execute(instant, held, limit, wait_scope)

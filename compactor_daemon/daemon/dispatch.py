@@ -12,7 +12,8 @@ Slots are shared by weight among the shares of pools (`pools`). In a share table
 fewest instants in progress here, then the latest against its goal of freshness or SLO, then the one that was served
 longest ago.
 Within a table the earliest instant comes first, or the one with the most log bytes. If other daemons claim instants of
-the same table, a daemon picks at random among the first few, so that not all of them try the same instant.
+the same table, a daemon picks at random among the first few, so that not all of them try the same instant; among more
+where others are often faster, as with work of milliseconds.
 """
 
 from __future__ import annotations
@@ -296,11 +297,12 @@ def _turn(
 
 
 def _choose(table: TableState, now_ms: int, order: DaemonOrder, pick: Callable[[int], int]) -> str:
-    """The first instant by the order. If other daemons hold claims, one of the first few: two more for each claim."""
+    """The first instant by the order. If other daemons hold claims, one of the first few: two more for each claim. If
+    they are often faster, one of more (`TableState.spread_by`)."""
     ranked: Iterable[Pending] = table.startable(now_ms)
     if order is DaemonOrder.LARGEST:
         ranked = sorted(ranked, key=lambda p: (-p.log_bytes, p.instant))
-    first = list(islice(ranked, 1 + 2 * len(table.claimed)))
+    first = list(islice(ranked, 1 + 2 * len(table.claimed) + table.spread))
     return first[pick(len(first))].instant
 
 

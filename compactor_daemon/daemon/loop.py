@@ -256,7 +256,7 @@ class Daemon:
                 work = self._work[table, instant] = RunningWork(
                     served=served,
                     instant=instant,
-                    near=tuple(p.instant for p in islice(state.startable(self._clock()), _NEAR)),
+                    near=(p.instant for p in islice(state.startable(self._clock()), _NEAR + state.spread)),
                     once=self._control.rules.once,
                     suspensions=self._suspensions,
                     begun=partial(self._news.put, WorkBegan(table=table, instant=instant)),

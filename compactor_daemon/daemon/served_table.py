@@ -29,8 +29,9 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import CompactionPlan
-from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.format.instant import SERVICES, Instant
 from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.instants.instant_files import states_by_names
 from phantombase.timeline.instants.reserved_times import record_names
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import Trigger
@@ -113,8 +114,9 @@ class Served(Protocol):
         """Runs the services, except those that ran less than about `every_s` ago. None begins once `stopping`. Once
         `handing_over`, a clustering stops: the next run takes over what is made."""
 
-    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
-        """The instants that daemons have completed since they were found pending; others may be completed, too."""
+    def done_among(self, instant: str, near: Iterable[str] = ()) -> frozenset[str]:
+        """Whether daemons have completed an instant since it was found pending: empty if not, otherwise it and those
+        of `near` that they have completed, too. Others may be completed as well."""
 
     def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
         """Executes a claimed instant; None: it is not pending any more. It waits for writes inside `wait_scope`."""
@@ -133,6 +135,7 @@ _POLICIES_S = 300.0
 _BY_LAG = Trigger(fired=False, why="the goal of freshness does not need a plan yet")
 _NUMBERS = re.compile(r"\d+")
 """The parts of the reason that no plan is due that change with each commit, and each second."""
+_EXECUTED = SERVICES | {"replacecommit"}
 _log = get_logger()
 
 
@@ -312,9 +315,7 @@ class TableOnStorage:
         return found
 
     def _pending(self, table: Table) -> frozenset[str]:
-        timeline = table.load_timeline()
-        clusterings = timeline.pending("replacecommit") + timeline.pending("clustering")
-        return frozenset(i.requested_time for i in (*timeline.pending_merges, *clusterings))
+        return _unfinished(table.load_timeline().instants)
 
     def request(self, pace: Pace | None = None) -> Scheduled:
         """Requests a compaction; after none, the next check follows a change of the timeline, or `_ASK_AGAIN_S`."""
@@ -418,11 +419,21 @@ class TableOnStorage:
             _log.warning("runs_not_recorded", table=self.path, error=str(error))
         return done
 
-    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
-        """See `Served`: its ledger is in the audit log, and it is not pending again, as after a rollback by Hudi."""
+    def done_among(self, instant: str, near: Iterable[str] = ()) -> frozenset[str]:
+        """See `Served`: its ledger is in the audit log, and it is not pending again, as after a rollback by Hudi. One
+        listing of names shows this of all. Of an instant that it does not show, which is archived or moved by an
+        upgrade, a fresh timeline does."""
         storage = self._storage()
-        audited = frozenset(i for i in instants if storage.find(audit_path(i)) is not None)
-        return audited - self._pending(self._open()) if audited else audited
+        if storage.find(audit_path(instant)) is None:
+            return frozenset()
+        asked = frozenset((instant, *near))
+        seen = () if self._opened is None else states_by_names(storage, self._opened.config, asked)
+        gone = frozenset(i.requested_time for i in seen if i.completed) - _unfinished(seen)
+        if instant not in {i.requested_time for i in seen}:
+            gone = asked - self._pending(self._open())
+        if instant not in gone:
+            return frozenset()
+        return frozenset(i for i in gone if i == instant or storage.find(audit_path(i)) is not None)
 
     def execute(
         self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope = keep_slot
@@ -467,6 +478,11 @@ class TableOnStorage:
         except (MalformedError, UnsupportedError, MissingFileError):
             return 0
         return round(sum(o.log_bytes or 0.0 for o in plan.operations))
+
+
+def _unfinished(instants: Iterable[Instant]) -> frozenset[str]:
+    """The times of pending compactions, log compactions and clusterings among instants."""
+    return frozenset(i.requested_time for i in instants if not i.completed and i.action in _EXECUTED)
 
 
 def _while_held(

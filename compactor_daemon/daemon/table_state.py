@@ -12,6 +12,7 @@ from ..fleet.pools import Pool
 
 _KEPT, _LEARN = 5, 0.3
 """How many runs are kept, and the weight of the newest rate in the mean."""
+_SPREAD_MAX = 256
 _BACKOFF_MAX_MS = 300_000
 """The longest wait for the next snapshot of a table in trouble, if polls are not further apart."""
 
@@ -74,7 +75,8 @@ class TableState:
     snapshots since the last good one. `leaving`: no new work begins on the table. `lag`: of the last snapshot. `runs`,
     `bytes_s`: how long the last compactions took here, and the bytes that they read in a second; `run_s`: how long the
     next one will take. `taken_ms`: of the last take while the table was over its goal, since the epoch. `began`: by
-    instant in progress. `asks_at`: when a plan may be requested again."""
+    instant in progress. `asks_at`: when a plan may be requested again. `spread`: among how many more of the first
+    instants it picks, since other daemons were faster."""
 
     pool: Pool = field(default_factory=Pool)
 
@@ -102,6 +104,7 @@ class TableState:
     taken_ms: int = 0
     began: Mapping[str, int] = field(default_factory=dict)
     asks_at: int = 0
+    spread: int = 0
 
     def startable(self, now_ms: int) -> Iterator[Pending]:
         """The pending instants that may be claimed now. An iterator: of thousands, only the first few are needed."""
@@ -170,6 +173,12 @@ class TableState:
     def end(self, instant: str) -> TableState:
         began = {one: ms for one, ms in self.began.items() if one != instant}
         return replace(self.resume(instant), running=self.running - {instant}, began=began)
+
+    def spread_by(self, *, is_missed: bool) -> TableState:
+        """The state after an instant was completed here, or another daemon had it (`is_missed`). Work of milliseconds
+        is missed often: a wide choice delays no instant for long then. Work that takes longer is hardly missed."""
+        found = 2 * self.spread + 2 if is_missed else self.spread - 1
+        return replace(self, spread=min(max(found, 0), _SPREAD_MAX))
 
     def learned(self, run_s: float, bytes_read: int) -> TableState:
         """The state after a compaction was completed here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -40,13 +40,13 @@ class Ended:
 
 @dataclass(slots=True, kw_only=True)
 class RunningWork:
-    """An instant in progress. `held`: its claim, once it is claimed. `near`: other instants that might be taken next.
+    """An instant in progress. `held`: its claim, once it is claimed. `near`: those that might be taken next, read once.
     `begun`, `suspend`, `wants_slot` are called when it is claimed, waits for writes, and asks for a slot again.
     `resumed`: gets an item when a suspended instant may continue. `suspensions`: for instants that wait."""
 
     served: Served
     instant: str
-    near: tuple[str, ...]
+    near: Iterable[str]
     once: bool
     suspensions: Semaphore
     begun: Callable[[], None]
@@ -72,8 +72,8 @@ class RunningWork:
 
     def _claimed_and_executed(self) -> Ended:
         served, instant = self.served, self.instant
-        if served.done_among((instant,)):  # since the last snapshot: no claim is needed. Those near may be done too
-            return Ended(done_elsewhere=served.done_among(i for i in self.near if i != instant))
+        if done := served.done_among(instant, self.near):  # since the last snapshot: no claim is needed
+            return Ended(done_elsewhere=done)
         try:
             held = served.claims.take(instant)
         except PhantombaseError as error:  # no failure of the instant

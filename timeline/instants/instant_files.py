@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -12,10 +12,11 @@ from ..errors import MalformedError, MissingFileError
 from ..format.commit_metadata import CommitMetadata, decode_summary
 from ..format.commit_metadata import decode as decode_commit
 from ..format.compaction_plan import CompactionPlan, decode_plan
-from ..format.instant import MERGES, Instant, State
+from ..format.instant import MERGES, Instant, State, highest_states
 from ..format.table_config import TableConfig
 from ..gathered import gathered
 from ..storage.contract import Storage, list_of_table
+from ..storage.local import names_of_table
 from ..storage.snapshot import list_ahead, without_snapshot
 
 
@@ -61,6 +62,15 @@ def load_state_files(storage: Storage, config: TableConfig) -> StateFiles:
         if not e.is_folder and (i := config.layout.parse(e.name)) is not None
     )
     return StateFiles(of={key: sorted(files, key=lambda f: f.instant.state) for key, files in found.items()})
+
+
+def states_by_names(storage: Storage, config: TableConfig, times: Collection[str]) -> tuple[Instant, ...]:
+    """The active instants of these requested times at their highest states, by one listing of names. A name that is
+    added or removed at this moment may be shown or not; all others are."""
+    lengths = {len(time) for time in times}
+    names = names_of_table(storage, config.timeline_folder)
+    near = (name for name in names if any(name[:length] in times for length in lengths))
+    return highest_states(i for name in near if (i := config.layout.parse(name)) and i.requested_time in times)
 
 
 def of_instants(files: StateFiles, instants: Iterable[Instant]) -> list[StateFile]:

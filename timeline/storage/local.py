@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 import filelock
 
 from ..errors import LockError, MissingFileError, StorageError
-from .contract import Entry, OwnLock, Storage, files_below, never_the_same
+from .contract import Entry, OwnLock, Storage, files_below, list_of_table, never_the_same
 from .folders import TEMPORARY
 from .staged_file import probe
 
@@ -226,6 +226,16 @@ def _names(full: str, until: float) -> list[str]:
             raise never_the_same(full)
         names, before = sorted(os.listdir(full)), names
     return names
+
+
+def names_of_table(storage: Storage, folder: str) -> list[str]:
+    """The names in a folder that every table has, perhaps not as of one point in time. MissingFileError as in
+    `list_of_table`. On a local disk no file is asked for its size and time."""
+    if type(storage) is not LocalStorage:
+        return [entry.name for entry in list_of_table(storage, folder)]
+    full = storage._full(folder)
+    with _translated(full):
+        return os.listdir(full)
 
 
 def open_little(storage: Storage, path: str) -> pa.NativeFile:

@@ -144,8 +144,8 @@ class FakeTable:
             raise self.serve_error
         return (ServiceDone(service=Service.CLEAN, what="3 files removed", instants=1, files=3),)
 
-    def done_among(self, instants: Iterable[str]) -> frozenset[str]:
-        done = self.done.intersection(instants)
+    def done_among(self, instant: str, near: Iterable[str] = ()) -> frozenset[str]:
+        done = self.done.intersection((instant, *near)) if instant in self.done else frozenset()
         self.pending = [i for i in self.pending if i not in done]  # as the next listing shows
         return frozenset(done)
 

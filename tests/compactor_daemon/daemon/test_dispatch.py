@@ -100,6 +100,28 @@ def test_the_earliest_instant_comes_first() -> None:
     assert decided({"a": replace(SEEN, pending=pending("1", "2"))}).actions == (Take("a", "1"),)
 
 
+def test_work_that_others_often_have_done_is_picked_from_more() -> None:
+    """By work of milliseconds, of which the list is old at once. Instants that are done here make it less again."""
+    state = replace(SEEN, pending=pending(*map(str, range(1000, 2000))))
+    asked = list[int]()
+
+    def last(n: int) -> int:
+        asked.append(n)
+        return n - 1
+
+    for spread, choice in ((0, 1), (2, 3), (6, 7)):
+        assert state.spread == spread
+        next_steps({"a": state}, None, NOW, Rules(), last, sharing())
+        assert asked.pop() == choice
+        state = state.spread_by(is_missed=True)
+    for _ in range(99):
+        state = state.spread_by(is_missed=True)
+    assert state.spread == 256
+    for _ in range(999):
+        state = state.spread_by(is_missed=False)
+    assert state.spread == 0
+
+
 def test_the_largest_instant_comes_first_when_asked_for() -> None:
     sizes = (Pending(instant="1", log_bytes=5), Pending(instant="2", log_bytes=9), Pending(instant="3", log_bytes=9))
     state = replace(SEEN, pending=sizes)

@@ -40,7 +40,7 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/loop", "how is Stop.HAND_OVER or instant in self._control.tables[table].suspended", "how is Stop.HAND_OVER", "daemon"),
     ("compactor_daemon/daemon/dispatch", "free - len(resumed)", "free", "dispatch"),
     ("compactor_daemon/daemon/table_state", "len(self.running) - len(self.suspended)", "len(self.running)", "daemon dispatch"),
-    ("compactor_daemon/daemon/work", "        if served.done_among((instant,)):", "        if False:", "daemon/fleet daemon"),
+    ("compactor_daemon/daemon/work", "        if done := served.done_among(instant, self.near):", "        if done := frozenset():", "daemon/fleet daemon"),
     ("compactor_daemon/daemon/work", "            if held.lost:\n", "            if False:\n", "daemon"),
     ("compactor_daemon/daemon/work", "        if weight is FailureClass.NOTHING:\n            return\n", "", "daemon"),
     ("compactor_daemon/daemon/work", "        finally:\n            held.release()\n", "        finally:\n            pass\n", "daemon"),
