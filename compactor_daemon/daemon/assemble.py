@@ -28,7 +28,7 @@ from ..attempt.attempt import WaitScope
 from ..attempt.compact_or_resume import Compacted, Limit
 from ..attempt.slice_task import Runner
 from ..execution.runners import ChosenRunner, SparkRunner, all_storage_options, check_memory, open_runner, this_machine
-from ..fleet.catalog import Catalog, Members, Taken, fleet_of, serves, warn_of_empty_pools
+from ..fleet.catalog import Catalog, FleetTables, Members, Taken, fleet_of, serves, warn_of_empty_pools
 from ..fleet.claims import Claim, Claims, HeldClaim, TableClaims, table_id
 from ..fleet.pools import Pool, Pools
 from ..fleet.zookeeper_claims import ZooKeeperClaims
@@ -75,9 +75,12 @@ class Discovery:
                     "tables": len(self._tables),
                     "of_tables": len(paths),
                     "troubled": len(self.daemon.summary.problems),
+                    "pages": self.daemon.pages,
                     "pools": [asdict(one) for one in self.daemon.pools],
                 }
             )
+        names = {path: name for name, path in paths.items()}
+        self.daemon.fleet = FleetTables(names=names, members=members, pools=self.catalog.pools)
         found = {}
         for name, path in paths.items():
             pool = self.catalog.pools.of(name)

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -16,7 +18,7 @@ from phantombase.timeline.dashboard.look import Checked, at_present, look
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.overview import Clock, Kinds, as_json, metadata_commits, next_plan, table_pauses
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
-from phantombase.timeline.dashboard.table_rows import TableReport, activity_of
+from phantombase.timeline.dashboard.table_rows import TablePlace, TableReport, activity_of
 from phantombase.timeline.dashboard.verdict import CheckOptions, Finding, TableFacts, TableVerdict, care_of, of_error
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.instants.reserved_times import staged_files
@@ -45,6 +47,8 @@ from .served_table import DaemonSettings
 
 _SHOWN = 3
 _RECENT = 5
+_MEMBERS_S = 2.0
+_FACTS = ("who", "host", "pid", "tables", "of_tables", "troubled", "pages")
 _CHECKED = 64
 """How many file groups are looked into for one report; for the next one as many more."""
 _USUAL, _CARE = TriggerOptions(), CheckOptions()
@@ -182,6 +186,9 @@ class DaemonFleet:
         """`listing`: what the fleet shares, see `fleet_of`; None: tables that were named."""
         self._daemon, self._settings, self._session, self._listing = daemon, settings, session, listing
         self._reports, self.last_known = reports, reports.last_known
+        self._known: Mapping[str, Mapping[str, Any]] = {}
+        self._asked_s = -_MEMBERS_S
+        self._unknown: str | None = None
 
     def about(self, table: Table, *, whole: bool = True) -> Row:
         """A row with the names of `compactor-daemon status --json`."""
@@ -214,26 +221,51 @@ class DaemonFleet:
         """The SLO of the table's pool, or `--slo`."""
         return self._daemon.pool_of(path).slo_s
 
-    def fleet(self) -> Row:
-        """This daemon, and the claims on its tables; `problem`: why these are unknown."""
+    def paths(self) -> tuple[str, ...]:
+        """The tables of the whole fleet."""
+        fleet = self._daemon.fleet
+        return self._daemon.paths if fleet is None else tuple(fleet.names)
+
+    def name_of(self, path: str) -> str | None:
+        """The name by which the fleet and `status` know a table; None: it was named by its path."""
+        return None if self._daemon.fleet is None else self._daemon.fleet.names.get(path)
+
+    def placed(self, path: str) -> TablePlace:
+        """See `FleetInfo`."""
+        own, fleet = path in self._daemon.paths, self._daemon.fleet
+        who = [self._settings.who] if own else []
+        if fleet is not None and fleet.members:
+            known = self._members()
+            who = [str(known[one].get("who")) for one in fleet.servers(path) if one in known]
+        pool = None if fleet is None and not self._daemon.pools else self._daemon.pool_of(path).match
+        return TablePlace(pool=pool, served_by=tuple(who), own=own)
+
+    def fleet(self, busy: Sequence[str] = ()) -> Row:
+        """See `FleetInfo`. `problem`: why other daemons or claims are unknown."""
+        running = [{"table": path, "instant": instant} for path, instant in self._daemon.at_work]
+        pools = [asdict(use) for use in self._daemon.pools]
         me: Row = {
             "who": self._settings.who,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "tables": len(self._daemon.paths),
-            "running": [f"{path} {instant}" for path, instant in self._daemon.at_work],
+            "of_tables": len(self.paths()),
+            "troubled": len(self._daemon.summary.problems),
+            "pages": self._daemon.pages,
+            "running": running,
         }
         row: Row = {
             "zookeeper": None if self._session is None else self._session.connected,
             "daemons": [me],
-            "pools": [{"pool": use.pool, "running": use.running} for use in self._daemon.pools],
+            "pools": [{"who": me["who"], **one} for one in pools],
             "claims": [],
         }
-        try:
-            row["daemons"] += self._members()
-        except PhantombaseError as error:
-            row["problem"] = str(error)
-        for path in self._daemon.paths if self._session is not None else ():
+        others = [one for one in self._members().values() if one.get("who") != me["who"]]
+        row |= {"problem": self._unknown} if self._unknown else {}
+        row["daemons"] += [{**{name: one.get(name) for name in _FACTS}, "running": []} for one in others]
+        row["pools"] += [{"who": one.get("who"), **use} for one in others for use in one.get("pools", ())]
+        paths = dict.fromkeys((*self._daemon.paths, *busy))
+        for path in paths if self._session is not None else ():
             try:
                 table = Table.open(path, self._settings.storage_options).with_clock(self._settings.clock)
                 row["claims"] += as_json(claim_rows(path, self._held(table), Clock.of(table)))
@@ -247,14 +279,21 @@ class DaemonFleet:
                 row["daemons"].append(one)
         return row
 
-    def _members(self) -> Iterator[Row]:
-        """The other daemons that share the tables, as `compactor-daemon status` has them."""
-        session = self._session
-        if session is None or self._listing is None or not session.connected:
-            return
-        for one in members_in(session, fleet_of(self._listing)):
-            if one["who"] != self._settings.who:
-                yield {**{name: one.get(name) for name in ("who", "host", "pid", "tables")}, "running": []}
+    def _members(self) -> Mapping[str, Mapping[str, Any]]:
+        """The daemons that share the tables by id, as `compactor-daemon status` has them; some seconds old at most.
+        While ZooKeeper does not answer, those of its last answer, and `_unknown` says why."""
+        session, now_s = self._session, time.monotonic()
+        if session is None or self._listing is None or now_s - self._asked_s < _MEMBERS_S:
+            return self._known
+        self._asked_s = now_s
+        try:
+            if not session.connected:
+                raise UnknownStateError("ZooKeeper does not answer", path=session.options.servers)
+            self._known = {str(one["id"]): one for one in members_in(session, fleet_of(self._listing))}
+            self._unknown = None
+        except PhantombaseError as error:
+            self._unknown = str(error)
+        return self._known
 
     def _claimed(self, table: Table) -> Claimed:
         try:
@@ -291,8 +330,10 @@ def _others(me: str, claims: Iterable[Row]) -> list[Row]:
     found: dict[str, Row] = {}
     for claim in claims:
         if claim["holder"] != me:
-            one = {"who": claim["holder"], "host": claim["host"], "pid": claim["pid"], "tables": None, "running": []}
-            found.setdefault(claim["holder"], one)["running"].append(f"{claim['table']} {claim['instant']}")
+            one: Row = {**dict.fromkeys(_FACTS), "running": []}
+            one |= {"who": claim["holder"], "host": claim["host"], "pid": claim["pid"]}
+            work = {name: claim[name] for name in ("table", "instant")}
+            found.setdefault(claim["holder"], one)["running"].append(work)
     return list(found.values())
 
 
@@ -329,9 +370,11 @@ def service_of(
             storage_options=settings.storage_options,
             token=token,
             pages=pages,
-            found=lambda: daemon.paths,
+            found=fleet_info.paths,
             clock=settings.clock,
-            root=listing,
+            name_of=fleet_info.name_of,
         )
         with service.in_thread() as address:
+            everywhere = options.host in ("0.0.0.0", "::")
+            daemon.pages = address.replace(options.host, socket.getfqdn(), 1) if everywhere else address
             yield address

@@ -32,6 +32,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled
 
 from ..attempt.failures import FailureClass, Parked, RetryOptions, classify
+from ..fleet.catalog import FleetTables
 from ..fleet.pools import Pool, Pools, PoolUsage, QuotaUsage
 from ..services.serve import ServiceDone
 from ..status.lag import Freshness
@@ -137,6 +138,10 @@ class Daemon:
         self.summary = Summary()
         self.pools: tuple[PoolUsage, ...] = ()
         """What the pools use, at most some seconds old."""
+        self.fleet: FleetTables | None = None
+        """All tables of the fleet, as of the last listing; None: tables that were named."""
+        self.pages: str | None = None
+        """The address of its pages, for the other daemons."""
 
     # --- called from anywhere ------------------------------------------------------------------------------------
 
@@ -181,9 +186,11 @@ class Daemon:
         return tuple(self._served)
 
     def pool_of(self, path: str) -> Pool:
-        """The rules for a table; for one that it does not serve, the default rules."""
-        state = self._control.tables.get(path)
-        return Pool() if state is None else state.pool
+        """The rules for a table of the fleet; for another one, the default rules."""
+        if (state := self._control.tables.get(path)) is not None:
+            return state.pool
+        name = None if self.fleet is None else self.fleet.names.get(path)
+        return Pool() if self.fleet is None or name is None else self.fleet.pools.of(name)
 
     def freshness_of(self, path: str) -> Freshness | None:
         """The lag of a table against its goal, as of its last snapshot."""

@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Any, Protocol
 
 import xxhash
@@ -85,6 +86,21 @@ class Catalog:
             unmatched=self.pools.unmatched(listed),
             empty_pools=self.pools.empty(found),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetTables:
+    """All tables of a fleet: the names by path, the ids of the members, and the pools. Without ZooKeeper the fleet is
+    this process alone, and has no members."""
+
+    names: Mapping[str, str]
+    members: frozenset[str]
+    pools: Pools
+
+    def servers(self, path: str) -> Sequence[str]:
+        """The ids of the members that serve a table."""
+        name = self.names.get(path)
+        return () if name is None else servers(self.members, name, self.pools.of(name).daemons)
 
 
 class TableListing(Protocol):
@@ -217,12 +233,12 @@ class Members:
 
 
 def members_in(session: ZooKeeperSession, fleet: str) -> tuple[Mapping[str, Any], ...]:
-    """What the members of a fleet publish about themselves; for commands. UnknownStateError: no answer."""
+    """What the members of a fleet publish about themselves, with the `id` of each. UnknownStateError: no answer."""
     folder, found = folder_of(session, fleet), []
     for name in sorted(session.find(session.client.get_children_async, folder) or ()):
         answer = session.find(session.client.get_async, f"{folder}/{name}")
         with suppress(ValueError):  # not written by phantombase
-            found += [json.loads(answer[0])] if answer is not None else []  # None: removed since then
+            found += [{**json.loads(answer[0]), "id": name}] if answer is not None else []  # None: removed since then
     return tuple(found)
 
 
@@ -237,10 +253,12 @@ def folder_of(session: ZooKeeperSession, fleet: str) -> str:
 
 def serves(member: str, members: Collection[str], name: str, daemons: int) -> bool:
     """Whether a member is among the `daemons` that serve a table of this name; of fewer members, all are."""
-    if member not in members:
-        return False
-    own = _draw(member, name)
-    return sum(_draw(one, name) > own for one in members) < daemons
+    return member in servers(members, name, daemons)
+
+
+def servers(members: Collection[str], name: str, daemons: int) -> Sequence[str]:
+    """The members that serve a table of this name."""
+    return nlargest(daemons, members, key=lambda member: _draw(member, name))
 
 
 def _draw(member: str, name: str) -> tuple[int, str]:

@@ -16,7 +16,8 @@ from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
-from phantombase.timeline.dashboard.verdict import CheckOptions, TableFacts, Unfinished, care_of
+from phantombase.timeline.dashboard.table_rows import TablePlace
+from phantombase.timeline.dashboard.verdict import NOTHING, CheckOptions, TableFacts, Unfinished, care_of
 from phantombase.timeline.errors import UnknownStateError
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
@@ -173,11 +174,48 @@ class Knows:
         findings = as_json([*care_of(facts, CheckOptions(), self._slo_s)])
         return {"pending": [pending], "writes": [write], "findings": findings, **more}
 
-    def fleet(self) -> dict[str, Any]:
-        me = {"who": "daemon-1", "host": "a", "pid": 7, "tables": 1, "running": ["pending 20261121091332703"]}
+    def placed(self, path: str) -> TablePlace:
+        return TablePlace(pool="*", served_by=("daemon-1",), own=True)
+
+    def fleet(self, busy: Sequence[str] = ()) -> dict[str, Any]:
+        me = {"who": "daemon-1", "host": "a", "pid": 7, "tables": 1, "of_tables": 2, "troubled": 0, "pages": None,
+              "running": [{"table": "/data/pending", "instant": "20261121091332703"}]}  # fmt: skip
         claim = {"table": "/data/pending", "instant": "20261121091332703", "holder": "daemon-1", "host": "a", "pid": 7,
                  "for_s": 60.0, "done": 3, "total": 12}  # fmt: skip
-        return {"zookeeper": True, "daemons": [me], "claims": [claim]}
+        return {"zookeeper": True, "daemons": [me], "pools": [], "claims": [claim]}
+
+
+def rows_of(count: int) -> list[dict[str, Any]]:
+    """Rows of the index of tables: of each twenty one is broken and two need care."""
+    health, words = (
+        ["broken", "needs care", "needs care", *["well"] * 17],
+        {"broken": "a file is lost", "well": NOTHING},
+    )
+    return [
+        {
+            "served_as": f"sales/orders_{n + 1}",
+            "path": f"s3://warehouse-of-the-company/lake/sales/orders_{n + 1}",
+            "health": (state := health[n % len(health)]),
+            "reason": words.get(state, "compaction 20261121091332703 has failed too often and is not tried any more"),
+            "slo_s": 900.0,
+            "pool": "sales/*",
+            "served_by": [f"ip-10-0-4-{n % 3}.eu-central-1.compute.internal:{4000 + n % 3}"],
+            "pending_compactions": int(state == "needs care"),
+            "oldest_pending_s": 1000.0 * (n % 7) if state == "needs care" else None,
+            "delta_commits_since_compaction": n % 11,
+            "log_files": 13 * (n % 9),
+            "log_files_max": n % 9,
+            "log_bytes": 7 << 20,
+            "log_bytes_waiting": 3 << 20,
+            "base_bytes": 9 << 30,
+            "writes_last_hour": 12,
+            "compactions_last_hour": 2,
+            "read_amplification": 1.25,
+            "last_write": "20261121091332703",
+            "seconds_since_write": 60.0 * n,
+        }
+        for n in range(count)
+    ]
 
 
 def pending(**more: Any) -> dict[str, Any]:

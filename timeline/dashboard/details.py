@@ -17,6 +17,7 @@ from ..table.table import Table
 from ..terminal.text_table import Row
 from ..view.view import GroupDebt
 from .compactions import amplification
+from .table_index import page_number
 
 _FILES = 200
 _TEXT = 2000
@@ -132,7 +133,7 @@ def groups_page(state: ServedState, given: Mapping[str, str]) -> Row:
         raise UsageError("no such partition", found=repr(partition))
     found = _ordered(_Same(state), order, partition)
     pages = max(1, -(-len(found) // PAGE))
-    page = _page(given.get("page", "1"), pages)
+    page = page_number(given.get("page", "1"), pages)
     return {
         "sort": order,
         "partition": partition,
@@ -175,12 +176,6 @@ def _value(debt: GroupDebt, order: str) -> float:
 
 def _row(debt: GroupDebt) -> Row:
     return {**asdict(debt), "read_amplification": amplification(debt.base_bytes, debt.log_bytes)}
-
-
-def _page(text: str, pages: int) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= pages):
-        raise UsageError("no such page", expected=f"1 to {pages}", found=repr(text))
-    return int(text)
 
 
 def fleet_work(tables: Sequence[Row]) -> Row:

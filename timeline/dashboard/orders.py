@@ -1,4 +1,4 @@
-"""The actions that may be ordered on a table, and the command of each (pure)."""
+"""The actions that may be ordered on a table, the command of each, and which ones a table needs (pure)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from enum import Enum
 
 from ..errors import UsageError
 from ..instants.clock_check import LOCAL
+from ..instants.triggers import TriggerOptions
+from ..terminal.text_table import Row, human_bytes, plural
+from .verdict import Health
 
 PROGRAM = "compactor-daemon"
 _INSTANT = re.compile(r"[0-9]{1,17}")
@@ -74,3 +77,100 @@ class Order:
 def shown(words: Sequence[str]) -> str:
     """A command line to copy."""
     return shlex.join((PROGRAM, *words))
+
+
+_TRIGGER = TriggerOptions()
+_SETTINGS = CommandSettings()
+_RELEASES = "removes its recorded failures, so that daemons try it again"
+_SCHEDULES = "requests a compaction of them; writers go on"
+
+
+def advice(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
+    """`why`, `command` and what it `does`, most urgent first; `order`: the name and the instant of one (`orders`), or
+    None. `row`: the complete row of a table. `settings`: those of the commands."""
+    path, orders = shlex.quote(row["path"]), _Orders(row, settings)
+    found = [*_of_fleet_info(row, path, orders), *_of_pending(row, path, orders), *_of_debt(row, orders)]
+    if row["health"] == Health.BROKEN.value:
+        found.insert(0, _one("what is wrong, file by file", f"timeline audit {path}", "changes nothing"))
+    commands: dict[str, Row] = {}
+    for one in found:
+        commands.setdefault(one["command"], one)
+    return list(commands.values())
+
+
+def more_orders(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
+    """Further orders, without a reason to give them now; the form is that of `advice`."""
+    orders, found = _Orders(row, settings), []
+    if row.get("file_groups_waiting"):
+        found.append(orders.order(_waiting(row), OrderName.SCHEDULE, None, _SCHEDULES))
+    for one in row.get("pending") or ():
+        if one["action"] == "compaction":
+            time, why = one["instant"], f"compaction {one['instant']} is pending"
+            found.append(orders.order(why, OrderName.UNSCHEDULE, time, "cancels the plan, if no rows need it"))
+            found.append(orders.order(why, OrderName.RELEASE, time, _RELEASES))
+    said = {one["command"] for one in advice(row, settings)}
+    return [one for one in found if one["command"] not in said]
+
+
+def _one(why: str, command: str, does: str, order: Row | None = None) -> Row:
+    return {"why": why, "command": command, "does": does, "order": order}
+
+
+class _Orders:
+    def __init__(self, row: Row, settings: CommandSettings) -> None:
+        self._path, self._settings = row["path"], settings
+        self._name = (row.get("table") or {}).get("name") or row.get("name") or row.get("served_as", "")
+
+    def order(self, why: str, name: OrderName, instant: str | None, does: str) -> Row:
+        words = Order(name=name, instant=instant).words(self._path, self._name, self._settings)
+        return _one(why, shown(words), does, {"name": name.value, "instant": instant})
+
+
+def _waiting(row: Row) -> str:
+    groups = row["file_groups_waiting"]
+    return f"{plural(groups, 'file group')} with {human_bytes(row['log_bytes_waiting'])} of logs in no plan"
+
+
+def _of_fleet_info(row: Row, path: str, orders: _Orders) -> list[Row]:
+    fleet_info = row.get("fleet_info") or {}
+    found = []
+    for one in (*fleet_info.get("pending", ()), *fleet_info.get("clusterings", ())):
+        what = "clustering" if one["action"] == "clustering" else "compaction"
+        why = f"{what} {one['instant']} is {one['state']}" + (f": {one['why']}" if one["why"] else "")
+        if one["state"] == "parked":
+            found.append(orders.order(why, OrderName.RELEASE, one["instant"], _RELEASES))
+        elif one["state"] == "unscheduled":
+            found.append(orders.order(why, OrderName.UNSCHEDULE, one["instant"], "cancels the plan"))
+    resume = f"compactor-daemon resume {path}"
+    found += [_one(pause["what"], resume, "ends the pause") for pause in fleet_info.get("paused", ())]
+    for half in fleet_info.get("in_progress", ()):
+        why = f"{half['action']} {half['instant']} is in progress"
+        command = half["todo"].replace("TABLE", path).replace("INSTANT", half["instant"])
+        found.append(_one(why, command, "finishes it, if its process is dead"))
+    return found
+
+
+def _of_pending(row: Row, path: str, orders: _Orders) -> list[Row]:
+    pending = row.get("pending", ())
+    found = []
+    for one in pending:
+        if one["problem"] is not None:
+            does = "cancels the plan that cannot be read; refuses if a process may be at work"
+            time = one["instant"]
+            found.append(orders.order(f"the plan of {time} cannot be read", OrderName.UNSCHEDULE, time, does))
+        elif one["heartbeat"] == "stale" and one["action"] == "deltacommit":
+            why = f"the writer of {one['instant']} is silent; the next write rolls it back"
+            found.append(_one(why, f"compactor-daemon status {path}", "shows whose it was, and changes nothing"))
+    waiting = [one for one in pending if one["action"] == "compaction" and one["problem"] is None]
+    if waiting and row["health"] != Health.WELL.value:
+        why = f"{plural(len(waiting), 'compaction')} pending"
+        does = "executes them in this process, or waits for the one that works on them"
+        found.append(_one(why, f"compactor-daemon compact {path}", does))
+    return found
+
+
+def _of_debt(row: Row, orders: _Orders) -> list[Row]:
+    commits = row.get("delta_commits_since_request", 0)
+    if not row.get("file_groups_waiting") or commits < _TRIGGER.max_delta_commits:
+        return []
+    return [orders.order(_waiting(row), OrderName.SCHEDULE, None, _SCHEDULES)]

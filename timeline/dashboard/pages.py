@@ -1,4 +1,4 @@
-"""The pages as HTML, made on the server (pure): they need no script.
+"""The pages as HTML, made on the server (pure): they need no script, and one helps to filter.
 
 A table's page has commands to copy, some of which are orders, with buttons; what a pending instant blocks; and the
 timeline as bars, each from an instant's request to its completion."""
@@ -6,8 +6,7 @@ timeline as bars, each from an instant's request to its completion."""
 from __future__ import annotations
 
 import shlex
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -16,108 +15,12 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..instants.triggers import TriggerOptions
-from ..terminal.text_table import Row, human_bytes, human_duration, moment, plural
-from .orders import CommandSettings, Order, OrderName, shown
+from ..terminal.text_table import Row, human_bytes, human_duration, moment, plural, readable
+from .orders import CommandSettings, advice, more_orders
 from .overview import is_late
-from .verdict import Health
+from .verdict import NOTHING, Health
 
-_TRIGGER = TriggerOptions()
 _SETTINGS = CommandSettings()
-_RELEASES = "removes its recorded failures, so that daemons try it again"
-_SCHEDULES = "requests a compaction of them; writers go on"
-
-
-def advice(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
-    """`why`, `command` and what it `does`, most urgent first; `order`: the name and the instant of one (`orders`), or
-    None. `row`: the complete row of a table. `settings`: those of the commands."""
-    path, orders = shlex.quote(row["path"]), _Orders(row, settings)
-    found = [*_of_fleet_info(row, path, orders), *_of_pending(row, path, orders), *_of_debt(row, orders)]
-    if row["health"] == Health.BROKEN.value:
-        found.insert(0, _one("what is wrong, file by file", f"timeline audit {path}", "changes nothing"))
-    commands: dict[str, Row] = {}
-    for one in found:
-        commands.setdefault(one["command"], one)
-    return list(commands.values())
-
-
-def more_orders(row: Row, settings: CommandSettings = _SETTINGS) -> list[Row]:
-    """Further orders, without a reason to give them now; the form is that of `advice`."""
-    orders, found = _Orders(row, settings), []
-    if row.get("file_groups_waiting"):
-        found.append(orders.order(_waiting(row), OrderName.SCHEDULE, None, _SCHEDULES))
-    for one in row.get("pending") or ():
-        if one["action"] == "compaction":
-            time, why = one["instant"], f"compaction {one['instant']} is pending"
-            found.append(orders.order(why, OrderName.UNSCHEDULE, time, "cancels the plan, if no rows need it"))
-            found.append(orders.order(why, OrderName.RELEASE, time, _RELEASES))
-    said = {one["command"] for one in advice(row, settings)}
-    return [one for one in found if one["command"] not in said]
-
-
-def _one(why: str, command: str, does: str, order: Row | None = None) -> Row:
-    return {"why": why, "command": command, "does": does, "order": order}
-
-
-class _Orders:
-    def __init__(self, row: Row, settings: CommandSettings) -> None:
-        self._path, self._settings = row["path"], settings
-        self._name = (row.get("table") or {}).get("name") or row.get("name") or row.get("served_as", "")
-
-    def order(self, why: str, name: OrderName, instant: str | None, does: str) -> Row:
-        words = Order(name=name, instant=instant).words(self._path, self._name, self._settings)
-        return _one(why, shown(words), does, {"name": name.value, "instant": instant})
-
-
-def _waiting(row: Row) -> str:
-    groups = row["file_groups_waiting"]
-    return f"{plural(groups, 'file group')} with {human_bytes(row['log_bytes_waiting'])} of logs in no plan"
-
-
-def _of_fleet_info(row: Row, path: str, orders: _Orders) -> list[Row]:
-    fleet_info = row.get("fleet_info") or {}
-    found = []
-    for one in (*fleet_info.get("pending", ()), *fleet_info.get("clusterings", ())):
-        what = "clustering" if one["action"] == "clustering" else "compaction"
-        why = f"{what} {one['instant']} is {one['state']}" + (f": {one['why']}" if one["why"] else "")
-        if one["state"] == "parked":
-            found.append(orders.order(why, OrderName.RELEASE, one["instant"], _RELEASES))
-        elif one["state"] == "unscheduled":
-            found.append(orders.order(why, OrderName.UNSCHEDULE, one["instant"], "cancels the plan"))
-    resume = f"compactor-daemon resume {path}"
-    found += [_one(pause["what"], resume, "ends the pause") for pause in fleet_info.get("paused", ())]
-    for half in fleet_info.get("in_progress", ()):
-        why = f"{half['action']} {half['instant']} is in progress"
-        command = half["todo"].replace("TABLE", path).replace("INSTANT", half["instant"])
-        found.append(_one(why, command, "finishes it, if its process is dead"))
-    return found
-
-
-def _of_pending(row: Row, path: str, orders: _Orders) -> list[Row]:
-    pending = row.get("pending", ())
-    found = []
-    for one in pending:
-        if one["problem"] is not None:
-            does = "cancels the plan that cannot be read; refuses if a process may be at work"
-            time = one["instant"]
-            found.append(orders.order(f"the plan of {time} cannot be read", OrderName.UNSCHEDULE, time, does))
-        elif one["heartbeat"] == "stale" and one["action"] == "deltacommit":
-            why = f"the writer of {one['instant']} is silent; the next write rolls it back"
-            found.append(_one(why, f"compactor-daemon status {path}", "shows whose it was, and changes nothing"))
-    waiting = [one for one in pending if one["action"] == "compaction" and one["problem"] is None]
-    if waiting and row["health"] != Health.WELL.value:
-        why = f"{plural(len(waiting), 'compaction')} pending"
-        does = "executes them in this process, or waits for the one that works on them"
-        found.append(_one(why, f"compactor-daemon compact {path}", does))
-    return found
-
-
-def _of_debt(row: Row, orders: _Orders) -> list[Row]:
-    commits = row.get("delta_commits_since_request", 0)
-    if not row.get("file_groups_waiting") or commits < _TRIGGER.max_delta_commits:
-        return []
-    return [orders.order(_waiting(row), OrderName.SCHEDULE, None, _SCHEDULES)]
-
 
 _PLANNED = {
     "compaction": "other plans for its file groups",
@@ -170,14 +73,11 @@ class Bar:
 def bars(instants: Sequence[Row], now: datetime) -> list[Bar]:
     """The newest instants, newest first. `now` is in the table's zone. Pending ones are open to the right: the time
     shown ends a quarter after the last event, or now if that is earlier."""
-    newest = [(row, begun) for row in instants if (begun := moment(row["instant"])) is not None][-SHOWN:]
+    newest = _newest(instants)
     if not newest:
         return []
-    first = min(begun for _, begun in newest)
-    ends = [_end(row, begun) for row, begun in newest]
-    last = max(begun if end is None else end for (_, begun), end in zip(newest, ends, strict=True))
-    today = now.replace(tzinfo=None)
-    edge = max(min(today, last + (last - first) / _MARGIN), last) if None in ends else last
+    ends, today = [_end(row, begun) for row, begun in newest], now.replace(tzinfo=None)
+    first, edge = time_shown(instants, now)
     whole_s = max((edge - first).total_seconds(), 0.001)
 
     def place(at: datetime) -> int:
@@ -188,6 +88,19 @@ def bars(instants: Sequence[Row], now: datetime) -> list[Bar]:
         for (row, begun), end in zip(newest, ends, strict=True)
     ]
     return found[::-1]
+
+
+def _newest(instants: Sequence[Row]) -> list[tuple[Row, datetime]]:
+    return [(row, begun) for row in instants if (begun := moment(row["instant"])) is not None][-SHOWN:]
+
+
+def time_shown(instants: Sequence[Row], now: datetime) -> tuple[datetime, datetime]:
+    """The first and the last moment of the bars, of which there is one."""
+    newest = _newest(instants)
+    ends = [_end(row, begun) for row, begun in newest]
+    first = min(begun for _, begun in newest)
+    last = max(begun if end is None else end for (_, begun), end in zip(newest, ends, strict=True))
+    return first, max(min(now.replace(tzinfo=None), last + (last - first) / _MARGIN), last) if None in ends else last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,13 +118,59 @@ def pools(found: Sequence[Bar]) -> list[BarRow]:
     return [BarRow(kind=kind, bars=tuple(bar for bar in found[::-1] if bar.kind == kind)) for kind in kinds]
 
 
-def curve(values: Sequence[float]) -> str:
-    """The points of a line from left to right, for a box of `WIDTH` by `HEIGHT`; "" for fewer than two values."""
-    if len(values) < 2:
-        return ""
-    most = max(values) or 1.0
-    step = WIDTH / (len(values) - 1)
-    return " ".join(f"{n * step:.0f},{HEIGHT - value / most * (HEIGHT - 4) - 2:.1f}" for n, value in enumerate(values))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Values over time: the `points` of a line in a box of `WIDTH` by `HEIGHT`, what the axes begin and end with."""
+
+    what: str
+    points: str
+    most: str
+    begun: str
+    ended: str
+
+
+def chart(what: str, values: Sequence[tuple[float, float]], ages_s: tuple[float, float], shown: str) -> Chart:
+    """`values`: by their age in seconds, oldest first; the time shown is between the two `ages_s`. `shown`: the
+    greatest value in words."""
+    first, last = ages_s
+    most, whole = max((value for _, value in values), default=0.0) or 1.0, (first - last) or 1.0
+    points = (
+        f"{(first - age) / whole * WIDTH:.0f},{HEIGHT - value / most * (HEIGHT - 4) - 2:.1f}" for age, value in values
+    )
+    begun, ended = (f"{human_duration(age)} ago" if age > 0 else "now" for age in ages_s)
+    return Chart(what=what, points=" ".join(points), most=shown, begun=begun, ended=ended)
+
+
+def charts(row: Row, now: datetime) -> list[Chart]:
+    """What the timeline records of delta commits, and what this service has sampled. `now`: in the table's zone."""
+    steps = unmerged(row["instants"], now)
+    found = []
+    if len(steps) > 1:
+        most = max(count for _, count in steps)
+        found.append(chart("delta commits in no compaction, by the timeline", steps, (steps[0][0], 0.0), f"{most:,}"))
+    trend: Sequence[Row] = row.get("trend") or ()
+    for name, what, words in (("log_bytes", "bytes of logs", human_bytes), ("log_files", "log files", "{:,}".format)):
+        values = [(trend[-1]["at_s"] - one["at_s"], one[name] or 0) for one in trend]
+        if len(values) > 1:
+            most = max(value for _, value in values)
+            found.append(chart(f"{what}, since this service runs", values, (values[0][0], 0.0), str(words(most))))
+    return found
+
+
+def unmerged(instants: Sequence[Row], now: datetime) -> list[tuple[float, int]]:
+    """The delta commits that no completed compaction has merged, by age in seconds: two points at each step."""
+    begun = [(at, row) for row in instants if (at := moment(row["instant"])) is not None]
+    ended = [(end, at, row.get("kind", row["action"])) for at, row in begun if (end := _end(row, at)) is not None]
+    steps, waiting, today = list[tuple[float, int]](), list[datetime](), now.replace(tzinfo=None)
+    for end, at, kind in sorted(ended):
+        before, age_s = len(waiting), max(0.0, (today - end).total_seconds())
+        if kind == "compaction":
+            waiting = [one for one in waiting if one > at]
+        elif kind == "deltacommit":
+            waiting.append(end)
+        if len(waiting) != before:
+            steps += [(age_s, before), (age_s, len(waiting))]
+    return [*steps, (0.0, len(waiting))] if steps else []
 
 
 def _end(row: Row, begun: datetime) -> datetime | None:
@@ -243,14 +202,25 @@ def login_page(*, wrong: bool = False) -> str:
     return _render("login.html", wrong=wrong)
 
 
-def tables_page(rows: Sequence[Row], *, again: bool = True) -> str:
-    """All tables. `rows`: of `TableRows.all`. `again`: whether the page reloads itself after a while."""
-    counts = Counter(row["health"] for row in rows)
-    worse = ", ".join(
-        f"{counts[one.value]} {one.value}" for one in Health if one is not Health.WELL and counts[one.value]
+def tables_page(index: Row, given: Mapping[str, str], *, again: bool = True) -> str:
+    """The tables of a page. `index`: of `tables_index`, asked with the parameters `given`. `again`: whether the page
+    reloads itself after a while."""
+    worse = ", ".join(f"{count:,} {word}" for word, count in index["counts"].items() if word != Health.WELL.value)
+    shown = [{**_BROKEN, **row, "slo": _slo(row), "why": _why(row)} for row in index["tables"]]
+
+    def link(**changed: object) -> str:
+        return "?" + urlencode({k: v for k, v in {**given, **changed}.items() if v not in (None, "")})
+
+    states = [one.value for one in Health]
+    toggle = link(again="never" if again else None)
+    return _render(
+        "tables.html", index=index, rows=shown, worse=worse, again=again, link=link, states=states, toggle=toggle
     )
-    shown = [{**_BROKEN, **row, "slo": _slo(row)} for row in rows]
-    return _render("tables.html", rows=shown, worse=worse, again=again)
+
+
+def _why(row: Row) -> str:
+    """Why a table is as it is; nothing if there is nothing to say."""
+    return "" if row["reason"] == NOTHING else row["reason"]
 
 
 def table_page(
@@ -270,6 +240,7 @@ def table_page(
         row={**_BROKEN, **row},
         bars=shown,
         pools=pools(shown),
+        span=[f"{at:%Y-%m-%d %H:%M:%S}" for at in time_shown(row["instants"], now)] if shown and now else (),
         advice=advice(row, settings),
         more=more_orders(row, settings),
         proof=proof,
@@ -277,7 +248,7 @@ def table_page(
         slo=_slo(row),
         holds=held_back(row.get("pending") or (), row.get("fleet_info")),
         again=again,
-        curves=[(name, curve([s[name] or 0 for s in row.get("trend", ())])) for name in ("log_bytes", "log_files")],
+        charts=charts(row, now) if now is not None else [],
     )
 
 
@@ -318,13 +289,13 @@ def _slo(row: Row) -> Row | None:
 _BROKEN: Row = dict.fromkeys(
     ("table", "pending", "oldest_pending_s", "delta_commits_since_compaction", "log_files", "log_bytes", "last_write",
      "read_amplification", "fleet_info", "fleet_info_problem", "compactions", "instants", "slo_s", "lock", "work",
-     "next_plan", "seconds_since_write", "findings")
+     "next_plan", "seconds_since_write", "findings", "pool", "served_by")
 )  # fmt: skip
 """Keys that the row of an unreadable table lacks."""
 
 
 def _render(template: str, **values: object) -> str:
-    return _environment().get_template(template).render(marks=_MARKS, **{"again": None, **values})
+    return _environment().get_template(template).render(marks=_MARKS, **{"again": None, "toggle": None, **values})
 
 
 @cache
@@ -338,6 +309,7 @@ def _environment() -> Environment:
         quoted=lambda text: shlex.quote(str(text)),
         segment=lambda text: quote(str(text), safe=""),
         parts=lambda text: str(text).split("`"),
+        when=readable,
     )
     return made
 
@@ -345,3 +317,8 @@ def _environment() -> Environment:
 @cache
 def style() -> bytes:
     return (_FOLDER / "page.css").read_bytes()
+
+
+@cache
+def script() -> bytes:
+    return (_FOLDER / "page.js").read_bytes()

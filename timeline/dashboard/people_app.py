@@ -1,6 +1,6 @@
 """The state of the served tables over HTTP, for people and their programs, and the login of people.
 
-/                                        /api/tables                          every table, worst first
+/                                        /api/tables                          every table, worst first; `table_index`
 /t/<name>                                /api/tables/<name>                   one table
 /t/<name>/groups                         /api/tables/<name>/groups            its file groups, worst first, in pages
 /t/<name>/instant/<time>                 /api/tables/<name>/instants/<time>   an instant, decoded
@@ -13,7 +13,7 @@ A visitor without the token gets only the form for the token. The label of metri
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 from prometheus_client import CONTENT_TYPE_LATEST as METRICS_TYPE
@@ -43,16 +43,17 @@ from .actions import ActionApp
 from .details import fleet_work, groups_page, instant_page
 from .metrics import exposition
 from .orders import CommandSettings
-from .pages import error_page, fleet_page, login_page, style, table_page, tables_page
+from .pages import error_page, fleet_page, login_page, script, style, table_page, tables_page
 from .pages import groups_page as groups_html
 from .pages import instant_page as instant_html
+from .table_index import PARAMETERS, tables_index
 from .table_rows import FleetInfo, TableRows, recent
 
 LOGIN = "/login"
 
 POLICY = (
-    (b"content-security-policy", b"default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'self'; "
-     b"frame-ancestors 'none'"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'self'; script-src 'self'; base-uri 'none'; "
+     b"form-action 'self'; frame-ancestors 'none'"),
     (b"referrer-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )  # fmt: skip
@@ -129,9 +130,12 @@ class PeopleApp:
                 await send_text(send, 303, "logged in", [(b"location", b"/")])
             elif parts == ["page.css"]:
                 await send_bytes(send, style(), b"text/css; charset=utf-8")
+            elif parts == ["page.js"]:
+                await send_bytes(send, script(), b"text/javascript; charset=utf-8")
             elif parts == ["metrics"]:
                 own_parameters(query)
-                tables = list(self._tables.by_name.values())
+                info, tables = self._fleet_info, list(self._tables.by_name.values())
+                tables = [one for one in tables if info is None or info.placed(one.path).own]
                 rows = await self._rows.all(tables)
                 text = await asyncio.to_thread(exposition, tables, rows, self._registry)
                 await send_bytes(send, text, METRICS_TYPE.encode())
@@ -152,7 +156,7 @@ class PeopleApp:
         match parts:
             case ["tables"] | ["tables", ""]:
                 own_parameters(query)
-                return {"tables": await self._rows.all(self._tables.by_name.values())}
+                return {"tables": await self._all()}
             case ["tables", name]:
                 own_parameters(query)
                 return await self._rows.one(self._named(name), whole=True, lock=True)
@@ -173,10 +177,10 @@ class PeopleApp:
     async def _html(self, scope: Scope, parts: Sequence[str], query: bytes) -> str:
         match parts:
             case [""]:
-                again = _again(query)
-                return tables_page((await self._data(["tables"], b""))["tables"], again=again)
+                given = own_parameters(query, "again", *PARAMETERS)
+                return tables_page(tables_index(await self._all(), given), given, again=_again(given))
             case ["t", name]:
-                again, table = _again(query), self._named(name)
+                again, table = _again(own_parameters(query, "again")), self._named(name)
                 row = await self._data(["tables", name], b"")
                 now, acts = table.table.now() if "instants" in row else None, self._actions
                 proof, ordered = (acts.proof(scope), acts.of(table)) if acts is not None else (None, ())
@@ -186,21 +190,29 @@ class PeopleApp:
             case ["t", name, "instant", time]:
                 return instant_html(name, await self._data(["tables", name, "instants", time], query))
             case ["fleet"]:
-                again = _again(query)
+                again = _again(own_parameters(query, "again"))
                 return fleet_page(await self._data(["fleet"], b""), again=again)
         raise _NOT_FOUND
 
     async def _fleet(self) -> Row:
         """What `fleet_info` knows, and the work on the tables."""
         row: Row = {"known": self._fleet_info is not None, "problem": None}
-        row |= {"zookeeper": None, "daemons": [], "claims": [], **fleet_work(())}
+        row |= {"zookeeper": None, "daemons": [], "pools": [], "claims": [], **fleet_work(())}
         if self._fleet_info is None:
             return row
+        rows = await self._all()
+        busy = [one["path"] for one in rows if one.get("pending_instants") or one.get("pending")]
         try:
-            row |= await asyncio.to_thread(self._fleet_info.fleet)
+            row |= await asyncio.to_thread(self._fleet_info.fleet, busy)
         except PhantombaseError as error:
             row["problem"] = str(error)
-        return row | fleet_work(await self._rows.all(self._tables.by_name.values()))
+        names = {one.path: one.name for one in self._tables.by_name.values()}
+        for one in (*row["claims"], *(work for daemon in row["daemons"] for work in daemon["running"])):
+            one["served_as"] = names.get(one["table"])
+        return row | fleet_work(rows)
+
+    async def _all(self) -> list[Row]:
+        return await self._rows.all(list(self._tables.by_name.values()))
 
     def _named(self, name: str) -> ServedTable:
         if name not in self._tables.by_name:
@@ -208,9 +220,8 @@ class PeopleApp:
         return self._tables.by_name[name]
 
 
-def _again(query: bytes) -> bool:
+def _again(given: Mapping[str, str]) -> bool:
     """Whether a page reads itself again: yes, without the parameter `again`. UsageError: another value."""
-    given = own_parameters(query, "again").get("again")
-    if given not in (None, "never"):
-        raise UsageError("not a value of the parameter again", expected="never", found=repr(given))
-    return given is None
+    if (value := given.get("again")) not in (None, "never"):
+        raise UsageError("not a value of the parameter again", expected="never", found=repr(value))
+    return value is None

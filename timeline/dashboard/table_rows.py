@@ -41,7 +41,8 @@ from .overview import (
     table_pauses,
     unfinished,
 )
-from .verdict import CheckOptions, Finding, Health, Severity, TableFacts, TablePause, TableVerdict, care_of, of_error
+from .table_index import by_need
+from .verdict import CheckOptions, Finding, Severity, TableFacts, TablePause, TableVerdict, care_of, of_error
 
 _COMPACTIONS = 10
 _HOUR_S = 3600.0
@@ -134,8 +135,9 @@ class TableDetails:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
     """A served table. `debt`, `activity`, `work`: None if it cannot be read; then `name` and `pending` as far as known.
-    `work`: what daemons know of its pending compactions. `lock`: which process holds the table lock.
-    `file_groups_left_out`: those that no compaction can read; `file_groups_unchecked`: not looked into yet."""
+    `work`: what daemons know of its pending compactions. `pool`, `served_by`: see `TablePlace`. `lock`: which process
+    holds the table lock. `file_groups_left_out`: those that no compaction can read; `file_groups_unchecked`: not looked
+    into yet."""
 
     served_as: str
     path: str
@@ -148,6 +150,8 @@ class TableReport:
     work: Sequence[Row] | None = field(default=None, metadata=OPTIONAL)
     details: TableDetails | None = field(default=None, metadata=FLAT)
     name: str | None = field(default=None, metadata=OPTIONAL)
+    pool: str | None = field(default=None, metadata=OPTIONAL)
+    served_by: tuple[str, ...] | None = field(default=None, metadata=OPTIONAL)
     pending: tuple[PendingReport, ...] | None = field(default=None, metadata=OPTIONAL)
     lock: LockSeen | None = field(default=None, metadata=OPTIONAL)
 
@@ -194,6 +198,15 @@ def table_report(
     return replace(report, details=details)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePlace:
+    """Where a table belongs. `pool`: None without pools. `served_by`: the daemons. `own`: that of this process, too."""
+
+    pool: str | None
+    served_by: tuple[str, ...]
+    own: bool
+
+
 class FleetInfo(Protocol):
     """Which process works on which table. Called in a thread; PhantombaseError: it cannot be known now."""
 
@@ -215,9 +228,14 @@ class FleetInfo(Protocol):
         """The table is late if a compaction is pending for longer; None: it never is."""
         ...
 
-    def fleet(self) -> Row:
-        """`daemons`: who, host, pid, tables; `zookeeper`: connected, or None without it; `claims` of all tables. The
-        first daemon is that of this process; others are known by their claims. `problem`: why others are unknown."""
+    def placed(self, path: str) -> TablePlace:
+        """Which pool and which daemons a table has."""
+        ...
+
+    def fleet(self, busy: Sequence[str] = ()) -> Row:
+        """`daemons`: who, host, pid, tables, the address of its `pages`, and what it is `running`; `zookeeper`:
+        connected, or None without it; `pools`: what each daemon uses; `claims` on the tables of this daemon and on the
+        `busy` ones. The first daemon is that of this process. `problem`: why others are unknown."""
         ...
 
 
@@ -260,9 +278,7 @@ class TableRows:
 
     async def all(self, tables: Iterable[ServedTable]) -> list[Row]:
         """All tables, worst first, then by the logs of a file group, then by name."""
-        rows = await asyncio.gather(*(self.one(table) for table in tables))
-        order = [one.value for one in Health]
-        return sorted(rows, key=lambda r: (order.index(r["health"]), -(r.get("log_files_max") or 0), r["served_as"]))
+        return sorted(await asyncio.gather(*(self.one(table) for table in tables)), key=by_need)
 
     async def one(self, table: ServedTable, *, whole: bool = False, lock: bool = False) -> Row:
         """The report of one table as JSON. `whole`: all that its page shows; `lock`: also the holder of its lock."""
@@ -272,6 +288,9 @@ class TableRows:
             found = replace(found, lock=await asyncio.to_thread(self._lock, table.table)) if lock else found
         except PhantombaseError as error:
             found = await asyncio.to_thread(self._unread, table, error)
+        if self._fleet_info is not None:
+            placed = await asyncio.to_thread(self._fleet_info.placed, table.path)
+            found = replace(found, pool=placed.pool, served_by=placed.served_by)
         row: Row = as_json(found)
         return row
 

@@ -56,6 +56,8 @@ class Health(Enum):
 
 
 _HEALTH = {Severity.DANGER: Health.BROKEN, Severity.WARNING: Health.CARE, Severity.INFO: Health.WELL}
+NOTHING = "nothing needs care"
+"""The reason of a well table of which there is nothing to say."""
 _TABLE = re.compile(r"\bTABLE\b")
 _STATES = frozenset({"not-compacted", "not-made", "paused"})
 """Findings that say what a table is: the reason of a well one."""
@@ -76,7 +78,7 @@ class TableVerdict:
         found = tuple(sorted(filled, key=lambda one: list(Severity).index(one.severity)))
         health = _HEALTH[found[0].severity] if found else Health.WELL
         first = next((f for f in found if health is not Health.WELL or f.name in _STATES), None)
-        reason = "nothing needs care" if first is None else f"{first.what} ({first.found})"
+        reason = NOTHING if first is None else f"{first.what} ({first.found})"
         return TableVerdict(health=health, reason=reason, findings=found)
 
 

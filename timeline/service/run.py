@@ -233,8 +233,8 @@ class ServeOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpService:
     """A service that can be started. `pages`: the applications for people, and for people without the token. `found`,
-    `root`: where further tables come from while it runs, see `ServedTables`. UsageError: a table is given twice, or see
-    `Access`."""
+    `name_of`: further tables that come while it runs, and their names, see `ServedTables`. UsageError: a table is given
+    twice, or see `Access`."""
 
     paths: Sequence[str]
     options: ServeOptions
@@ -243,7 +243,7 @@ class HttpService:
     pages: Callable[[ServedTables, Access], tuple[App, App]] | None = None
     found: Callable[[], Iterable[str]] | None = None
     clock: ClockOptions = CLOCK
-    root: str | None = None
+    name_of: Callable[[str], str | None] = lambda path: None
 
     def run(self, on_ready: Callable[[str], None] = lambda address: None) -> None:
         """Serves until SIGINT or SIGTERM. `on_ready` gets the address. UsageError: the port is taken."""
@@ -278,7 +278,7 @@ class HttpService:
         access = Access(host=options.host, token=self.token, hudi_clients=options.hudi_clients, names=names)
         answers = options.max_memory // _ANSWERS_SHARE
         room = options.max_memory - answers
-        tables = ServedTables(self.paths, self.storage_options, room, self.found, self.clock, self.root)
+        tables = ServedTables(self.paths, self.storage_options, room, self.found, self.clock, self.name_of)
         pages, login = self.pages(tables, access) if self.pages else (None, None)
         app = ServiceApp(tables, answers, access=access, markers=options.markers, pages=pages, login=login)
         return tables, app

@@ -165,11 +165,16 @@ def is_pattern(path: str) -> bool:
 def tables_of(pattern: str, storage_options: Given = None) -> list[str]:
     """The base paths of the tables that exist now. `pattern`: a path in which some parts are patterns of names, as in a
     shell. No table is searched below a table. PhantombaseError: they cannot be listed."""
-    parts = pattern.rstrip("/").split("/")
-    fixed = next(n for n, part in enumerate(parts) if is_pattern(part))
-    root = "/".join(parts[:fixed]) or "/"
+    root = _folder_of(pattern)
     storage = open_storage(root, storage_options)
-    return [f"{root.rstrip('/')}/{below}" for below in _matching(storage, "", parts[fixed:])]
+    parts = pattern.rstrip("/").split("/")[root.rstrip("/").count("/") + 1 :]
+    return [f"{root.rstrip('/')}/{below}" for below in _matching(storage, "", parts)]
+
+
+def _folder_of(pattern: str) -> str:
+    """The folder below which a pattern searches."""
+    parts = pattern.rstrip("/").split("/")
+    return "/".join(parts[: next(n for n, part in enumerate(parts) if is_pattern(part))]) or "/"
 
 
 def _matching(storage: Storage, folder: str, parts: list[str]) -> Iterator[str]:
@@ -197,8 +202,9 @@ def spelled(base_path: str) -> str:
 
 class ServedTables:
     """See the module. `paths`: of tables, and patterns (`tables_of`). `max_bytes`: of all states. `found`: the paths
-    of further tables. `clock`: the zone of their instants. `root`: names are the paths below it, as `status` has them;
-    without it the last parts of the path. UsageError: a path is given twice."""
+    of further tables. `clock`: the zone of their instants. `name_of`: their names, as `status` has them. A table that a
+    pattern has found is named by its path below the pattern's folder; others by the shortest end of their path that is
+    no other's. UsageError: a path is given twice."""
 
     def __init__(
         self,
@@ -207,17 +213,19 @@ class ServedTables:
         max_bytes: int | None = None,
         found: Callable[[], Iterable[str]] | None = None,
         clock: ClockOptions = CLOCK,
-        root: str | None = None,
+        name_of: Callable[[str], str | None] = lambda path: None,
     ) -> None:
-        self._max_bytes, self._clock, self._root = max_bytes, clock, root
+        self._max_bytes, self._clock, self._name_of = max_bytes, clock, name_of
         self.by_name: dict[str, ServedTable] = {}
         self._by_path: dict[str, ServedTable] = {}
         self._found: set[str] = set()
         self._storage_options = storage_options
         self._sources: list[Callable[[], Iterable[str]]] = [] if found is None else [found]
         self._patterns: list[str | None] = [None for _ in self._sources]
-        for given in paths:
-            path = full_path(given).rstrip("/")
+        every = [full_path(given).rstrip("/") for given in paths]
+        self._folders = [_folder_of(path) for path in every if is_pattern(path)]
+        self._named = [path for path in every if not is_pattern(path)]
+        for path in every:
             if is_pattern(path):
                 self._sources.append(partial(tables_of, path, storage_options))
                 self._patterns.append(path)
@@ -279,12 +287,16 @@ class ServedTables:
         self._by_path = {form: table for form, table in self._by_path.items() if table is not gone}
 
     def _free_name(self, path: str) -> str:
-        """The path below the root; elsewhere the shortest end of the path that is no other table's name."""
-        if self._root is not None and path.startswith(f"{self._root.rstrip('/')}/"):
-            return path[len(self._root.rstrip("/")) + 1 :]
+        """See the class: it does not depend on the order in which tables are found."""
+        below = (path[len(root.rstrip("/")) + 1 :] for root in self._folders if path.startswith(f"{root.rstrip('/')}/"))
+        name = self._name_of(path) or (next(below, None) if path not in self._named else None)
+        if name is not None and name not in self.by_name:
+            return name
+        others = [f"/{one}" for one in self._named if one != path]
         parts = path.rstrip("/").split("/")
         ends = ("/".join(parts[-n:]) for n in range(1, len(parts) + 1))
-        return next((end for end in ends if end not in self.by_name), path)
+        taken = (end for end in ends if end not in self.by_name)
+        return next((end for end in taken if not any(one.endswith(f"/{end}") for one in others)), path)
 
     def at(self, base_path: str) -> ServedTable:
         """The table at a base path, without access to storage. UnknownTableError: it is not served."""

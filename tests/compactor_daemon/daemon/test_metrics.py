@@ -28,8 +28,10 @@ from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.http_service import DaemonFleet, Reports
 from phantombase.compactor_daemon.daemon.metrics import DaemonHealth, Metrics, serve
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
+from phantombase.compactor_daemon.daemon.work import Summary
+from phantombase.compactor_daemon.fleet.catalog import FleetTables, Members, fleet_of
 from phantombase.compactor_daemon.fleet.claims import table_id
-from phantombase.compactor_daemon.fleet.pools import Pool, PoolUsage
+from phantombase.compactor_daemon.fleet.pools import Pool, Pools, PoolUsage
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ZooKeeperClaims
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from phantombase.compactor_daemon.options import AttemptOptions
@@ -354,8 +356,8 @@ def test_pages_show_the_daemon_and_its_work(tmp_path: Path) -> None:
 class AtWork:
     """A daemon as far as the pages ask it."""
 
-    pools = ()
-    at_work = ()
+    fleet: FleetTables | None = None
+    at_work, pools, pages, summary = (), (), None, Summary()
 
     def __init__(self, *paths: str) -> None:
         self.paths = paths
@@ -402,6 +404,31 @@ def test_pages_show_the_claims_of_a_fleet(tmp_path: Path, zookeeper: ZooKeeper) 
     page = client.ask("/fleet").text
     assert all(words in page for words in ("ZooKeeper did not answer", ">me<"))
     assert "not used" not in page
+
+
+def test_pages_of_one_daemon_show_the_whole_fleet(tmp_path: Path, zookeeper: ZooKeeper) -> None:
+    """Its tables, those of another daemon and where that one has its pages; metrics are of its own tables."""
+    mine, theirs = (unzip_golden("v9_plain", tmp_path / name) for name in ("a2", "a10"))
+    daemon: Any = AtWork(str(mine))
+    rest = {"attempt": AttemptOptions(), "retry": RetryOptions(), "order": next(iter(DaemonOrder))}
+    settings: Any = DaemonSettings(who="me", output=OutputOptions(), **rest)  # type: ignore[arg-type]
+    with zookeeper_session(ZooKeeperOptions(hosts=f"{zookeeper.hosts}/whole", call_timeout_s=60.0)) as session:
+        other = Members(session, fleet_of(str(tmp_path)), "daemon-7", lambda: None)
+        use = {"pool": "a*", "running": 0, "occupancy": 0.5, "bytes": 0, "why_not": "its hours are 22:00-06:00"}
+        members = other.snapshot({"tables": 1, "pages": "http://b:8080", "pools": [use, {**use, "pool": "*"}]})
+        names = {str(path): path.parent.name for path in (mine, theirs)}
+        daemon.fleet = FleetTables(names=names, members=members, pools=Pools())
+        info = DaemonFleet(daemon, settings, session, Reports(settings), str(tmp_path))
+        tables = ServedTables([], found=info.paths, name_of=info.name_of)
+        tables.follow(tables.snapshot())
+        pages = PeopleApp(tables, fleet_info=info)
+        client = ServiceClient(ServiceApp(tables, 1 << 20, pages=pages), ServiceClient.of().loop)
+        rows = client.ask("/api/tables").json()["tables"]
+        assert [(row["served_as"], row["served_by"]) for row in rows] == [("a2", ["daemon-7"]), ("a10", ["daemon-7"])]
+        assert '<a href="/fleet#daemon-7">daemon-7</a>' in client.ask("/t/a10").text
+        fleet = client.ask("/fleet").text
+        assert all(words in fleet for words in ('<tr id="daemon-7">', 'href="http://b:8080/"', "its hours are 22:00"))
+        assert (str(mine) in (text := client.ask("/metrics").text), str(theirs) in text) == (True, False)
 
 
 def address_in(lines: Iterable[str], read: list[str]) -> str:

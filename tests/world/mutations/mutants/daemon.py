@@ -73,7 +73,7 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/fleet/pools", " // max(1, self.members)", "", "usage"),
     ("compactor_daemon/fleet/pools", "self._occupied(pool, now) > pool.quota", "False", "usage"),
     ("compactor_daemon/fleet/pools", "self._credited(pool, now) < 0", "False", "usage"),
-    ("compactor_daemon/fleet/catalog", "for one in members) < daemons", "for one in members) <= daemons", "usage"),
+    ("compactor_daemon/fleet/catalog", "nlargest(daemons, members", "nlargest(daemons + 1, members", "usage"),
     ("compactor_daemon/fleet/pools", "return now >= self.start or now < self.end", "return now >= self.start", "usage"),
     ("compactor_daemon/fleet/pools", " and not _any(name, self.exclude)", "", "usage listing"),
     # Spark on a cluster.
