@@ -143,12 +143,15 @@ def newest_time(timeline: Timeline) -> str:
     return max(timeline.used_times(), default="")
 
 
-def gather(table: Table, items: Sequence[Item], newest: str, older_s: float, now_ms: int) -> OrphanFacts:
+def gather(
+    table: Table, items: Sequence[Item], newest: str, older_s: float, now_ms: int, timeline: Timeline | None = None
+) -> OrphanFacts:
     """The facts about these items, which were listed before. Little is read where none of them may be an orphan.
-    `newest`: see `OrphanFacts`. `now_ms`: by the clock of the storage. ConflictError: see `refuse_in_progress`; or a
-    plan of a rollback cannot be read. MalformedError, MissingFileError, UnknownStateError: a record, or the archive,
-    cannot be read: it may name any file."""
-    seen = table.with_timeline(table.load_timeline())
+    `newest`: see `OrphanFacts`. `now_ms`: by the clock of the storage. `timeline`: loaded after the items were listed;
+    by default it is loaded now. ConflictError: see `refuse_in_progress`; or a plan of a rollback cannot be read.
+    MalformedError, MissingFileError, UnknownStateError: a record, or the archive, cannot be read: it may name any
+    file."""
+    seen = table.with_timeline(timeline or table.load_timeline())
     refuse_in_progress(seen)
     facts = OrphanFacts(timeline=seen.timeline, newest=newest)
     if not _left(items, facts, older_s, now_ms):

@@ -18,13 +18,14 @@ from itertools import groupby
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.unfinished_uploads import abort_uploads
 from phantombase.timeline.table.in_progress import exclusive
-from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
 from ..service_run import ServiceAnswer, ServiceMeans
@@ -62,9 +63,21 @@ class OrphanResult(Shown):
     uploads: int = 0
 
 
-def _chosen(table: Table, items: Sequence[Item], newest: str, options: OrphanOptions, now_ms: int) -> OrphanChoice:
-    facts = gather(table, items, newest, options.older_than_s, now_ms)
+def _chosen(
+    table: Table,
+    items: Sequence[Item],
+    newest: str,
+    options: OrphanOptions,
+    now_ms: int,
+    timeline: Timeline | None = None,
+) -> OrphanChoice:
+    facts = gather(table, items, newest, options.older_than_s, now_ms, timeline)
     return choose(items, facts, options.older_than_s, now_ms)
+
+
+def strays(seen: Snapshot, items: Sequence[Item], options: OrphanOptions, later: Timeline) -> tuple[Item, ...]:
+    """The orphans among these items, to be shown, by this process's clock. `later`: loaded after they were listed."""
+    return _chosen(seen, items, newest_time(seen.timeline), options, clock_ms(), later).orphans
 
 
 def remove_orphans(table: Table, options: OrphanOptions, lock: TableLock, *, dry_run: bool = False) -> OrphanResult:

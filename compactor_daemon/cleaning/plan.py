@@ -31,7 +31,11 @@ from .choice import CleanChoice, CleanFacts, CleanOptions, Gone, Policy, choose,
 def load_whole(table: Table) -> TableView:
     """A view whose timeline has all writes that completed after the point in time of a pin, archived ones too. On
     version 6 no archived instant has a completion time, and archiving stops at a pin."""
-    view = from_one_snapshot(table.load_view)
+    return whole(table, from_one_snapshot(table.load_view))
+
+
+def whole(table: Table, view: TableView) -> TableView:
+    """A view that was loaded, as `load_whole`."""
     if not table.layout.has_completion_times or view.timeline.archived:
         return view
     return replace(view, timeline=table.with_archive(view.timeline))

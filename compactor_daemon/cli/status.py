@@ -43,7 +43,8 @@ from ..fleet.catalog import Catalog, fleet_of, members_in
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from ..options import AttemptOptions
-from ..status.check import CheckMeans, TableCheck, catalog_rows, check_tables, examine, unlisted, worst
+from ..status.catalog import catalog_rows, check_tables, unlisted, worst
+from ..status.check import CheckMeans, TableCheck, examine
 from ..status.pending import Claimed, StatusOptions
 from ..status.status import TableStatus, claim_rows, outlook, table_status, work_rows
 from . import render_status as status_render
@@ -216,7 +217,8 @@ def status(
         if seen.status is None:
             return {"table": opened.storage.base_path, **as_json(seen.verdict)}
         cleans = seen.policies.over(CleanOptions())
-        ahead = None if brief else outlook(opened.with_clock(clock), trigger, cleans, seen.status.pending)
+        assert seen.seen is not None
+        ahead = None if brief else outlook(seen.seen, seen.state, trigger, cleans, seen.status.pending)
         row: Row = as_json(replace(seen.status, verdict=seen.verdict, outlook=ahead))
         return row
 

@@ -1,17 +1,16 @@
 """What needs care on tables: each finding with the evidence and the command that mends it; nothing is changed.
 
 examine          reads a table: its state, what is pending and who works on it, signs of Hudi; and the verdict
-check_table      the same; a table that cannot be read is a finding
-check_tables     many tables, the worst first
+check_table      the same; a table that cannot be read is a finding; of many tables see `catalog`
 of_status        the findings of what daemons and writers do (pure); others are those of `timeline.dashboard.verdict`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.compactions import Debt
@@ -31,6 +30,7 @@ from phantombase.timeline.dashboard.verdict import (
 from phantombase.timeline.errors import (
     ConflictError,
     MalformedError,
+    MissingFileError,
     NotATableError,
     PhantombaseError,
     TableChangedError,
@@ -42,23 +42,25 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.records.keys import FILES
-from phantombase.timeline.service.loading import load_state
+from phantombase.timeline.service.loading import state_at
+from phantombase.timeline.service.table_state import ServedState
 from phantombase.timeline.shown import Shown
-from phantombase.timeline.storage.folders import join
+from phantombase.timeline.storage.folders import RECORDS, join
 from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.storage.storage_options import Given
-from phantombase.timeline.table.table import BUILD_AGAIN, Table, from_one_snapshot
+from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, human_duration, plural
 
-from ..attempt.failures import CLUSTERING
-from ..fleet.pools import Pools
+from ..cleaning.orphan_choice import Item, OrphanOptions
+from ..cleaning.orphan_facts import list_items
+from ..cleaning.orphans import strays
 from ..services.options import Service
 from ..services.policies import NO_POLICIES, Policies, read_policies
 from .coexistence import coexistence, find_hudi_signs
 from .pending import Claimed, PendingCompaction, StatusOptions
 from .status import InProgress, PendingWrite, ServiceRun, TableStatus, table_status
 
-_THREADS = 8
 _LOCK = "--lock LOCK"
 """Of commands that change what other processes may change, too: the lock that all of them share."""
 _NEEDS = {Service.ORPHANS: f"--remove {_LOCK}", Service.SYNC: "--to CATALOG"}
@@ -89,86 +91,19 @@ class TableCheck(Shown):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
     """`status` None: nothing is compacted here. `debt` None: the partitions were not listed. `last_write_s`: how long
-    ago the newest completed write was requested. `policies`: what the table keeps, if it can be read."""
+    ago the newest completed write was requested. `policies`: what the table keeps, if it can be read. `seen`, `state`:
+    what all this was read from, of a table with log files; `state` None: see `debt`."""
 
     verdict: TableVerdict
     status: TableStatus | None = None
     debt: Debt | None = None
     last_write_s: float | None = None
     policies: Policies = NO_POLICIES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogRow:
-    """`oldest_s`: of pending compactions and clusterings. `log_files`, `log_bytes`: in no plan. What is not known, or
-    was not asked, is None."""
-
-    name: str
-    table: str
-    pool: str
-    slo_s: float | None
-    verdict: TableVerdict = field(metadata=FLAT)
-    pending: int | None = None
-    oldest_s: float | None = None
-    backing_off: int | None = None
-    parked: int | None = None
-    log_files: int | None = None
-    log_bytes: int | None = None
-    last_compaction_s: float | None = None
-    last_write_s: float | None = None
-
-    @property
-    def rank(self) -> tuple[int, float, int, str]:
-        """The worst table has the least."""
-        return -self.verdict.health.code, -(self.oldest_s or 0.0), -(self.log_files or 0), self.name
+    seen: Snapshot | None = None
+    state: ServedState | None = None
 
 
 _OPTIONS, _MEANS = CheckOptions(), CheckMeans()
-
-
-def check_tables(
-    paths: Mapping[str, str],
-    options: CheckOptions = _OPTIONS,
-    means: CheckMeans = _MEANS,
-    slo_s: Callable[[str], float | None] = lambda name: None,
-) -> list[TableCheck]:
-    """`paths`: of tables, by name. `slo_s`: the goal of a table, by name. The worst first, then by name."""
-    with ThreadPoolExecutor(_THREADS) as threads:
-        rows = threads.map(lambda name: check_table(name, paths[name], options, means, slo_s(name)), paths)
-        return sorted(rows, key=lambda row: (-row.verdict.health.code, row.name))
-
-
-def catalog_rows(paths: Mapping[str, str], pools: Pools, means: CheckMeans = _MEANS) -> list[CatalogRow]:
-    """A row for each table, by name and path, the worst first."""
-
-    def row(name: str) -> CatalogRow:
-        pool = pools.of(name)
-        found = examined_or_why(paths[name], _OPTIONS, means, pool.slo_s)
-        made = CatalogRow(
-            name=name,
-            table=paths[name],
-            pool=pool.match,
-            slo_s=pool.slo_s,
-            verdict=found.verdict,
-            log_files=None if found.debt is None else found.debt.log_files_waiting,
-            log_bytes=None if found.debt is None else found.debt.log_bytes_waiting,
-            last_write_s=found.last_write_s,
-        )
-        if (status := found.status) is None:
-            return made
-        works = (*status.pending, *status.clusterings)
-        instants = [one for one in works if one.instant != CLUSTERING]
-        return replace(
-            made,
-            pending=len(instants),
-            oldest_s=max((one.age_s for one in instants if one.age_s is not None), default=None),
-            backing_off=sum(one.state == "backing off" for one in works),
-            parked=sum(one.state == "parked" for one in works),
-            last_compaction_s=None if status.last_success is None else status.last_success.ago_s,
-        )
-
-    with ThreadPoolExecutor(_THREADS) as threads:
-        return sorted(threads.map(row, paths), key=lambda one: one.rank)
 
 
 def check_table(
@@ -218,86 +153,117 @@ def examine(
     table: Table, options: CheckOptions = _OPTIONS, means: CheckMeans = _MEANS, slo_s: float | None = None
 ) -> Examined:
     """`table`: opened for reading. Errors of the tree: it cannot be read."""
-    table, path = table.with_clock(means.clock), table.storage.base_path
+    table = table.with_clock(means.clock)
+    if table.config.has_logs:
+        table.config.check_changeable()
+        table = replace(table, reading=False)
+    claims = means.claims(table) if table.config.has_logs else None
+
+    def once(*, last: bool) -> Examined:
+        return _examined(table, table.snapshot(records=table.config.has_logs), options, means, slo_s, claims, last)
+
+    try:
+        return from_one_snapshot(partial(once, last=False))
+    except MissingFileError:
+        return from_one_snapshot(partial(once, last=True))
+
+
+def _examined(
+    table: Table,
+    seen: Snapshot,
+    options: CheckOptions,
+    means: CheckMeans,
+    slo_s: float | None,
+    claims: Claimed,
+    last: bool,
+) -> Examined:
+    """All from one snapshot; what must be newer says so. `last`: a file that is missing is a finding."""
+    path, has_logs = seen.storage.base_path, seen.config.has_logs
     found, kept, policies = list[Finding](), list[Finding](), NO_POLICIES
     try:
-        policies = read_policies(table.storage)
+        policies = read_policies(seen.storage)
         status_of = replace(means.status, attempt=policies.over(means.status.attempt, means.given))
         means = replace(means, trigger=policies.over(means.trigger, means.given), status=status_of)
     except MalformedError as error:  # what is pending is shown all the same
         kept = [of_error("policies", "the options that the table keeps cannot be read: no daemon serves it", error)]
-    seen, timeline = from_one_snapshot(lambda: _of_timeline(table, means.trigger))
+    if not means.brief:
+        list_ahead(seen.storage, ["", RECORDS] if has_logs else [""])
+    facts, state = None, None
+    items = list_items(seen)[0] if has_logs and not means.brief else []
     if not means.brief:
         try:
-            seen, timeline = from_one_snapshot(lambda: _of_files(table, means.trigger))
+            state = state_at(seen)
+            facts, _ = look(seen, state, means.trigger, {}, None)
         except TableChangedError:
             raise
         except PhantombaseError as error:  # what is pending is shown all the same
+            if isinstance(error, MissingFileError) and not last:
+                raise
             found = [of_error("unreadable", "the table cannot be read", error)]
+    facts = facts or _of_timeline(seen, means.trigger)
+    timeline = seen.timeline if state is None else state.timeline
     writes = (i for i in reversed(timeline.completed) if i.is_write and not timeline.is_compaction(i))
-    written_s = table.age_s(last.requested_time) if (last := next(writes, None)) is not None else None
+    written_s = table.age_s(newest.requested_time) if (newest := next(writes, None)) is not None else None
     if not means.brief and not found:
-        found += _of_metadata(table, seen)
-    if not seen.has_logs:
-        verdict = TableVerdict.of([*kept, *found, *care_of(seen, options)], path)
-        return Examined(verdict=verdict, debt=seen.debt, last_write_s=written_s)
-    table.config.check_changeable()
-    table = replace(table, reading=False)
-    commits = metadata_commits(table)
-    claims, asked = means.claims(table), replace(means.status, slo_s=slo_s)
-    status = from_one_snapshot(lambda: table_status(table.snapshot(), claims, asked))
-    seen = replace(
-        seen,
+        found += _of_metadata(table, seen, facts)
+    if not has_logs:
+        verdict = TableVerdict.of([*kept, *found, *care_of(facts, options)], path)
+        return Examined(verdict=verdict, debt=facts.debt, last_write_s=written_s)
+    commits, asked = metadata_commits(seen), replace(means.status, slo_s=slo_s)
+    later = cache(lambda: table.snapshot(cached=False).timeline)
+    status = table_status(seen, claims, asked, later=later)
+    facts = replace(
+        facts,
         pending=tuple(unfinished_of(status)),
         paused=status.paused,
         metadata_commits=commits.fact or 0,
         metadata_problem=None if found else commits.problem,
-        archiving=_archiving(table) if seen.completed >= options.instants else "",
+        archiving=_archiving(table) if facts.completed >= options.instants else "",
     )
-    found += [*kept, *care_of(seen, options, slo_s), *of_status(status)]
-    if not means.brief:
-        with suppress(ConflictError):  # what is in progress is a finding
-            found += _strays(table)
-    signs = from_one_snapshot(lambda: find_hudi_signs(table.snapshot()))
-    found += coexistence(signs, clock_ms(), means.status.attempt)
-    verdict = TableVerdict.of(found, path)
-    return Examined(verdict=verdict, status=status, debt=seen.debt, last_write_s=written_s, policies=policies)
+    found += [*kept, *care_of(facts, options, slo_s), *of_status(status)]
+    with suppress(ConflictError):  # what is in progress is a finding
+        found += _strays(seen, items, later())
+    found += coexistence(find_hudi_signs(seen, later()), clock_ms(), means.status.attempt)
+    return Examined(
+        verdict=TableVerdict.of(found, path),
+        status=status,
+        debt=facts.debt,
+        last_write_s=written_s,
+        policies=policies,
+        seen=seen,
+        state=state,
+    )
 
 
-def _of_timeline(table: Table, trigger: TriggerOptions) -> tuple[TableFacts, Timeline]:
-    timeline, config = table.load_timeline(), table.config
-    facts = TableFacts(
+def _of_timeline(table: Snapshot, trigger: TriggerOptions) -> TableFacts:
+    timeline, config = table.timeline, table.config
+    return TableFacts(
         kind=config.properties.get("hoodie.table.type", "COPY_ON_WRITE"),
         has_logs=config.has_logs,
         completed=len(timeline.completed),
         due=DuePlan.of(timeline, table.now(), trigger) if config.has_logs else None,
         future=table.times.future(timeline),
     )
-    return facts, timeline
 
 
-def _of_files(table: Table, trigger: TriggerOptions) -> tuple[TableFacts, Timeline]:
-    state = load_state(table)
-    facts, _ = look(table, state, trigger, {}, None)
-    return facts, state.timeline
-
-
-def _of_metadata(table: Table, seen: TableFacts) -> Iterator[Finding]:
+def _of_metadata(table: Table, seen: Snapshot, facts: TableFacts) -> Iterator[Finding]:
     """Whether the metadata table names the files of the table: Hudi reads those that it names, and no others."""
-    if seen.flaws or FILES not in table.config.built_metadata_partitions:
+    if facts.flaws or FILES not in seen.config.built_metadata_partitions:
         return
     from phantombase.timeline.metadata_table.validate import validate  # late: `status` starts without pyarrow
 
     name = "metadata-files"
     try:
-        different = validate(table).differences
+        different = validate(table, seen).differences
     except TableChangedError:
         raise
     except PhantombaseError as error:
         yield of_error(name, "the metadata table cannot be read: reads by Hudi fail", error)
         return
+    if not different:
+        return
     timeline = table.load_timeline()
-    if different and not any(timeline.pending(action) for action in ("clean", "rollback", "restore")):
+    if not any(timeline.pending(action) for action in ("clean", "rollback", "restore")):
         first = join(different[0].partition, different[0].name or "")
         yield Finding(
             name=name,
@@ -319,19 +285,18 @@ def _archiving(table: Table) -> str:
         return str(error)
 
 
-def _strays(table: Table) -> Iterator[Finding]:
-    """Files of dead processes that no instant names."""
-    from ..cleaning.orphan_choice import OrphanOptions  # late: `status` starts without pyarrow
-    from ..cleaning.orphans import remove_orphans
-
-    lock = ProcessLock(table.storage.location)
-    found = remove_orphans(table.with_timeline(table.load_timeline()), OrphanOptions(), lock, dry_run=True)
-    if found.orphans:
+def _strays(seen: Snapshot, items: Sequence[Item], later: Timeline) -> Iterator[Finding]:
+    """Files of dead processes that no instant names. `items`: of the snapshot, listed before `later`."""
+    if not items:
+        return
+    orphans = strays(seen, items, OrphanOptions(), later)
+    if orphans:
+        files, size = sum(one.files for one in orphans), sum(one.bytes for one in orphans)
         yield Finding(
             name="stray-files",
             severity=Severity.WARNING,
             what="files that dead processes left, and that no instant names",
-            found=f"{plural(found.files, 'file')}, {human_bytes(found.bytes)}, such as {found.orphans[0].path}",
+            found=f"{plural(files, 'file')}, {human_bytes(size)}, such as {orphans[0].path}",
             todo="`compactor-daemon orphans TABLE` has each, and removes them with --remove --lock LOCK.",
         )
 
@@ -391,14 +356,3 @@ def of_service(run: ServiceRun) -> Iterator[Finding]:
             found=f"{run.what}, by {run.by}, {human_duration(run.ago_s or 0.0)} ago",
             todo=f"`compactor-daemon {run.service.value} TABLE {_NEEDS.get(run.service, _LOCK)}` shows the error.",
         )
-
-
-def unlisted(listing: str, error: PhantombaseError) -> TableCheck:
-    """The row of a root or catalog whose tables cannot be listed: how they are is unknown."""
-    finding = of_error("not-listed", "the tables cannot be listed: how they are is unknown", error)
-    return TableCheck(table=listing, name=listing, verdict=TableVerdict.of([finding], listing))
-
-
-def worst(rows: Iterable[TableCheck]) -> int:
-    """The exit code of `check`."""
-    return max((row.verdict.health.code for row in rows), default=0)

@@ -61,8 +61,9 @@ class HudiSigns:
     missing_entries: str = ""
 
 
-def find_hudi_signs(table: Snapshot) -> HudiSigns:
-    """The signs on a table whose timeline was just loaded. Errors of the tree: something cannot be read."""
+def find_hudi_signs(table: Snapshot, later: Timeline | None = None) -> HudiSigns:
+    """The signs on a table whose timeline was just loaded. `later`: loaded after the heartbeats of its pending writes
+    were read. Errors of the tree: something cannot be read."""
     storage, config = table.storage, table.config
     pending = [i.requested_time for i in table.timeline.pending_delta_commits]
     silent = [i for i in pending if read_heartbeat(storage, i) is None]
@@ -76,7 +77,8 @@ def find_hudi_signs(table: Snapshot) -> HudiSigns:
         if metadata is None or metadata.compacted:
             compactions[instant.file_name] = None if metadata is None else LEDGER in metadata.extra_metadata
     zone, missing = table.times.writers_zone(table.timeline), missing_entries(table)
-    still = {i.requested_time for i in table.snapshot(cached=False).timeline.pending_delta_commits}
+    later = later or table.snapshot(cached=False).timeline
+    still = {i.requested_time for i in later.pending_delta_commits}
     return HudiSigns(
         version=config.version,
         metadata_partitions=config.metadata_partitions,

@@ -19,9 +19,11 @@ from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.rollback_plan import decode_restore_plan
+from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
 from phantombase.timeline.planning.freshness import table_lag
+from phantombase.timeline.service.table_state import ServedState
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
@@ -31,7 +33,7 @@ from ..attempt.failures import CLUSTERING, read_failures
 from ..attempt.pending_clusterings import is_of_hudi, planned_clustering
 from ..attempt.validity import Validity
 from ..cleaning.choice import CleanOptions
-from ..cleaning.plan import load_whole, would_clean
+from ..cleaning.plan import whole, would_clean
 from ..fleet.claims import Claim
 from ..services.options import Service
 from ..services.serve import last_runs
@@ -80,14 +82,18 @@ Fact = TypeVar("Fact")
 
 
 def outlook(
-    table: Table, trigger: TriggerOptions, clean: CleanOptions, pending: Sequence[PendingCompaction] = ()
+    table: Snapshot,
+    state: ServedState | None,
+    trigger: TriggerOptions,
+    clean: CleanOptions,
+    pending: Sequence[PendingCompaction] = (),
 ) -> Outlook:
-    """The outlook of a table. `trigger`, `clean`: the options with which plans are requested, and cleans run.
-    `pending`: its compactions."""
-    seen = cache(lambda: from_one_snapshot(lambda: _with_view(table)))
+    """The outlook of a table. `state`: at this snapshot; None: it could not be read, so it is tried again. `trigger`,
+    `clean`: the options with which plans are requested, and cleans run. `pending`: its compactions."""
+    seen = cache(lambda: from_one_snapshot(lambda: _loaded(table)) if state is None else (table, _view(table, state)))
     return Outlook(
         backlog=Known.of(lambda: view_backlog(seen()[1])),
-        next_plan=Known.of(lambda: _next_plan(table.snapshot(), trigger)),
+        next_plan=Known.of(lambda: _next_plan(table, trigger)),
         cleanable=Known.of(lambda: _cleanable(*seen(), clean)),
         freshness=Known.of(lambda: _freshness(*seen(), trigger.freshness_s, pending)),
     )
@@ -125,9 +131,14 @@ def _freshness(
     return Freshness(lag_s=lag_s, goal_s=goal_s, why=why_behind(row, lag_s, goal_s, plans, writer=held))
 
 
-def _with_view(table: Table) -> tuple[Table, TableView]:
+def _loaded(table: Table) -> tuple[Snapshot, TableView]:
     seen = table.snapshot()
-    return seen, load_whole(seen)
+    return seen, whole(seen, seen.load_view())
+
+
+def _view(table: Snapshot, state: ServedState) -> TableView:
+    groups = tuple(group for files in state.partitions.values() for group in files.groups)
+    return whole(table, TableView(timeline=state.timeline, facts=table.facts.load(state.timeline), groups=groups))
 
 
 def _cleanable(table: Table, view: TableView, options: CleanOptions) -> Cleanable:
@@ -215,16 +226,22 @@ class TableStatus(Shown):
 
 
 def table_status(
-    table: Snapshot, claims: Claimed = None, options: StatusOptions = _OPTIONS, clock: Clock | None = None
+    table: Snapshot,
+    claims: Claimed = None,
+    options: StatusOptions = _OPTIONS,
+    clock: Clock | None = None,
+    later: Callable[[], Timeline] | None = None,
 ) -> TableStatus:
-    """The status of a table; run it under `from_one_snapshot`. `clock`: now by default. `claims` were read before. So a
+    """The status of a table; run it under `from_one_snapshot`. `clock`: now by default. `later`: loads the timeline
+    once more, after what is pending was read. `claims` were read before. So a
     claim that was released since then may still be shown, and a claim that was taken since is missing; the heartbeat
     shows its holder. An instant that completes during the snapshot is left out."""
     timeline = table.timeline
     found, clusterings = pending_snapshots(table), clustering_snapshots(table)
     own = read_failures(table.storage, CLUSTERING)
     beats = {i: read_heartbeat(table.storage, i.requested_time) for i in timeline.pending_delta_commits}
-    now = table.with_timeline(after := table.snapshot(cached=False).timeline)
+    after = table.snapshot(cached=False).timeline if later is None else later()
+    now = table.with_timeline(after)
     clock = clock or Clock.of(table)
     still = {i.requested_time for i in after.instants if not i.completed}
     writing = {i.requested_time for i in after.pending_delta_commits}

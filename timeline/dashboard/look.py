@@ -14,7 +14,7 @@ from typing import TypeAlias
 from ..errors import MalformedError, MissingFileError, TableChangedError, UnsupportedError
 from ..instants.timeline import Timeline
 from ..instants.triggers import TriggerOptions
-from ..prefetch import prefetched
+from ..prefetch import prefetched, prefetched_when_slow
 from ..service.table_state import PartitionFiles, ServedState
 from ..table.table import Snapshot, Table
 from ..view.view import FileGroup, GroupKey, latest_slice
@@ -111,7 +111,8 @@ def _looked_into(
         return None
 
     groups = [group for group, _ in left.values()]
-    for group, why in zip(groups, prefetched(groups, refusal), strict=True):
+    ahead = prefetched_when_slow if table.storage.is_file_system else prefetched
+    for group, why in zip(groups, ahead(groups, refusal), strict=True):
         if why is None or isinstance(why, str):
             yield group.key, (left[group.key][1], why)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
+from functools import cache
 
 from ..clocks import clock_ms
 from ..errors import ClockError, UsageError
@@ -55,6 +56,12 @@ class _Used:
         return (is_visible or self.time <= patience) and self.by.requested_time not in going
 
 
+@cache
+def _zone_of(options: ClockOptions, utc_timezone: bool) -> tzinfo | None:
+    """Asked for each time that is read."""
+    return options.zone(utc_timezone=utc_timezone)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableClock:
     """Reads and chooses times in the table's time zone. Times of day are naive, as instants are."""
@@ -65,7 +72,7 @@ class TableClock:
 
     @property
     def _zone(self) -> tzinfo | None:
-        return self.options.zone(utc_timezone=self.config.utc_timezone)
+        return _zone_of(self.options, self.config.utc_timezone)
 
     def now(self) -> datetime:
         return self.local(clock_ms())

@@ -8,6 +8,7 @@ must exist."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..errors import MissingFileError, TableChangedError
@@ -53,10 +54,13 @@ class Validation:
     differences: tuple[Difference, ...]
 
 
-def validate(table: Table) -> Validation:
+def validate(table: Table, seen: Snapshot | None = None) -> Validation:
     """Compares every partition. A pending clean, rollback or restore may have removed files that are still named.
-    Errors as in `read_entries`. TableChangedError: the table changed at every try, or its settings did: the metadata
-    table may have been dropped."""
+    `seen`: a snapshot of it; the table is read again only where that differs. Errors as in `read_entries`.
+    TableChangedError: the table changed at every try, or its settings did: the metadata table may have been dropped."""
+    with suppress(MissingFileError):
+        if seen is not None and not (found := _compare(seen)).differences:
+            return found
     for _ in range(_LOOKS):
         before = table.with_timeline(table.load_timeline())
         try:

@@ -91,6 +91,12 @@ def load_state(table: Table, before: ServedState | None = None, *, sweep: bool =
     return from_one_snapshot(lambda: _load(table.snapshot(records=False), before, sweep))
 
 
+def state_at(table: Snapshot) -> ServedState:
+    """The state at a snapshot, read in full. Errors: see `load_state`; MissingFileError, TableChangedError: see
+    `from_one_snapshot`."""
+    return _load(table, None, sweep=False)
+
+
 def _load(table: Snapshot, before: ServedState | None, sweep: bool) -> ServedState:
     before = before if before is not None and before.config == table.config else None
     timeline = table.timeline

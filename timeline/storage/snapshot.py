@@ -107,7 +107,7 @@ class SnapshotStorage(ForwardingStorage):
     def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
         if (folder, before) == (RECORDS, AFTER_INSTANTS):
             return self._all_records()
-        return self.storage.list_below(folder, before)
+        return () if self._is_known_absent(folder) else self.storage.list_below(folder, before)
 
     def find(self, path: str) -> Entry | None:
         folder, _, name = path.rpartition("/")

@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 
 from ..format.file_name import parse_data_file
 from ..format.table_config import TableConfig
-from ..prefetch import prefetched
+from ..prefetch import prefetched, prefetched_when_slow
 from ..storage.contract import Entry, Storage
 from ..storage.folders import HOODIE
 
@@ -64,10 +64,10 @@ class Listing(Protocol):
 
 def folders(storage: Storage, folder: str, ends: Callable[[str, Collection[Entry]], bool]) -> Iterator[Listed]:
     """A folder and all folders below it that are not Hudi's own, level by level; none below one that `ends` accepts."""
-    level = [folder]
+    level, ahead = [folder], prefetched_when_slow if storage.is_file_system else prefetched
     while level:
         below: list[str] = []
-        for path, entries in zip(level, prefetched(level, storage.list), strict=True):
+        for path, entries in zip(level, ahead(level, storage.list), strict=True):
             yield path, entries
             if not ends(path, entries):
                 below += subfolders(path, entries)

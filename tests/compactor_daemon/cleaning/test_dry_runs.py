@@ -43,7 +43,7 @@ def refused_alike(path: Path, tmp_path: Path) -> PhantombaseError:
     """The error of a dry run, which is that of a run, and what `status` shows."""
     with pytest.raises(PhantombaseError) as shown:
         dry(path)
-    assert str(outlook(open_table(path), TriggerOptions(), ONE).cleanable.problem) == str(shown.value)
+    assert str(outlook(open_table(path).snapshot(), None, TriggerOptions(), ONE).cleanable.problem) == str(shown.value)
     copy = shutil.copytree(path, tmp_path / "copy" / path.name)
     with pytest.raises(PhantombaseError) as real:
         clean_table(open_table(copy), ONE, LOCK)

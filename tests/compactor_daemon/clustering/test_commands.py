@@ -28,7 +28,7 @@ from phantombase.compactor_daemon.clustering.options import ClusterOptions
 from phantombase.compactor_daemon.clustering.result import ClusterResult
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.pools import Pools
-from phantombase.compactor_daemon.status.check import catalog_rows
+from phantombase.compactor_daemon.status.catalog import catalog_rows
 from phantombase.compactor_daemon.status.snapshot import clustering_snapshots
 from phantombase.compactor_daemon.status.status import table_status
 from phantombase.timeline.audit.clusterings import audit_clustering

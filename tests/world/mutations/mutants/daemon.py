@@ -90,7 +90,7 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/status/pending", "    if claim is None and not failures:\n        return None\n", "    if claim is None:\n        return None\n", "clustering/commands"),
     ("compactor_daemon/status/pending", "{Parked: \"parked\", Waits: \"backing off\"}", "{Parked: \"parked\"}", "clustering/commands"),
     ("compactor_daemon/status/status", "            for i, s in clusterings.items()\n            if i.requested_time in still\n", "            for i, s in clusterings.items()\n", "clustering/commands"),
-    ("compactor_daemon/status/check", "works = (*status.pending, *status.clusterings)", "works = status.pending", "clustering/commands"),
+    ("compactor_daemon/status/catalog", "works = (*status.pending, *status.clusterings)", "works = status.pending", "clustering/commands"),
     ("compactor_daemon/status/status", "    found = (*status.pending, *status.clusterings)\n", "    found = (*status.pending,)\n", "clustering/commands"),
     ("compactor_daemon/daemon/served_table", "one is not Service.CLUSTER or claim]", "True]", "services/services"),
     ("compactor_daemon/daemon/served_table", "        if waits:\n", "        if False:\n", "services/services"),
