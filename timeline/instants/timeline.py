@@ -128,6 +128,17 @@ class Timeline:
     def _archived_writes(self) -> dict[str, Instant]:
         return {i.requested_time: i for i in self.archived if i.is_write}
 
+    @cached_property
+    def shared_with_archived(self) -> dict[str, Instant]:
+        """The times that a completed write and an archived one of another action share, as far as the archive is
+        loaded, each with the one that ranks highest, see `_writes`."""
+        found: dict[str, Instant] = {}
+        for other in self.archived:
+            mine = self.completed_writes.get(other.requested_time)
+            if mine is not None and other.is_write and other.family != mine.family:
+                found[mine.requested_time] = max(found.get(mine.requested_time, mine), other, key=_rank)
+        return found
+
     def is_committed(self, time: str) -> bool:
         """Whether a write is visible: completed, or archived (older than the start, or found in the archive)."""
         if time in self.completed_writes:
@@ -137,7 +148,8 @@ class Timeline:
     def completion_time(self, time: str) -> str | None:
         """When a write completed; None while it is pending, and for unknown instants. An instant older than the active
         timeline that the archive lacks counts as the last: Hudi puts its logs on the newest slice."""
-        instant = self.completed_writes.get(time) or self._archived_writes.get(time)
+        shared = self.shared_with_archived.get(time)
+        instant = shared or self.completed_writes.get(time) or self._archived_writes.get(time)
         if instant is not None:
             return self.completed_at(instant)
         return UNKNOWN_COMPLETION if self.is_committed(time) else None

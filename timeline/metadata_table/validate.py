@@ -85,7 +85,7 @@ def _compare(table: Snapshot) -> Validation:
     facts = table.load_facts()
     listed = read_files(table)
     stored = dict(StorageListing().below(table.storage, table.config, ""))
-    if any(needs_archive(timeline, entries) for entries in stored.values()):
+    if any(needs_archive(timeline, facts, *one) for one in stored.items()):
         table = table.with_timeline(timeline := table.with_archive(timeline))
     partitions = sorted({*stored, *listed.partitions, *listed.unnamed})
     compared = [_Partition.of(p, stored.get(p), listed, timeline, facts) for p in partitions]

@@ -75,7 +75,9 @@ class Survey:
 
     def _walked(self) -> Iterator[tuple[WalkedPartition, Timeline]]:
         for listed in self._walk:
-            if not self._table.timeline.archived and needs_archive(self._table.timeline, listed.entries):
+            if not (now := self._table.timeline).archived and needs_archive(
+                now, self._facts, listed.waiting.folder, listed.entries
+            ):
                 self._table = self._table.with_timeline(self._table.timelines.with_its_archive(self._table.timeline))
             self._listed.add(listed.waiting.folder)
             yield listed, self._table.timeline

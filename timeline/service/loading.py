@@ -140,9 +140,9 @@ def _made(
 ) -> tuple[Timeline, dict[str, PartitionFiles]]:
     """The partitions of a listing, and the timeline, with its archived instants where the listing needs them."""
     timeline = table.timeline
-    if not timeline.archived and any(needs_archive(timeline, entries) for entries in listed.values()):
+    facts = _facts(table, records)
+    if not timeline.archived and any(needs_archive(timeline, facts.of(p), p, entries) for p, entries in listed.items()):
         timeline = table.timelines.with_its_archive(timeline)
-    facts = _facts(table.with_timeline(timeline), records)
     made = {p: partition_files(p, entries, timeline, facts.of(p), table.storage) for p, entries in listed.items()}
     made = {p: files for p, files in made.items() if files.groups or is_partition(list(listed[p]), table.config)}
     table.views.check_unchanged()

@@ -31,6 +31,7 @@ def file_groups(
     them; no clean may have removed files of that state. Includes groups without listed files, if a completed write
     names files of them that are not superseded. A file that is not as it is named is a flaw of its slice. `brief`: for
     a partition without any files, only one of these groups, which is enough to stop a reader of the current state."""
+    facts = _of_known_writes(facts, timeline)
     bases: defaultdict[str, list[BaseFile]] = defaultdict(list)
     logs: defaultdict[str, list[LogFile]] = defaultdict(list)
     changes: defaultdict[str, list[LogFile]] = defaultdict(list)
@@ -67,7 +68,7 @@ def file_groups(
 
 def strays(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts) -> list[str]:
     """The names in a folder that are ignored: files of other attempts, and files that only look like data files."""
-    found = list[str]()
+    facts, found = _of_known_writes(facts, timeline), list[str]()
     for entry in entries:
         name = None if entry.is_folder else parse_data_file(entry.name)
         if isinstance(name, LogFileName):
@@ -82,6 +83,29 @@ def strays(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: 
         elif not entry.is_folder and _looks_like_data(entry.name):
             found.append(entry.name)
     return found
+
+
+def _of_known_writes(facts: ViewFacts, timeline: Timeline) -> ViewFacts:
+    """Without the times that an archived write has, too: its files count by their names."""
+    if not (shared := timeline.shared_with_archived):
+        return facts
+    return replace(facts, witness=replace(facts.witness, known=facts.witness.known - shared.keys()))
+
+
+def may_share_time(partition: str, entries: Iterable[Entry], timeline: Timeline, facts: ViewFacts) -> bool:
+    """Whether an archived write may have the time of the first active one: a file has it that no active write names.
+    Archiving may end between two writes of one time, as a plan and a write without a lock may have."""
+    start, named = timeline.start, facts.witness.names
+    if start not in facts.witness.known:
+        return False
+    by_base = timeline.layout.slicing is Slicing.BY_BASE_INSTANT
+    for entry in entries:
+        if f"_{start}." not in entry.name or (name := parse_data_file(entry.name)) is None:
+            continue
+        is_of_start = name.instant == start and not (by_base and isinstance(name, LogFileName))
+        if is_of_start and entry.name not in named((partition, name.file_id)):
+            return True
+    return False
 
 
 def counted_by_name(now: TableView, witnessed: TableView) -> list[str]:

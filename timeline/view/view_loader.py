@@ -19,7 +19,7 @@ from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import HOODIE, join
 from ..storage.snapshot import list_ahead, without_snapshot
 from .facts import FactLoader
-from .grouping import file_groups, strays
+from .grouping import file_groups, may_share_time, strays
 from .listing import Listed, Listing
 from .view import FileGroup, TableView, ViewFacts, base_instants, log_instants
 from .witness import Flaw, lost_completion
@@ -129,7 +129,7 @@ class ViewLoader:
         if partition and not listings:
             raise _no_partition(partition)
         unseen = [Entry(name=name, is_folder=False) for of in wrong.values() for name in of]
-        if completed_by is None and any(needs_archive(timeline, e) for e in (unseen, *(e for _, e in listings))):
+        if completed_by is None and any(needs_archive(timeline, facts, *one) for one in (("", unseen), *listings)):
             timeline = self.timelines.with_its_archive(timeline)
         found = (
             group
@@ -214,7 +214,7 @@ class ViewLoader:
     def partition_groups(self, partition: str, timeline: Timeline, facts: ViewFacts) -> tuple[FileGroup, ...]:
         """The file groups of a partition; without its folder those that completed writes name, with flaws."""
         entries = listed_if_there(self.storage, partition) or []
-        if needs_archive(timeline, entries):
+        if needs_archive(timeline, facts, partition, entries):
             timeline = self.timelines.with_its_archive(timeline)
         self.check_not_cleaned(timeline, [entries])
         return believed(self.storage, file_groups(partition, entries, timeline, facts))
@@ -263,10 +263,13 @@ def _retained_at_least(files: InstantFiles, clean: Instant) -> str:
         return clean.requested_time
 
 
-def needs_archive(timeline: Timeline, entries: Iterable[Entry]) -> bool:
-    """Whether only the archive shows which files of a listing count, see `Timeline.needs_archive` and `is_unknown`."""
+def needs_archive(timeline: Timeline, facts: ViewFacts, partition: str, entries: Iterable[Entry]) -> bool:
+    """Whether only the archive shows which files of a partition's listing count, see `Timeline.needs_archive`,
+    `is_unknown` and `may_share_time`."""
     entries = list(entries)
     logs, bases = log_instants(entries), base_instants(entries)
+    if may_share_time(partition, entries, timeline, facts):
+        return True
     return any(timeline.needs_archive(t) for t in logs) or any(timeline.is_unknown(t) for t in logs | bases)
 
 

@@ -16,7 +16,7 @@ from phantombase.timeline.errors import MalformedError, MissingFileError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.timeline import UNKNOWN_COMPLETION, Timeline
 from phantombase.timeline.storage.contract import Entry
-from phantombase.timeline.view.grouping import file_groups
+from phantombase.timeline.view.grouping import file_groups, may_share_time
 from phantombase.timeline.view.view import (
     FileGroup,
     FileSlice,
@@ -27,6 +27,7 @@ from phantombase.timeline.view.view import (
     log_instants,
     slice_before,
 )
+from phantombase.timeline.view.witness import NamedFile, Witness
 from tests.support.builders import GROUP, NO_FACTS, facts_of, group_of, listing_of, picture, pictures, timeline_of
 from tests.support.selection import for_each
 
@@ -348,6 +349,24 @@ def test_slice_before_a_compaction() -> None:
     assert picture(slice_before(group, "40")) == "20: b20 l20.1"
     assert picture(slice_before(group, "20")) == "10: b10 l10.1"
     assert slice_before(group, "10") is None
+
+
+def test_a_time_that_an_archived_write_shares() -> None:
+    """Archiving ended between a compaction and a write of one time, which took no lock: what each wrote counts, and
+    only the archive shows it. Alone, a base file that the active write does not name is of another attempt."""
+    both = "30_31.deltacommit", "30_39.commit"
+    for active, archived in (both, both[::-1]):
+        mine = "f_0-0-0_30.parquet" if active.endswith(".commit") else ".f_30.log.1_0-0-0"
+        compacted = {GROUP: {"30": mine}} if mine.startswith("f_") else {}
+        names = NamedFile(path=f"p/{mine}", size=1)
+        facts = replace(NO_FACTS, compacted=compacted, witness=Witness.of([("30", {"p": [names]})]))
+        listing = listing_of("b10", "b30", "l30.1")
+        alone, together = (timeline_of(LAYOUT_2, active, archived=[*more, "10_11.commit"]) for more in ([], [archived]))
+        assert may_share_time("p", listing, alone, facts)
+        assert not may_share_time("p", listing_of("b10", mine), alone, facts)
+        assert (pictures(group_of(alone, listing, facts)) == ["10: b10", "30: b30 l30.1"]) == (active == both[1])
+        assert pictures(group_of(together, listing, facts)) == ["10: b10", "30: b30 l30.1"]
+        assert together.completion_time("30") == "31"
 
 
 def test_stray_base_file_of_a_compaction() -> None:

@@ -228,9 +228,10 @@ class Cast:
 
     def unschedule(self, instant: str) -> None:
         """One plan."""
-        unschedule(self.table(), instant, self.lock, self.attempt)
+        done = unschedule(self.table(), instant, self.lock, self.attempt)
         self.outcomes["unscheduled"] += 1
-        self.parked.pop(instant, None)
+        if not done.kept:
+            self.parked.pop(instant, None)
 
     def hudi(self, rounds: int) -> None:
         """Hudi's compactor, some times."""

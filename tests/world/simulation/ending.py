@@ -72,6 +72,8 @@ class Ending:
             if why in self._legitimate():
                 with suppress(PhantombaseError):
                     cast.unschedule(instant)
+        if cast.parked:
+            cast.compactor(1)  # file groups that are kept in a plan
         pending = Table.on(self.world.disk).load_timeline().pending_merges
         parked = {i.requested_time: cast.parked.get(i.requested_time) for i in pending}
         assert set(parked.values()) <= self._legitimate(), f"still pending: {parked}"

@@ -301,7 +301,7 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
         {f"{_CLOCK}.check_zone": any_zone, f"{_CLOCK}.TableClock._chosen": time_above},
         "lost",
     ),
-    ("F8: replaced gets no file", _CLEANED, {"attempt.publish.without_groups": every_group}, "not acknowledged"),
+    ("F8: replaced gets no file", _CLEANED, {"attempt.compaction.without_groups": every_group}, "not acknowledged"),
     (
         "log compactions: known by their commit",
         _MINOR,
