@@ -36,7 +36,10 @@ from typing import Self
 
 
 class PhantombaseError(Exception):
-    """Base of every error raised on purpose; its text is one line fit for a user."""
+    """Base of every error raised on purpose; its text is one line fit for a user. `way_out`: what helps with
+    most errors of this class; one with a `todo` has its own. Commands and tracebacks show it, too."""
+
+    way_out = ""
 
     def __init__(
         self,
@@ -55,6 +58,13 @@ class PhantombaseError(Exception):
         self.found = found
         self.todo = todo
         super().__init__(self._line())
+        if not todo and self.way_out:
+            self.add_note(self.way_out)
+
+    @property
+    def advice(self) -> str:
+        """What to do next; "" where the text says it."""
+        return self.todo or self.way_out
 
     def _line(self) -> str:
         named = (("at", self.path), ("instant", self.instant), ("expected", self.expected), ("found", self.found))
@@ -98,6 +108,14 @@ def _short(text: str) -> str:
     return " ".join(text.split()) if "\n" in text or "\r" in text else text
 
 
+def reason_of(error: BaseException) -> str:
+    """Why a call of the system or of a library failed: one line without the name of a class, nor a path of its own."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = " ".join(str(error).split())
+    return f"no {text}" if isinstance(error, KeyError) else text or type(error).__name__
+
+
 @contextmanager
 def decoding(what: str, path: str, *broken: type[Exception]) -> Iterator[None]:
     """Gives an error of the tree that has no path this one. Turns the errors that broken bytes raise in decoders into a
@@ -109,7 +127,7 @@ def decoding(what: str, path: str, *broken: type[Exception]) -> Iterator[None]:
             raise
         raise error.at(path) from error
     except broken as error:
-        raise MalformedError(what, path=path, found=f"{type(error).__name__}: {error}") from error
+        raise MalformedError(what, path=path, found=reason_of(error)) from error
 
 
 class UsageError(PhantombaseError):
@@ -119,21 +137,33 @@ class UsageError(PhantombaseError):
 class NotATableError(PhantombaseError):
     """The path does not hold a Hudi table."""
 
+    way_out = (
+        "Name the folder that holds .hoodie: `compactor-daemon status --root FOLDER` lists the tables below a folder."
+    )
+
 
 class UnsupportedError(PhantombaseError):
     """The table uses a feature that is refused by name."""
+
+    way_out = "Leave this to Hudi, or do without the feature that is named: docs/guides/hudi.md has the limits."
 
 
 class MalformedError(PhantombaseError):
     """Bytes on disk do not match the format."""
 
+    way_out = "`timeline validate TABLE` names every damaged file."
+
 
 class MissingFileError(PhantombaseError):
     """A file that the timeline or a plan names does not exist."""
 
+    way_out = "`timeline validate TABLE` names every missing file."
+
 
 class UnknownStateError(PhantombaseError):
     """A lookup failed, so the answer is unknown. Unknown is never treated as "no"."""
+
+    way_out = "Run it again once the service answers: what was done is found."
 
 
 class UnknownCommitError(UnknownStateError):
@@ -142,6 +172,8 @@ class UnknownCommitError(UnknownStateError):
 
 class LockError(PhantombaseError):
     """The table lock could not be taken in time."""
+
+    way_out = "Run it again once the other process has ended."
 
 
 class ClaimedError(LockError):
@@ -154,6 +186,8 @@ class LockLostPlanError(LockError):
 
 class ConflictError(PhantombaseError):
     """Another process changed the table concurrently."""
+
+    way_out = "Run it again: it begins with the table as it is now."
 
 
 class ClusteringConflictError(ConflictError):
@@ -179,30 +213,46 @@ class TableChangedError(ConflictError):
 class LedgerError(PhantombaseError):
     """The ledger of a compaction does not balance: nothing is published."""
 
+    way_out = "`timeline audit TABLE` compares the files with their ledgers."
+
 
 class ClockError(PhantombaseError):
     """The clock or time zone of this process differs from that of the table's writers: it must not choose instants."""
+
+    way_out = "Set the clock, or give the time zone of the table's writers: --timezone."
 
 
 class StorageError(PhantombaseError):
     """The storage refused an operation, or broke a promise that the protocol relies on."""
 
+    way_out = "Run it again once the storage works: what is finished is kept."
+
 
 class StoppedError(PhantombaseError):
     """Work was stopped by its time limit. Nothing is wrong: the next run continues from there."""
+
+    way_out = "Run it again: it continues from there."
 
 
 class PausedError(PhantombaseError):
     """A person has paused this work on the table; `resume` ends the pause. Nothing has begun."""
 
+    way_out = "`compactor-daemon resume TABLE` ends the pause."
+
 
 class PressureError(PhantombaseError):
     """A write would make a file group's log too long; no compaction shortened it in time. Its rows are not visible."""
+
+    way_out = "`compactor-daemon compact TABLE` shortens the logs; then write again."
 
 
 class SparkError(PhantombaseError):
     """Spark did not start, or a job was lost for a reason that has no error class in this tree."""
 
+    way_out = "Run it again: what is finished is kept. Spark's own log has more."
+
 
 class ZooKeeperError(PhantombaseError):
     """ZooKeeper cannot be started or reached. The table is not affected: no safety rests on ZooKeeper."""
+
+    way_out = "Check that its servers run and answer; the table is not affected."

@@ -29,7 +29,7 @@ from typing import Any
 import fastavro
 
 from phantombase.timeline.codec.avro_container import any_record
-from phantombase.timeline.errors import MalformedError, MissingFileError
+from phantombase.timeline.errors import MalformedError, MissingFileError, reason_of
 from phantombase.timeline.format.commit_metadata import as_record, decode
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.log_encode import archive_block
@@ -73,7 +73,7 @@ def encode_entry(instant: Instant, content: bytes, where: str, written: str) -> 
         fastavro.schemaless_writer(out, _PARSED, record)
     except (ValueError, TypeError, KeyError) as error:
         raise MalformedError(
-            "a state file that the archive's schema cannot hold", path=where, found=f"{type(error).__name__}: {error}"
+            "a state file that the archive's schema cannot hold", path=where, found=reason_of(error)
         ) from error
     return out.getvalue()
 

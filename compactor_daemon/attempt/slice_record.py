@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import AttemptDeadError, MalformedError
+from phantombase.timeline.errors import AttemptDeadError, MalformedError, reason_of
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName
 from phantombase.timeline.format.ledger import Ledger
@@ -131,7 +131,7 @@ class SliceDone:
             ledger, ranges = Ledger.from_json(known["ledger"]), ranges_from_json(known.get("ranges"))
             more = tuple(OutputFile.of(one) for one in fields.records("more"))
         except (KeyError, TypeError, ValueError, AttributeError, MalformedError) as error:
-            raise fields.malformed("a ledger and column ranges", f"{type(error).__name__}: {error}") from error
+            raise fields.malformed("a ledger and column ranges", reason_of(error)) from error
         return fields.of(
             SliceDone,
             ledger=ledger,

@@ -85,7 +85,7 @@ def compact(
     Examples: `compactor-daemon compact /data/orders`, `compactor-daemon compact /data/orders --schedule --sole-writer`
     """
     if at.dry_run and drop_metadata_table_:
-        raise UsageError("a dry run changes nothing", found="--drop-metadata-table")
+        raise UsageError("a dry run changes nothing", found="--drop-metadata-table", todo="Leave one of them out.")
     execute.refuse_idle(typed_names(ctx, execute.idle))
     if at.lock is not None and at.sole_writer:
         check_writers_known(at.lock, at.sole_writer, "compact", "Give --lock if other processes write.")

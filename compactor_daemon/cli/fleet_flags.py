@@ -153,7 +153,7 @@ class ZooKeeperFlags:
         ZooKeeperError: no embedded server is running."""
         if self.hosts is None:
             if self._access().is_given or self.folder is not None:
-                raise UsageError("options of ZooKeeper are given without --zookeeper HOSTS")
+                raise UsageError("options of ZooKeeper are given without --zookeeper", todo="Add --zookeeper HOSTS.")
             return None
         if self.hosts != EMBEDDED and self.folder is not None:
             raise UsageError(

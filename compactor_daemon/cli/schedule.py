@@ -57,7 +57,7 @@ def schedule(
     `compactor-daemon schedule /data/orders --max-file-slices 10 --dry-run`
     """
     if at.dry_run and drop_metadata_table_:
-        raise UsageError("a dry run changes nothing", found="--drop-metadata-table")
+        raise UsageError("a dry run changes nothing", found="--drop-metadata-table", todo="Leave one of them out.")
     at, fleet = replace(at, lock=zookeeper.on_lock(at.lock)), zookeeper.options()
     name_idle(options)
     table, lock = at.open(

@@ -144,7 +144,7 @@ def cluster_command(
     `compactor-daemon cluster /data/events --rewrite codec,dropped-columns --codec zstd --dry-run`
     """
     if at.dry_run and cancel:
-        raise UsageError("--dry-run and --cancel cannot be combined")
+        raise UsageError("--dry-run and --cancel cannot be combined", todo="Leave one of them out.")
     if cancel and (idle := typed_options(ctx, _OF_CLUSTERING)):
         raise UsageError(
             "--cancel clusters nothing: options of clustering have no effect",

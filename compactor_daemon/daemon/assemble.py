@@ -155,7 +155,7 @@ def open_daemon(
         check_memory(settings.output.memory_limit, execute, this_machine())
     storages = [open_storage(path, given) for path in paths]
     if len({storage.location for storage in storages}) < len(storages):
-        raise UsageError("a table is named twice", found=" ".join(paths))
+        raise UsageError("a table is named twice", found=" ".join(paths), todo="Name it once.")
     pools = catalog.pools if catalog is not None else pools or Pools()
     daemons: list[Daemon] = []
 

@@ -56,7 +56,12 @@ class Recorder:
             if self._file.tell():
                 self._file.write(b"\n")  # the last line may be half of one
         except OSError as error:
-            raise UsageError("the file for events cannot be written", path=str(path), found=str(error)) from error
+            raise UsageError(
+                "the file for events cannot be written",
+                path=str(path),
+                found=str(error),
+                todo="Name a file in a folder that this user may write.",
+            ) from error
         self._control = control
         self._works = True
         use = control.use

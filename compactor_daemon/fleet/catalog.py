@@ -132,7 +132,9 @@ class FolderListing:
         try:
             folders = _folders(self._storage, "")
         except MissingFileError as error:
-            raise UsageError("the folder to search for tables does not exist", path=self._root) from error
+            raise UsageError(
+                "the folder to search for tables does not exist", path=self._root, todo="Check --root."
+            ) from error
         if HOODIE in folders:
             raise UsageError(
                 "the root is a table itself", path=self._root, todo="Name the folder above it, or the table alone."

@@ -38,7 +38,7 @@ from pathlib import Path
 
 import javaproperties
 
-from phantombase.timeline.errors import ZooKeeperError
+from phantombase.timeline.errors import ZooKeeperError, reason_of
 from phantombase.timeline.event_log import get_logger
 
 from ..jvm_archive import require_pyspark, spark_jars, spark_java
@@ -134,7 +134,7 @@ def start_server(
             )
     except OSError as error:
         raise ZooKeeperError(
-            "the ZooKeeper server's folder cannot be used", path=str(folder), found=f"{type(error).__name__}: {error}"
+            "the ZooKeeper server's folder cannot be used", path=str(folder), found=reason_of(error)
         ) from error
     finally:
         for descriptor in passed:
@@ -376,6 +376,6 @@ def _unusable(folder: Path, error: Exception) -> ZooKeeperError:
     return ZooKeeperError(
         "the folder for the embedded ZooKeeper cannot be used",
         path=str(folder),
-        found=f"{type(error).__name__}: {error}",
+        found=reason_of(error),
         todo="Choose another folder: --zookeeper-dir.",
     )

@@ -234,7 +234,12 @@ def properties(path: Path, within: tuple[Path, ...] = ()) -> dict[str, str]:
     try:
         lines = [" ".join(line.split()) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
-        raise UsageError("the properties file cannot be read", path=str(path), found=str(error)) from error
+        raise UsageError(
+            "the properties file cannot be read",
+            path=str(path),
+            found=str(error),
+            todo="Name a file that this user may read.",
+        ) from error
     found: dict[str, str] = {}
     for line in lines:
         if line and not line.startswith("#"):

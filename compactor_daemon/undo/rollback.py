@@ -312,7 +312,12 @@ def _clustering(table: Snapshot, instant: str) -> tuple[Instant, PendingClusteri
     found = table.timeline.find(instant, "replacecommit")
     pending = None if found is None else planned_clustering(table, found)
     if found is None or pending is None:
-        raise UsageError("no such clustering", path=table.storage.base_path, instant=instant)
+        raise UsageError(
+            "no such clustering",
+            path=table.storage.base_path,
+            instant=instant,
+            todo="`timeline show TABLE --pending` lists the pending ones.",
+        )
     return found, pending
 
 

@@ -71,7 +71,12 @@ def roll_back(table: Table, instant: Instant, lock: TableLock) -> str:
     the instant of a table service. UnsupportedError: see `check_keepable`."""
     check_keepable(table, moves_rows=False)
     if instant.action in SERVICES or not instant.is_write:
-        raise UsageError("only a write can be rolled back", instant=instant.requested_time, found=instant.action)
+        raise UsageError(
+            "only a write can be rolled back",
+            instant=instant.requested_time,
+            found=instant.action,
+            todo="`timeline show TABLE` lists the writes.",
+        )
     target = instant.requested_time
     found = pending_rollback_of(table, target)
     if found is None and table.load_timeline().find(target, instant.family) is None:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import fastavro
 
-from ..errors import MalformedError, PhantombaseError, UnsupportedError
+from ..errors import MalformedError, PhantombaseError, UnsupportedError, reason_of
 from .avro_schema import parse_avro
 
 T = TypeVar("T")
@@ -183,7 +183,7 @@ def _decoded(data: bytes, where: str, wanted: Mapping[str, Schema] | None) -> tu
     except PhantombaseError as error:
         raise error.at(where) from error
     except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
-        found = f"{len(data)} bytes, {type(error).__name__}: {error}"
+        found = f"{len(data)} bytes, {reason_of(error)}"
         raise MalformedError("unreadable Avro container file", path=where, found=found) from error
 
 

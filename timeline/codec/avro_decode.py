@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ..errors import MalformedError
+from ..errors import MalformedError, reason_of
 from .arrow_schema import arrow_type
 from .avro_container import encode_long
 from .avro_schema import smallest_bytes, without_null
@@ -149,5 +149,5 @@ def _decode_by_row(
         return pa.table({name: pa.array([row[name] for row in rows], type=kinds[name]) for name in names})
     except Exception as error:
         raise MalformedError(
-            "Avro records cannot be decoded", path=where, found=f"{type(error).__name__}: {error} (and {cause})"
+            "Avro records cannot be decoded", path=where, found=f"{reason_of(error)} (and {cause})"
         ) from error

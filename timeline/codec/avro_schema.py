@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from ..errors import MalformedError, UnsupportedError
+from ..errors import MalformedError, UnsupportedError, reason_of
 
 META_COLUMNS = (
     "_hoodie_commit_time",
@@ -63,9 +63,7 @@ def reading(text: str, *more: type[Exception]) -> Iterator[None]:
     try:
         yield
     except (*_OF_PYTHON, *more) as error:
-        raise MalformedError(
-            "not an Avro schema", found=f"{type(error).__name__}: {str(error)[:200]}: {text[:60]!r}"
-        ) from error
+        raise MalformedError("not an Avro schema", found=f"{reason_of(error)[:200]}: {text[:60]!r}") from error
 
 
 _NODES_MAX = 30_000

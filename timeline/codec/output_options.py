@@ -50,7 +50,9 @@ class OutputOptions:
     def __post_init__(self) -> None:
         check_least(self, least_of(OutputOptions))
         if self.spill_dir is not None and not os.path.isdir(self.spill_dir):
-            raise UsageError("spill-dir is not a directory", path=self.spill_dir)
+            raise UsageError(
+                "spill-dir is not a directory", path=self.spill_dir, todo="Name a folder that exists, or leave it out."
+            )
 
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ..clocks import clock_ms
-from ..errors import UsageError
+from ..errors import UsageError, reason_of
 from ..event_log import get_logger
 from ..service.access import Access
 from ..service.asgi import (
@@ -113,7 +113,7 @@ class OrderRunner:
         try:
             one.exit_code, one.output = await self._process([*words, *self._more])
         except OSError as error:
-            one.exit_code, one.output = -1, f"{type(error).__name__}: {error}"
+            one.exit_code, one.output = -1, reason_of(error)
         finally:
             one.took_s = round(time.monotonic() - began, 3)
             del self._running[path]

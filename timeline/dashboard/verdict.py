@@ -84,7 +84,7 @@ class TableVerdict:
 
 def of_error(name: str, what: str, error: PhantombaseError) -> Finding:
     """A finding of an error of the tree."""
-    todo = error.todo or "`timeline validate TABLE` shows more."
+    todo = error.advice or "`timeline validate TABLE` shows more."
     return Finding(name=name, severity=Severity.DANGER, what=what, found=str(error.advising("")), todo=todo)
 
 

@@ -27,7 +27,7 @@ from ..codec.avro_container import (
     root_record,
     write_record,
 )
-from ..errors import MalformedError
+from ..errors import MalformedError, reason_of
 from .layout import MetadataEncoding
 
 LOG_COMPACT = "LOG_COMPACT"
@@ -194,7 +194,7 @@ def _parse_json(data: bytes, where: str) -> dict[str, Any]:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         what = "unreadable commit metadata"
         expected = "a JSON object or an Avro container file of commit metadata"
-        found = f"{len(data)} bytes, {type(error).__name__}: {error}"
+        found = f"{len(data)} bytes, {reason_of(error)}"
         todo = "If its writer is still running, read again; otherwise the file is damaged."
         raise MalformedError(what, path=where, expected=expected, found=found, todo=todo) from error
     # Jackson lets values of a string map be null; such an entry is ignored.

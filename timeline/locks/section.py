@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ..errors import LockError
+from ..errors import LockError, reason_of
 from ..storage.contract import Storage
 
 _DRIFT_MS = 500
@@ -46,9 +46,7 @@ def in_object(storage: Storage, path: str, now_ms: int) -> LockSeen:
         found = json.loads(storage.read(path))
         expired, until, owner = found["expired"], int(found["validUntil"]), str(found["owner"])
     except (ValueError, KeyError, TypeError) as error:
-        raise LockError(
-            "the lock object cannot be read", path=path, found=f"{type(error).__name__}: {error}"
-        ) from error
+        raise LockError("the lock object cannot be read", path=path, found=reason_of(error)) from error
     if expired is True:
         return LockSeen(lock=path, state=LockState.FREE, why=f"released by {owner}")
     if until + _DRIFT_MS < now_ms:

@@ -22,7 +22,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
-from ..errors import UsageError
+from ..errors import UsageError, reason_of
 from ..event_log import get_logger
 
 _log = get_logger()
@@ -49,7 +49,9 @@ class ZooKeeperAccess:
             raise UsageError("a client certificate needs its key", expected="certificate and key together")
         for file in (self.ca, self.cert, self.key):
             if file is not None and not os.path.isfile(file):
-                raise UsageError("a file for TLS does not exist", path=file)
+                raise UsageError(
+                    "a file for TLS does not exist", path=file, todo="Name a file that this process can read."
+                )
         if self.sasl is not None and self.sasl not in MECHANISMS:
             raise UsageError("unknown SASL mechanism", expected=" or ".join(MECHANISMS), found=self.sasl)
         if (self.sasl == "DIGEST-MD5") != (self.sasl_file is not None):
@@ -107,7 +109,7 @@ def _user_and_password(file: str) -> tuple[str, str]:
         with open(file) as opened:
             user, _, password = opened.read().strip().partition(":")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError("the file cannot be read", path=file, found=f"{type(error).__name__}: {error}") from error
+        raise UsageError("the file cannot be read", path=file, found=reason_of(error)) from error
     if not user or not password:
         raise UsageError("not a user and a password", path=file, expected="USER:PASSWORD")
     return user, password

@@ -258,9 +258,11 @@ def plan_changes(table: Table, options: ReadOptions) -> ChangeScan:
     """The parts of a change feed; reads no data files.
     UsageError: an impossible window, or one whose begin is cleaned; the error names the earliest that works."""
     if options.filter is not None or options.as_of is not None:
-        raise UsageError("a change feed takes neither a filter nor an as-of point")
+        raise UsageError(
+            "a change feed takes neither a filter nor an as-of point", todo="Leave them out, and filter what is read."
+        )
     if options.fallback is not Fallback.NONE:
-        raise UsageError("a fallback belongs to an incremental read", found=options.query.value)
+        raise UsageError("a fallback belongs to an incremental read", found=options.query.value, todo="Leave it out.")
     seen, window = load_window(table, options.begin, options.end, whole=options.whole_window)
     earliest = earliest_whole(seen)
     if window.begin < earliest:

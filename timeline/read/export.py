@@ -191,9 +191,11 @@ def check_output(table: Table, output: Path, overwrite: bool) -> None:
     if place.is_relative_to(table.storage.location):
         raise UsageError("the output is inside the table", path=str(output), todo="Write it to another folder.")
     if not place.parent.is_dir():
-        raise UsageError("no such folder for the output", path=str(place.parent))
+        raise UsageError(
+            "no such folder for the output", path=str(place.parent), todo="Make it first, or write elsewhere."
+        )
     if place.exists() and not place.is_file():
-        raise UsageError("the output exists and is not a plain file", path=str(output))
+        raise UsageError("the output exists and is not a plain file", path=str(output), todo="Give another name.")
     if place.exists() and not overwrite:
         raise UsageError("the output exists already", path=str(output), todo="--overwrite replaces it.")
 

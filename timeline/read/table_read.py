@@ -302,11 +302,17 @@ def _check_query(options: ReadOptions) -> None:
     if options.query is Query.CHANGES:
         raise UsageError("a change feed is not read as rows of the table", todo="Use `phantombase.read`.")
     if not incremental and (options.begin is not None or options.end is not None):
-        raise UsageError("begin and end belong to an incremental read", found=options.query.value)
+        raise UsageError(
+            "begin and end belong to an incremental read",
+            found=options.query.value,
+            todo="Leave them out, or read with the query incremental.",
+        )
     if incremental and options.as_of is not None:
-        raise UsageError("an incremental read has an end, no as-of point", found=options.as_of)
+        raise UsageError(
+            "an incremental read has an end, no as-of point", found=options.as_of, todo="Give an end instead."
+        )
     if not incremental and options.fallback is not Fallback.NONE:
-        raise UsageError("a fallback belongs to an incremental read", found=options.query.value)
+        raise UsageError("a fallback belongs to an incremental read", found=options.query.value, todo="Leave it out.")
     if not incremental and (options.whole_window or options.newest_columns):
         name = "whole_window" if options.whole_window else "newest_columns"
         raise UsageError(f"{name} belongs to a read with a window", expected="begin", found=options.query.value)

@@ -289,7 +289,12 @@ def read_token(path: Path) -> str:
     try:
         return path.read_text().strip()
     except (OSError, ValueError) as error:
-        raise UsageError("the token cannot be read", path=str(path), found=str(error)) from error
+        raise UsageError(
+            "the token cannot be read",
+            path=str(path),
+            found=str(error),
+            todo="Name a file that this user may read: --token-file.",
+        ) from error
 
 
 def _config(app: ServiceApp) -> uvicorn.Config:

@@ -230,7 +230,7 @@ class ServedTables:
                 self._sources.append(partial(tables_of, path, storage_options))
                 self._patterns.append(path)
             elif path in self._by_path:
-                raise UsageError("a table is given twice", path=path)
+                raise UsageError("a table is given twice", path=path, todo="Give it once.")
             else:
                 self._add(path)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import builtins
 import errno
+import getpass
 import os
 import shutil
 import time
@@ -18,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 
 import filelock
 
-from ..errors import LockError, MissingFileError, StorageError
+from ..errors import LockError, MissingFileError, StorageError, reason_of
 from .contract import Entry, OwnLock, Storage, files_below, list_of_table, never_the_same
 from .folders import TEMPORARY
 from .staged_file import probe
@@ -37,7 +38,7 @@ def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[Callable
     except filelock.Timeout as error:
         raise busy from error
     except OSError as error:
-        raise LockError("the lock file cannot be used", path=path, found=f"{type(error).__name__}: {error}") from error
+        raise LockError("the lock file cannot be used", path=path, found=reason_of(error)) from error
     try:
         yield lambda: True
     finally:
@@ -54,8 +55,12 @@ def _translated(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise MissingFileError("no such file", path=path) from error
+    except PermissionError as error:
+        who = f"the user {getpass.getuser()} may not read or write this"
+        todo = "Give it the rights to the table's folder and all in it."
+        raise StorageError(who, path=path, found=reason_of(error), todo=todo) from error
     except OSError as error:
-        raise StorageError("storage failed", path=path, found=f"{type(error).__name__}: {error}") from error
+        raise StorageError("storage failed", path=path, found=reason_of(error)) from error
     except ValueError as error:  # a path with a NUL, or one that is not UTF-8
         raise StorageError("impossible path", path=repr(path), found=str(error)) from error
 

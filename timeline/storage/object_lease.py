@@ -21,7 +21,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from ..clocks import LEASE_AGAIN, Stopwatch, clock_ms, in_background, retries, tries
-from ..errors import LockError
+from ..errors import LockError, reason_of
 from ..event_log import get_logger
 from .object_clients import Clients, version
 
@@ -60,9 +60,7 @@ def hold_lease(
         if not any(lease.try_take() for _ in tries(timeout_s, *_POLL_S)):
             raise busy
     except (BaseError, OSError, ValueError) as error:
-        raise LockError(
-            "the lock object cannot be used", path=shown, found=f"{type(error).__name__}: {error}"
-        ) from error
+        raise LockError("the lock object cannot be used", path=shown, found=reason_of(error)) from error
 
     def keep(ended: threading.Event) -> None:
         while not ended.wait(RENEW_S) and not lease.lost:

@@ -4,12 +4,13 @@ A staged file is written completely or not at all, and then placed under its fin
 
 from __future__ import annotations
 
+import errno
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from ..errors import PhantombaseError, StorageError
+from ..errors import PhantombaseError, StorageError, reason_of
 from ..prefetch import at_once
 from .contract import Storage
 from .folders import TEMPORARY, join
@@ -87,7 +88,9 @@ def staged_output(storage: Storage, path: str) -> Iterator[IO[bytes]]:
         storage.abort_output(file)
         unguarded(storage).delete(path)  # no other process knows the name
         if isinstance(error, OSError):
-            raise StorageError("staging a file failed", path=path, found=f"{error}") from error
+            todo = "Make room, and run it again: what is finished is kept." if error.errno == errno.ENOSPC else None
+            where = f"{storage.base_path}/{path}"
+            raise StorageError("staging a file failed", path=where, found=reason_of(error), todo=todo) from error
         raise
 
 

@@ -22,7 +22,7 @@ from ..codec.avro_schema import (
     without_null,
 )
 from ..codec.stored_names import Names, StoredNames
-from ..errors import MalformedError, UnsupportedError
+from ..errors import MalformedError, UnsupportedError, reason_of
 from ..format.instant import Instant
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
@@ -149,7 +149,7 @@ def _columns(schema: Any, where: str) -> EvolvedColumns:
     try:
         return EvolvedColumns(since=int(schema["version_id"]), parts=dict(_fields(schema["fields"], ())))
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise _malformed(where, f"{type(error).__name__}: {error}") from error
+        raise _malformed(where, reason_of(error)) from error
 
 
 def _fields(fields: list[dict[str, Any]], above: Path) -> Iterator[tuple[Path, EvolvedColumn]]:

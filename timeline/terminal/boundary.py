@@ -94,7 +94,8 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> NoReturn:
         code = typer.main.get_command(app)(words, prog_name=app.info.name, standalone_mode=False)
     except PhantombaseError as error:
         wrong_usage = isinstance(error, UsageError)
-        _fail(error, str(error), EXIT_USAGE if wrong_usage else EXIT_FAILED, as_json)
+        more = f". {error.way_out}" if error.way_out and not error.todo else ""
+        _fail(error, f"{error}{more}", EXIT_USAGE if wrong_usage else EXIT_FAILED, as_json)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # of click, or of typer's own click
             _misused(error, " ".join(error.format_message().split()), as_json)
@@ -137,6 +138,7 @@ def error_document(error: BaseException, message: str, code: int) -> dict[str, A
     if isinstance(error, PhantombaseError):
         named = {n: getattr(error, n) for n in ("what", "path", "instant", "expected", "found", "todo")}
         parts = {name: value for name, value in named.items() if value is not None}
+        parts |= {"todo": error.advice} if error.advice else {}
     return {"error": message, "type": type(error).__name__, "exit_code": code, **parts}
 
 

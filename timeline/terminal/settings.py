@@ -97,7 +97,9 @@ def read_file(path: str) -> Mapping[str, Any]:
         with open(path, "rb") as file:
             return tomllib.load(file)
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise UsageError("unreadable configuration file", path=path, found=str(error)) from error
+        raise UsageError(
+            "unreadable configuration file", path=path, found=str(error), todo="Mend that line: the file is TOML."
+        ) from error
 
 
 def settings_in(

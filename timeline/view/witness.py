@@ -19,7 +19,7 @@ import fastavro
 import msgspec
 
 from ..codec.avro_container import MAGIC, parsed_schema
-from ..errors import MalformedError, MissingFileError, PhantombaseError
+from ..errors import MalformedError, MissingFileError, PhantombaseError, reason_of
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.compaction_plan import CompactionPlan
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
@@ -86,7 +86,7 @@ def named_files(data: bytes, where: str) -> NamedFiles:
         raise MalformedError(error.what, path=where, found=error.found) from error
     except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
         raise MalformedError(
-            "unreadable commit metadata", path=where, found=f"{len(data)} bytes, {type(error).__name__}: {error}"
+            "unreadable commit metadata", path=where, found=f"{len(data)} bytes, {reason_of(error)}"
         ) from error
 
 

@@ -104,7 +104,7 @@ class NewTable:
 
     def _check(self) -> None:
         if not self.name.strip() or self.name != self.name.strip():
-            raise UsageError("a table needs a name", found=repr(self.name))
+            raise UsageError("a table needs a name", found=repr(self.name), todo="Give one: .table(NAME).")
         for what, fields in (("record key", self.key_fields), ("partition", self.partition_fields)):
             if len(set(fields)) < len(fields) or any(not f or "," in f or f != f.strip() for f in fields):
                 raise UsageError(f"impossible {what} fields", found=repr(fields))
@@ -118,7 +118,11 @@ class NewTable:
                 "no such key generator", expected=", ".join(KEY_GENERATOR_CLASSES.values()), found=self.kind
             )
         if self.version in (6, 8) and len(self.ordering_fields) > 1:
-            raise UsageError("several ordering fields need version 9", found=f"version {self.version}")
+            raise UsageError(
+                "several ordering fields need version 9",
+                found=f"version {self.version}",
+                todo="Name one, or choose version 9.",
+            )
         if self.version == 6 and self.kind == "CUSTOM" != self.key_generator:
             raise UsageError(
                 "Hudi 0.15, which reads version 6, takes the types of partition columns for parts of their names",
@@ -127,11 +131,16 @@ class NewTable:
                 found=",".join(self.partition_fields),
             )
         if self.version == 6 and dict(self.times).get(f"{PREFIX}timestamp.type") == "EPOCHMICROSECONDS":
-            raise UsageError("Hudi 0.15, which reads version 6, does not know EPOCHMICROSECONDS")
+            raise UsageError(
+                "Hudi 0.15, which reads version 6, does not know EPOCHMICROSECONDS",
+                todo="Choose another unit, or version 9.",
+            )
         if self.meta_columns is False and not self.key_fields:
             raise UsageError("virtual keys need key columns", found="none", todo="Name them, or keep the meta columns.")
         if self.partition_fields and self.kind == "NON_PARTITION":
-            raise UsageError("partition fields contradict the key generator NON_PARTITION")
+            raise UsageError(
+                "partition fields contradict the key generator NON_PARTITION", todo="Leave one of them out."
+            )
 
     def _common(self) -> dict[str, str]:
         schema = {"hoodie.table.create.schema": self.schema_text} if self.schema_text else {}

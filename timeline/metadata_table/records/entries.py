@@ -41,7 +41,7 @@ import pyarrow as pa
 from ... import errors
 from ...codec.avro_container import parsed_schema
 from ...codec.avro_schema import META_COLUMNS
-from ...errors import MalformedError, PhantombaseError, UnsupportedError
+from ...errors import MalformedError, PhantombaseError, UnsupportedError, reason_of
 from ...format.layout import Layout
 from ...format.log_block import BlockKind, HeaderKey, LogBlock
 from ...format.log_decode import avro_values, content_of
@@ -162,9 +162,7 @@ def _decoded(value: bytes, schema: str, where: str) -> MetadataRecord:
     except PhantombaseError as error:
         raise error.at(where) from error
     except Exception as error:  # a decoder may raise anything when it reads arbitrary bytes
-        raise MalformedError(
-            "unreadable record of the metadata table", path=where, found=f"{type(error).__name__}: {error}"
-        ) from error
+        raise MalformedError("unreadable record of the metadata table", path=where, found=reason_of(error)) from error
     return {name: field for name, field in record.items() if name not in META_COLUMNS}
 
 
