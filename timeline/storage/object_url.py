@@ -89,7 +89,8 @@ class ObjectUrl:
 
     @staticmethod
     def parse(url: str) -> ObjectUrl:
-        """The place; UsageError: the URL names no bucket, or no account where one is expected."""
+        """The place; UsageError: the URL names no bucket, or no account where one is expected. UnsupportedError: a
+        kind of bucket that phantombase cannot work on."""
         rest = url.partition("://")[2]
         cloud = cloud_of(url)
         assert cloud is not None, url
@@ -97,6 +98,8 @@ class ObjectUrl:
         bucket, at, host = authority.partition("@")
         if not bucket or (at and cloud is not AZURE):
             raise UsageError("no bucket in the URL", path=url, expected=cloud.expected)
+        if cloud is S3:
+            _check_kind(bucket, url)
         if not at:
             return ObjectUrl(cloud=cloud, bucket=bucket, prefix=prefix.strip("/"))
         if (found := _HOST.fullmatch(host)) is None:
@@ -109,6 +112,20 @@ class ObjectUrl:
         """One name for all URLs of the place. `account`: that of the settings, used if the URL has none."""
         root = f"{self.bucket}@{self.account or account}" if self.cloud is AZURE else self.bucket
         return f"{self.cloud.schemes[0]}://{root}/{self.prefix}".rstrip("/")
+
+
+def _check_kind(bucket: str, url: str) -> None:
+    """UnsupportedError: this name of S3 is not that of a usual bucket, or of an access point to one."""
+    if bucket.startswith("arn:") or bucket.endswith(".mrap"):
+        what, todo = "an access point by its ARN, or of several regions", "Name its alias (...-s3alias), or the bucket."
+    elif bucket.endswith("--x-s3"):
+        what = "a directory bucket (S3 Express One Zone): its listings have no order, which timelines need"
+        todo = "Use a general purpose bucket."
+    elif bucket.endswith("--ol-s3"):
+        what, todo = "an access point of Object Lambda: it changes what is read", "Name the bucket itself."
+    else:
+        return
+    raise UnsupportedError(what, path=url, expected=S3.expected, found=bucket, todo=todo)
 
 
 _S3A, _AZURE, _GS = "fs.s3a.", "fs.azure.", "fs.gs."

@@ -175,6 +175,16 @@ def test_an_url_that_names_no_place_is_refused(url: str) -> None:
         ObjectUrl.parse(url)
 
 
+@for_each(
+    ["s3://b--usw2-az1--x-s3/t", "s3a://arn:aws:s3:eu-west-1:1:accesspoint/n/t", "s3://n.mrap/t", "s3://n--ol-s3/t"]
+)
+def test_kinds_of_buckets_that_are_refused(url: str) -> None:
+    """An alias of an access point is as a bucket."""
+    with pytest.raises(UnsupportedError, match=r"bucket|access point"):
+        ObjectUrl.parse(url)
+    assert ObjectUrl.parse("s3://n-abc-s3alias/t").bucket == "n-abc-s3alias"
+
+
 def test_the_account_of_the_url_is_the_account() -> None:
     with pytest.raises(UsageError, match="two accounts"):
         at(CONTAINER, {"account_name": "other"})
