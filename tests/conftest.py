@@ -23,7 +23,7 @@ from phantombase.timeline.codec.bloom import BloomBuilder
 from phantombase.timeline.event_log import NAME
 from phantombase.timeline.instants import instant_files
 from tests.support.places import SEED, memory
-from tests.support.selection import ALL, COLLECTED, MINIO, PARTS, asked_part, is_usual, parts_of, place
+from tests.support.selection import ALL, COLLECTED, PARTS, asked_part, is_usual, parts_of, place
 
 pytest_plugins = [
     "tests.support.servers.s3_server",
@@ -143,8 +143,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     part = asked_part() if ALL else None
 
     def taken(item: pytest.Item) -> bool:
-        if MINIO not in os.environ and item.get_closest_marker("minio"):
-            return False
         usual = is_usual(item.nodeid) and not item.get_closest_marker("deep")
         if not ALL:
             return usual
@@ -175,8 +173,6 @@ def _same_in_all(item: pytest.Item) -> bool:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Where the time of a run went, by file of tests, set-up and end included; and what tests have measured."""
-    if MINIO not in os.environ:
-        terminalreporter.line(f"The tests with MinIO were left out: {MINIO} names no binary.")
     seconds: dict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
         for report in reports:

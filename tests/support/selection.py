@@ -72,9 +72,6 @@ PARTS = (
 """The parts of a run of all tests: each has patterns of the beginnings of its tests' names below `tests`."""
 
 
-MINIO = "PHANTOMBASE_MINIO"
-"""Names MinIO's binary, which no package brings; tests with the mark `minio` are selected only with it."""
-
 COLLECTED = pytest.StashKey[dict[str, bool]]()
 """Where the configuration of a run keeps the tests that were found, and whether the usual run takes them."""
 

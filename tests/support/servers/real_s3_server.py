@@ -1,8 +1,9 @@
-"""Real S3 servers, as processes of this machine.
+"""Real S3 servers, as processes of this machine that listen on loopback.
 
-VersityGW is built by CommitDecision, once, into the cache of tests: that takes some minutes. Without CommitDecision its
-tests are skipped. MinIO: `$PHANTOMBASE_MINIO` names its binary. Without it the tests with the mark `minio` are not
-selected.
+`SERVERS` says how each is installed into the cache of tests, once, and how it is started; it ends with the tests of its
+process. The three in Go are built from source: some minutes, or more beside other work. What cannot be installed is an
+error of the tests that ask for it. `$PHANTOMBASE_MINIO`, `$PHANTOMBASE_VERSITY` and `$PHANTOMBASE_SEAWEEDFS` name a
+binary instead.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import base64
 import os
 import shutil
 import subprocess
+import sys
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import boto3
 import pytest
@@ -25,18 +27,130 @@ from filelock import FileLock
 
 from tests.support.compaction_steps import started
 from tests.support.places import NO_AUTHORITY
-from tests.support.selection import MINIO
-from tests.support.servers.debian import cache
+from tests.support.servers.debian import NotInstalledError, cache
 from tests.support.servers.zookeeper_server import free_ports
 
 _KEY = "tests-tests"
-_START_MAX_S = 60.0
-_VERSITY = "v1.8.0"
-BUILT = [pytest.mark.deep, pytest.mark.timeout(3600)]
-"""The marks of tests with VersityGW: the first of them may wait for its build."""
-REAL = (pytest.param("versity", marks=BUILT), pytest.param("minio", marks=pytest.mark.minio))
-"""Names of the fixtures, for `pytest.mark.parametrize`."""
+_START_MAX_S = 300.0
+_BUILD_MAX_S = 5400.0
 KMS_KEY = "tests-key"
+
+Start: TypeAlias = Callable[[Path, Path, list[int]], tuple[list[str], dict[str, str]]]
+"""The command and its environment, from what was installed, an empty folder and free ports: the first is S3's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """One of the table. `install`: into an empty folder."""
+
+    version: str
+    install: Callable[[str, Path], None]
+    start: Start
+    ports: int = 1
+
+
+def _go(package: str, replace: str = "") -> Callable[[str, Path], None]:
+    """Builds a program on one core, from a module of its own: `go install` takes none with replacements."""
+
+    def install(version: str, made: Path) -> None:
+        source = made / "source"
+        source.mkdir()
+        (source / "go.mod").write_text(f"module tests\n\ngo 1.24\n{replace}")
+        more = {"GOMAXPROCS": "1", "GOFLAGS": "-buildvcs=false -mod=mod"}
+        _run("go", "get", f"{package}@{version}", cwd=source, **more)
+        _run("go", "build", "-p", "1", "-ldflags=-s -w", "-o", str(made / "program"), package, cwd=source, **more)
+        shutil.rmtree(source)
+
+    return install
+
+
+def _pip(*packages: str) -> Callable[[str, Path], None]:
+    """A virtual environment, which cannot be moved."""
+
+    def install(version: str, made: Path) -> None:
+        _run(sys.executable, "-m", "venv", str(made / "venv"))
+        _run(str(made / "venv/bin/pip"), "install", "-q", *(one.format(version) for one in packages))
+
+    return install
+
+
+def _run(*step: str, cwd: Path | None = None, **more: str) -> None:
+    command, environment = ["nice", "-n", "19", *step], os.environ | more
+    try:
+        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=_BUILD_MAX_S)
+    except subprocess.TimeoutExpired as error:
+        raise NotInstalledError(f"`{' '.join(step)}` took more than {_BUILD_MAX_S:g} s") from error
+    if done.returncode != 0:
+        raise NotInstalledError(f"`{' '.join(step)}` failed: {(done.stdout + done.stderr)[-1000:]}")
+
+
+def _minio(home: Path, folder: Path, ports: list[int]) -> tuple[list[str], dict[str, str]]:
+    addresses = ["--address", f"127.0.0.1:{ports[0]}", "--console-address", f"127.0.0.1:{ports[1]}"]
+    environment = {
+        "MINIO_ROOT_USER": _KEY,
+        "MINIO_ROOT_PASSWORD": _KEY,
+        "MINIO_KMS_SECRET_KEY": f"{KMS_KEY}:{base64.b64encode(bytes(32)).decode()}",
+    }
+    return [_program("MINIO", home), "server", "--quiet", *addresses, str(folder)], environment
+
+
+def _versity(home: Path, folder: Path, ports: list[int]) -> tuple[list[str], dict[str, str]]:
+    for name in ("objects", "attributes"):
+        (folder / name).mkdir()
+    own = ["--access", _KEY, "--secret", _KEY, "--port", f"127.0.0.1:{ports[0]}", "--quiet", "--keep-alive"]
+    kept = ["posix", "--sidecar", str(folder / "attributes"), str(folder / "objects")]
+    return [_program("VERSITY", home), *own, *kept], {}
+
+
+def _seaweedfs(home: Path, folder: Path, ports: list[int]) -> tuple[list[str], dict[str, str]]:
+    names = [f"{part}.port{kind}" for part in ("s3", "master", "volume", "filer") for kind in ("", ".grpc")]
+    given = [f"-{name}={port}" for name, port in zip(names, ports, strict=True)]
+    own = ["-s3", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-master.volumeSizeLimitMB=64"]
+    return [_program("SEAWEEDFS", home), "server", *own, "-volume.max=0", *given], {}
+
+
+def _localstack(home: Path, folder: Path, ports: list[int]) -> tuple[list[str], dict[str, str]]:
+    environment = {
+        "GATEWAY_LISTEN": f"127.0.0.1:{ports[0]}",
+        "GATEWAY_SERVER": "hypercorn",  # the other one listens on all interfaces
+        "SERVICES": "s3",
+        "EAGER_SERVICE_LOADING": "1",
+        "DISABLE_EVENTS": "1",
+        "SKIP_SSL_CERT_DOWNLOAD": "1",
+        "DNS_ADDRESS": "0",
+        "FILESYSTEM_ROOT": str(folder),
+        "LOCALSTACK_VOLUME_DIR": str(folder),
+    }
+    return [str(home / "venv/bin/python"), "-m", "localstack.runtime.main"], environment
+
+
+SERVERS: Mapping[str, Server] = {
+    "versity": Server(
+        version="v1.8.0", install=_go("github.com/versity/versitygw/cmd/versitygw"), start=_versity, ports=1
+    ),
+    "minio": Server(
+        version="v0.0.0-20260212201848-7aac2a2c5b7c", install=_go("github.com/minio/minio"), start=_minio, ports=2
+    ),
+    "seaweedfs": Server(
+        version="v0.0.0-20261109003541-7506e5f91cd6",
+        install=_go(
+            "github.com/seaweedfs/seaweedfs/weed",
+            replace="\nreplace github.com/tyler-smith/go-bip39 => github.com/cosmos/go-bip39 v1.0.0\n",
+        ),
+        start=_seaweedfs,
+        ports=8,
+    ),
+    "localstack": Server(
+        version="4.9.2",
+        install=_pip("localstack-core[base-runtime]=={}", "cbor2<6", "pyopenssl<26", "service_identity"),
+        start=_localstack,
+    ),
+}
+"""Real servers, by the names of their fixtures."""
+BUILT = [pytest.mark.deep, pytest.mark.timeout(3 * round(_BUILD_MAX_S))]
+"""The marks of tests with one of them: the first may wait until it is built."""
+REAL = tuple(pytest.param(name, marks=BUILT) for name in SERVERS)
+"""For `pytest.mark.parametrize`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,66 +192,54 @@ class RealS3Server:
         return f"s3://{bucket}/{prefix}"
 
 
-@contextmanager
-def _running(command: Sequence[str], port: int, **more: str) -> Iterator[RealS3Server]:
-    found = RealS3Server(port=port)
-    with started(command, found.new_bucket, (BotoCoreError, ClientError), _START_MAX_S, os.environ | more):
-        yield found
+def _program(name: str, home: Path) -> str:
+    return os.environ.get(f"PHANTOMBASE_{name}") or str(home / "program")
 
 
-def _versity() -> Path:
-    """Its binary."""
-    if given := os.environ.get("PHANTOMBASE_VERSITYGW"):
-        return Path(given)
-    if shutil.which("go") is None:
-        pytest.skip("no CommitDecision here: no real S3 server is built")
-    home = cache() / f"versitygw-{_VERSITY}"
-    home.mkdir(parents=True, exist_ok=True)
-    with FileLock(home / "lock"):
-        if not (home / "versitygw").exists():
-            module = f"github.com/versity/versitygw/cmd/versitygw@{_VERSITY}"
-            subprocess.run(["go", "install", module], env=os.environ | {"GOBIN": str(home)}, check=True)
-    return home / "versitygw"
-
-
-@pytest.fixture(scope="session")
-def shared_versity(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealS3Server]:
-    """One server for all tests of a process."""
-    (port,) = free_ports(1)
-    objects, attributes = (str(tmp_path_factory.mktemp(name)) for name in ("objects", "attributes"))
-    own = ["--access", _KEY, "--secret", _KEY, "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive"]
-    with _running([str(_versity()), *own, "posix", "--sidecar", attributes, objects], port) as found:
-        yield found
+def _home(name: str) -> Path:
+    """Where it is installed; made the first time. NotInstalledError."""
+    server = SERVERS[name]
+    home = cache() / f"{name}-{server.version}"
+    if f"PHANTOMBASE_{name.upper()}" in os.environ:
+        return home
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{home}.lock"):
+        if not (home / "installed").exists():
+            shutil.rmtree(home, ignore_errors=True)
+            home.mkdir()
+            server.install(server.version, home)
+            (home / "installed").touch()
+    return home
 
 
 @pytest.fixture(scope="session")
-def shared_minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealS3Server]:
-    """One server for all tests of a process."""
-    port, console = free_ports(2)
-    addresses = ["--address", f"127.0.0.1:{port}", "--console-address", f"127.0.0.1:{console}"]
-    command = [os.environ[MINIO], "server", "--quiet", *addresses, str(tmp_path_factory.mktemp("minio"))]
-    secrets = {
-        "MINIO_ROOT_USER": _KEY,
-        "MINIO_ROOT_PASSWORD": _KEY,
-        "MINIO_KMS_SECRET_KEY": f"{KMS_KEY}:{base64.b64encode(bytes(32)).decode()}",
-    }
-    with _running(command, port, **secrets) as found:
-        yield found
+def real_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], RealS3Server]]:
+    """Starts a server when it is first asked for: one for all tests of a process."""
+    running: dict[str, RealS3Server] = {}
+    with ExitStack() as stack:
+
+        def ask(name: str) -> RealS3Server:
+            if name not in running:
+                ports = free_ports(SERVERS[name].ports)
+                command, more = SERVERS[name].start(_home(name), tmp_path_factory.mktemp(name), ports)
+                found = RealS3Server(port=ports[0])
+                unready = (BotoCoreError, ClientError)
+                stack.enter_context(started(command, found.new_bucket, unready, _START_MAX_S, os.environ | more))
+                running[name] = found
+            return running[name]
+
+        yield ask
 
 
-def _named(server: RealS3Server, monkeypatch: pytest.MonkeyPatch) -> RealS3Server:
-    for name, value in server.environment().items():
-        monkeypatch.setenv(name, value)
-    return server
+def _named(name: str) -> Any:
+    def server(real_servers: Callable[[str], RealS3Server], monkeypatch: pytest.MonkeyPatch) -> RealS3Server:
+        found = real_servers(name)
+        for variable, value in found.environment().items():
+            monkeypatch.setenv(variable, value)
+        return found
+
+    return pytest.fixture(server, name=name)
 
 
-@pytest.fixture
-def versity(shared_versity: RealS3Server, monkeypatch: pytest.MonkeyPatch) -> RealS3Server:
-    """A server that the environment names."""
-    return _named(shared_versity, monkeypatch)
-
-
-@pytest.fixture
-def minio(shared_minio: RealS3Server, monkeypatch: pytest.MonkeyPatch) -> RealS3Server:
-    """A server that the environment names."""
-    return _named(shared_minio, monkeypatch)
+versity, minio, seaweedfs, localstack = map(_named, SERVERS)
+"""A server that the environment names."""

@@ -521,10 +521,7 @@ def test_a_free_lock_that_could_not_be_taken_at_once_is_not_busy(
         pass
 
 
-# Azure, Google Cloud Storage and MinIO are held to what S3 is held to.
-#
-# GCS by a stand-in only; with all tests Azure by Azurite, S3 by VersityGW, too, and MinIO where `$PHANTOMBASE_MINIO`
-# names its binary.
+# Other stores are held to what moto is held to: GCS by a stand-in only; with all tests Azurite, and real S3 servers.
 
 
 _SHARED = (
@@ -632,10 +629,30 @@ class TestVersity(OnAnotherStore):
         return f"s3://{versity.new_bucket()}/tables/a b+c%é"
 
 
-@pytest.mark.deep
-@pytest.mark.minio
+class TestLocalStack(OnAnotherStore):
+    """LocalStack's S3."""
+
+    pytestmark = BUILT
+
+    @pytest.fixture
+    def url(self, localstack: RealS3Server) -> str:
+        return f"s3://{localstack.new_bucket()}/tables/a b+c%é"
+
+
+class TestSeaweedFs(OnAnotherStore):
+    """SeaweedFS."""
+
+    pytestmark = BUILT
+
+    @pytest.fixture
+    def url(self, seaweedfs: RealS3Server) -> str:
+        return f"s3://{seaweedfs.new_bucket()}/tables/a b+c%é"
+
+
 class TestMinio(OnAnotherStore):
     """MinIO. It lists an object `x` and hides `x/`: no name of Hudi's is both."""
+
+    pytestmark = BUILT
 
     @pytest.fixture
     def url(self, minio: RealS3Server) -> str:
