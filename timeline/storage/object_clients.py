@@ -194,6 +194,8 @@ class StoreFacts:
     """When its clock and this process's were found to agree."""
     given_back: dict[str, Any] = field(default_factory=dict)
     """By key, the versions of the leases that this process released, until it acquires them again."""
+    sums: bool = True
+    """Whether no tag was found that looks like a sum of its object, and is none."""
     logged: set[str] = field(default_factory=set)
     """Why uploads are not removed."""
 

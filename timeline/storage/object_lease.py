@@ -24,6 +24,7 @@ from ..clocks import LEASE_AGAIN, Stopwatch, clock_ms, in_background, retries, t
 from ..errors import LockError, reason_of
 from ..event_log import get_logger
 from .object_clients import Clients, version
+from .object_reads import read_object
 
 _log = get_logger()
 
@@ -141,8 +142,9 @@ class _Lease:
 
     def _look(self) -> tuple[dict[str, Any] | None, Any]:
         try:
-            found = obstore.get(self._clients.patient, self._key)
-            there = json.loads(bytes(found.bytes()))
+            # Content and version are of one another: else a lease that another process just took looks free.
+            data, found = read_object(self._clients, self._key)
+            there = json.loads(data)
         except FileNotFoundError:
             return None, None
         if not isinstance(there, dict) or not isinstance(there.get("validUntil"), int):

@@ -14,7 +14,7 @@ import obstore
 from obstore.exceptions import BaseError, PreconditionError
 
 from ..clocks import Stopwatch, clock_ms
-from ..errors import StorageError, UnsupportedError
+from ..errors import MissingFileError, StorageError, UnsupportedError
 from .contract import Entry
 from .folders import TEMPORARY
 from .object_clients import Clients, version
@@ -113,8 +113,12 @@ def _try_listing(storage: Tried, put: str) -> Entry:
 
 def _try_copy(storage: Tried, put: str, placed: str) -> None:
     storage.copy_if_absent(put, placed)
-    if storage.read(placed) != b"1":
-        raise _broken(storage, f"copy-if-absent ({storage.clients.cloud.copy}) makes a copy")
+    try:
+        is_made = storage.read(placed) == b"1"
+    except MissingFileError:
+        is_made = False
+    if not is_made:
+        raise _broken(storage, f"copy-if-absent ({storage.clients.cloud.copy}) has made a copy when it is answered")
 
 
 def _try_place(storage: Tried, other: str, taken: str) -> None:

@@ -32,6 +32,7 @@ from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock
 from .object_clients import Clients, Upload, open_clients, open_object
 from .object_lease import hold_lease
 from .object_promises import ensure_promises
+from .object_reads import content_tag, read_object
 from .object_url import AZURE, ObjectUrl
 from .server_clock import ensure_agreed
 from .storage_options import StorageOptions, without_secrets
@@ -59,6 +60,7 @@ def is_directory(error: BaseException | None) -> bool:
 PUT_ID = "putid"
 """The metadata with the unique id of a put."""
 _DELETED_AT_ONCE = 1000
+_CONFLICT = "409 Conflict"
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
 
@@ -149,7 +151,7 @@ class ObjectStorage:
 
     def read(self, path: str) -> bytes:
         with self._translated(path):
-            return bytes(obstore.get(self.clients.patient, self.key(path)).bytes())
+            return read_object(self.clients, self.key(path))[0]
 
     def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:
         return open_object(self.clients.patient, self.key(path), partial(self._translated, path), whole=whole)
@@ -213,6 +215,8 @@ class ObjectStorage:
                 return self._copied(source, target)
             except AlreadyExistsError as error:
                 failure: Exception = error
+                if _CONFLICT in str(error):  # a request that competed with another, which may be an earlier try of it
+                    doubt = error
             except (BaseError, OSError) as error:
                 if not isinstance(error, FileNotFoundError) or self._find_object(source) is None:
                     self._raise_final(error, source)
@@ -297,7 +301,7 @@ class ObjectStorage:
 def _entry(found: Any) -> Entry:
     # Full seconds, though some listings are finer: an object has the same time in all answers.
     modified_ms = int(found["last_modified"].timestamp()) * 1000
-    tag = (found.get("e_tag") or "").strip('"')  # some answers have it in quotes
+    tag = content_tag(found)
     return Entry(name=_name(found["path"]), is_folder=False, size=found["size"], modified_ms=modified_ms, tag=tag)
 
 

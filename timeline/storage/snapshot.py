@@ -139,7 +139,7 @@ class SnapshotStorage(ForwardingStorage):
             content = self._kept.find(path, tag) if tag else None
             if content is None:
                 content = self.storage.read(path)
-                if _is_of(tag, content):
+                if is_of(tag, content):
                     self._kept.keep(path, tag, content)
             self._read[path] = content
         return self._read[path]
@@ -235,7 +235,7 @@ def list_ahead(storage: Storage, folders: Iterable[str], *, records: bool = Fals
             storage._keep_read(path)
 
 
-def _is_of(tag: str, content: bytes) -> bool:
+def is_of(tag: str, content: bytes) -> bool:
     """Whether a content that was read after a listing is the one that was listed; it may have been replaced since. A
     tag that looks like an MD5 sum is treated as one: equal contents have the same tag. Other tags are never reused."""
     return bool(tag) and (len(tag) != _MD5_DIGITS or _sum(content) == tag)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import http.client
 import random
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,16 +29,33 @@ from tests.support.compaction_steps import serving
 from tests.support.servers.s3_server import S3Server
 
 
+class Body(Enum):
+    """What the client gets of the body of an answer."""
+
+    WHOLE = "all of it"
+    CUT = "half of it under the length of all, then the end of the connection"
+    RESET = "half of it under the length of all, then a reset"
+    SHORT = "half of it, under the length of that half"
+    LONG = "all of it, under the length of its half"
+    PART = "half of a range, under a Content-Range that says so"
+
+
 class Spoilt(NamedTuple):
     """What becomes of a request: how often the server does it, then what the client gets.
 
-    `status`: an error of that number in the place of the server's answer; 0: the connection ends without an answer.
+    `status`: an answer of that number in the place of the server's; 0: the connection ends without an answer. `code`:
+    S3's name of that error. `later_s`: the server does it that long after the answer. `page`: the most names of a page
+    of a listing. `is_stale`: the connection ends without a word after the answer.
     """
 
     times: int = 1
     status: int | None = None
     delay_s: float = 0.0
-    is_cut: bool = False
+    body: Body = Body.WHOLE
+    code: str = "Injected"
+    later_s: float = 0.0
+    page: int = 0
+    is_stale: bool = False
 
 
 class Fault(Enum):
@@ -56,12 +74,25 @@ class Fault(Enum):
     REFUSED_409 = Spoilt(times=0, status=409)
     DOUBLED = Spoilt(times=2)
     DELAYED = Spoilt(delay_s=0.3)
-    CUT = Spoilt(is_cut=True)
+    CUT = Spoilt(body=Body.CUT)
     GONE = Spoilt(times=0, status=404)
+    RESET = Spoilt(body=Body.RESET)
+    SHORT = Spoilt(body=Body.SHORT)
+    LONG = Spoilt(body=Body.LONG)
+    PARTIAL = Spoilt(body=Body.PART)
+    SLOW_DOWN = Spoilt(times=0, status=503, code="SlowDown")
+    STALE = Spoilt(is_stale=True)
+    EXPIRED = Spoilt(times=0, status=400, code="ExpiredToken")
+    SKEWED = Spoilt(times=0, status=403, code="RequestTimeTooSkewed")
+    PAGES = Spoilt(page=3)
+    FAILED_200 = Spoilt(times=0, status=200, code="InternalError")
+    LATE = Spoilt(times=0, status=200, later_s=0.2)
 
 
-OF_CHANGES = tuple(f for f in Fault if f not in (Fault.NONE, Fault.CUT, Fault.GONE))
+OF_CHANGES = tuple(Fault)[1 : list(Fault).index(Fault.CUT)]
 """What may become of a request that changes something."""
+OF_ANSWERS = (Fault.CUT, *tuple(Fault)[list(Fault).index(Fault.RESET) : list(Fault).index(Fault.FAILED_200)])
+"""What may become of any request besides."""
 
 
 class Kind(Enum):
@@ -236,16 +267,24 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_one(self) -> None:
         """One request."""
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        _, spoilt = self.proxy.see(self.command, self.path)
+        asked, spoilt = self.proxy.see(self.command, self.path)
         time.sleep(spoilt.delay_s)
+        if spoilt.page and asked.kind is Kind.LIST:
+            self.path += f"&max-keys={spoilt.page}"
         for _ in range(spoilt.times):
             status, headers, data = self._done(body)
-        if spoilt.status == 0:
+        if spoilt.later_s:
+            self._answer(200, _INVENTED, _COMPLETED)
+            time.sleep(spoilt.later_s)
+            self._done(body)
+        elif spoilt.status == 0:
             self._end()
         elif spoilt.status is not None:
-            self._answer(spoilt.status, {"Content-Type": "application/xml"}, _ERROR)
+            self._answer(spoilt.status, _INVENTED, _ERROR.replace(b"Injected", spoilt.code.encode()))
         else:
-            self._answer(status, headers, data, is_cut=spoilt.is_cut)
+            self._answer(status, headers, data, spoilt.body)
+            if spoilt.is_stale:
+                self._end()
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_one
 
@@ -264,18 +303,31 @@ class _Handler(BaseHTTPRequestHandler):
                     raise
         raise AssertionError
 
-    def _answer(self, status: int, headers: dict[str, str], data: bytes, *, is_cut: bool = False) -> None:
+    def _answer(self, status: int, headers: dict[str, str], data: bytes, body: Body = Body.WHOLE) -> None:
+        half = len(data) // 2
+        if body is Body.PART and status == 206:
+            name = next(name for name in headers if name.lower() == "content-range")
+            first, _, size = headers[name].removeprefix("bytes ").replace("/", "-").split("-")
+            headers[name], data = f"bytes {first}-{int(first) + half - 1}/{size}", data[:half]
+        is_short, is_long = body is Body.SHORT, body is Body.LONG
         self.send_response_only(status)
-        length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(data))
+        length = (
+            headers.get("Content-Length", "0") if self.command == "HEAD" else half if is_short or is_long else len(data)
+        )
         for name, value in headers.items():
             if name.lower() not in _NOT_FORWARDED:
                 self.send_header(name, value)
-        self.send_header("Content-Length", length)
+        self.send_header("Content-Length", str(length))
         self.end_headers()
+        is_cut = body in (Body.CUT, Body.RESET)
         if self.command != "HEAD":
-            self.wfile.write(data[: len(data) // 2] if is_cut else data)
+            self.wfile.write(data[:half] if is_cut or is_short else data)
         self.wfile.flush()
-        if is_cut:
+        if body is Body.RESET:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
+            self.connection.close()
+        elif is_cut:
             self._end()
 
     def _end(self) -> None:
@@ -284,6 +336,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 _ERROR = b"<Error><Code>Injected</Code><Message>injected</Message></Error>"
+_INVENTED = {"Content-Type": "application/xml", "ETag": f'"{"0" * 32}"'}
+_COMPLETED = (
+    b"<CompleteMultipartUploadResult><Location>l</Location><Bucket>b</Bucket><Key>k</Key><ETag>x</ETag>"
+    b"</CompleteMultipartUploadResult>"
+)
 
 
 @pytest.fixture

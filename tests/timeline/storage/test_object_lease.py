@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
+from typing import Any
 
+import obstore
 import pytest
 
 from phantombase.timeline import clocks
 from phantombase.timeline.clocks import Retry
 from phantombase.timeline.errors import ClockError, LockError
-from phantombase.timeline.storage import object_lease, server_clock
+from phantombase.timeline.storage import object_lease, object_reads, server_clock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage
@@ -46,6 +49,33 @@ def renews(asked: Asked) -> bool:
 def is_new(storage: ObjectStorage, clock: Clock) -> bool:
     """Whether the lease was just renewed."""
     return int(json.loads(storage.read("lock"))["validUntil"]) > clock.now_ms() + 40_000
+
+
+def test_a_lease_that_was_just_taken_does_not_look_free(
+    storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VersityGW may answer a read with the content before a change and the tag after it: the put would replace it."""
+    monkeypatch.setattr(object_lease, "RENEW_S", 600)
+    with storage.hold("lock", 0, BUSY):
+        pass
+    free, real, torn = storage.read("lock"), obstore.get, [False, True]
+
+    def get(store: Any, key: str, **more: Any) -> Any:
+        found = real(store, key, **more)
+        return (
+            SimpleNamespace(meta=found.meta, bytes=lambda: free)
+            if key.endswith("/lock") and torn and torn.pop()
+            else found
+        )
+
+    forget()
+    with storage.hold("lock", 0, BUSY) as is_held:
+        monkeypatch.setattr(object_reads, "READ_AGAIN", Retry((0.0,)))
+        monkeypatch.setattr(obstore, "get", get)
+        with pytest.raises(LockError, match="another"), ObjectStorage(storage.base_path).hold("lock", 0, BUSY):
+            pass
+        assert is_held()
+        assert torn == []
 
 
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.LOST])
