@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from .compactor_daemon.cleaning.plan import CleanResult as CleanResult
     from .compactor_daemon.clustering.options import ClusterOptions as ClusterOptions
     from .compactor_daemon.clustering.result import ClusterResult as ClusterResult
+    from .compactor_daemon.daemon.past_state import Rates as Rates
+    from .compactor_daemon.daemon.past_state import ReplayCost as ReplayCost
+    from .compactor_daemon.daemon.replay import Replay as Replay
+    from .compactor_daemon.daemon.replay import Replayed as Replayed
+    from .compactor_daemon.daemon.replay import ReplayOptions as ReplayOptions
     from .compactor_daemon.execution.run_compactions import AsyncCompaction as AsyncCompaction
     from .compactor_daemon.execution.run_compactions import Compactions as Compactions
     from .compactor_daemon.execution.runners import LocalRunner as LocalRunner
@@ -63,6 +68,7 @@ if TYPE_CHECKING:
     from .services import metadata as metadata
     from .services import orphans as orphans
     from .services import pause as pause
+    from .services import replay as replay
     from .services import restore as restore
     from .services import resume as resume
     from .services import rollback as rollback
@@ -139,7 +145,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "api": "read read_table spark_read",
     "services": "archive audit cancel check clean cluster compact delete_savepoint maintain metadata orphans pause "
-    "restore resume rollback savepoint savepoints schedule status sync unschedule validate",
+    "replay restore resume rollback savepoint savepoints schedule status sync unschedule validate",
     "compactor_daemon.archiving.archive": "ArchiveResult",
     "compactor_daemon.archiving.choice": "ArchiveOptions",
     "compactor_daemon.attempt.compact_or_resume": "Compacted Limit",
@@ -151,6 +157,8 @@ _NAMES = {
     "compactor_daemon.cleaning.plan": "CleanResult",
     "compactor_daemon.clustering.options": "ClusterOptions",
     "compactor_daemon.clustering.result": "ClusterResult",
+    "compactor_daemon.daemon.past_state": "Rates ReplayCost",
+    "compactor_daemon.daemon.replay": "Replay ReplayOptions Replayed",
     "compactor_daemon.execution.run_compactions": "AsyncCompaction Compactions",
     "compactor_daemon.execution.runners": "LocalRunner SparkRunner",
     "compactor_daemon.execution.spark_session": "RunningSpark",

@@ -5,7 +5,7 @@ clean, archive, cluster, metadata, orphans                        services; with
 rollback, restore, savepoint, delete_savepoint, unschedule        undo; the same
 pause, resume, cancel                                             hold or end work, on all machines
 sync                                                              a catalog shows the table
-savepoints, status, check, audit, validate                        only read
+savepoints, status, check, audit, validate, replay                only read
 
 `table` is a path, a URL or a `Table`; `storage_options`: see `read`. What changes a table needs `lock`, which all
 writers share, or `sole_writer`: UsageError without, but for a dry run. Where a call has the default, an option counts
@@ -33,6 +33,7 @@ from .compactor_daemon.cleaning.plan import CleanResult
 from .compactor_daemon.clustering.cluster import cluster_table
 from .compactor_daemon.clustering.options import ClusterOptions
 from .compactor_daemon.clustering.result import ClusterResult
+from .compactor_daemon.daemon.replay import Replayed, ReplayOptions, replay_table
 from .compactor_daemon.execution.run_compactions import Compactions, run_compactions
 from .compactor_daemon.execution.runners import all_storage_options, check_memory, open_runner, this_machine
 from .compactor_daemon.metadata_services.due import MetadataOptions
@@ -385,6 +386,22 @@ def check(
     """What needs care on a table, each finding with the command that mends it; never an error of the table."""
     path = path_text(table)
     return check_table(path, path, options or CheckOptions(), CheckMeans(storage=storage_options))
+
+
+@spelled
+def replay(
+    table: AnyTable,
+    options: ScheduleOptions | None = None,
+    how: ReplayOptions | None = None,
+    *,
+    best: bool = False,
+    storage_options: Given = None,
+) -> Replayed:
+    """What compactions would have cost under other settings, and how old rows in no base file would have been, by the
+    table's own history of commits. `best`: many settings are tried, for the freshness of `options`. UsageError: no
+    history, or no freshness to keep."""
+    at = opened(table, storage_options, reading=True)
+    return replay_table(at, read_policies(at.storage).over(options or ScheduleOptions()), how, best=best)
 
 
 @spelled

@@ -20,6 +20,7 @@ COMMANDS = {
                 "compact.compact",
                 "schedule.schedule",
                 "run.run_command",
+                "run.replay_command",
                 "schedule.unschedule_command",
                 "schedule.pause_command",
                 "schedule.resume_command",

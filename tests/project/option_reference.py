@@ -18,6 +18,7 @@ import typer
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.dispatch import Rules
+from phantombase.compactor_daemon.daemon.replay import ReplayOptions
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.services.hudi_conf import _KNOWN, SCHEDULE_CONF
@@ -53,6 +54,7 @@ _PARTS: Mapping[str, tuple[type, ...]] = {
     "Timeouts": (AttemptOptions,),
     "Failures": (RetryOptions,),
     "Daemon": (Rules,),
+    "Replay": (ReplayOptions,),
 }
 """Options of commands."""
 

@@ -14,14 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from heapq import heapify, heapreplace
 from itertools import pairwise
 from statistics import median
 
 from ..format.instant import real_time
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
+from ..instants.triggers import Trigger
 from ..view.view import FileGroup, FileSlice, GroupKey, latest_slice
 from .limits import read_bytes
+from .options import ScheduleOptions
 
 _LEARNED = 5
 """How many of a table's last compactions the estimate is made of."""
@@ -163,6 +166,26 @@ def batch_bytes(bytes_s: float | None, goal_s: float) -> int:
 def urgent_age_s(goal_s: float, lead_s: float) -> float:
     """The age from which on a file group is in a plan of the urgent ones only."""
     return max(1.0, (goal_s - lead_s) / 2)
+
+
+def goal_trigger(free: OldestRow | None, now: datetime, goal_s: float, lead_s: float) -> Trigger:
+    """What a goal says. `free`: see the module. `now`: the table's clock. `lead_s`: see `Pace`."""
+    if free is None:
+        return Trigger(fired=False, why="no row that a plan can take is outside of base files")
+    age_s = (now - real_time(free.time)).total_seconds()
+    why = f"a row is outside of base files for {age_s:.0f} s, a plan is due {lead_s:.0f} s before {goal_s:g} s"
+    return Trigger(fired=age_s + lead_s >= goal_s, why=why)
+
+
+def paced(options: ScheduleOptions, pace: Pace) -> tuple[ScheduleOptions, bool]:
+    """The options of a plan of this pace, and whether only urgent file groups are due."""
+    goal_s = options.freshness_s or 0.0
+    if pace.max_bytes is not None:
+        options = replace(options, max_source_bytes=min(pace.max_bytes, options.max_source_bytes or pace.max_bytes))
+    if not pace.urgent_only or options.any_radical:
+        return options, False
+    age_s = urgent_age_s(goal_s, pace.lead_s)
+    return replace(options, max_interval_s=min(age_s, options.max_interval_s or age_s)), True
 
 
 def is_near(lag_s: float | None, goal_s: float | None) -> bool:

@@ -19,7 +19,7 @@ from ..codec.avro_container import OnDemand
 from ..errors import LockError
 from ..event_log import get_logger
 from ..format.compaction_plan import CompactionOperation, CompactionPlan, decode_plan, encode_plan
-from ..format.instant import Instant, State, later, real_time
+from ..format.instant import Instant, State, later
 from ..instants.instant_files import Torn
 from ..instants.triggers import Trigger, TriggerStrategy, held_back
 from ..locks.heartbeat import put_wanted, remove_wanted
@@ -30,7 +30,7 @@ from ..shown import Shown
 from ..table.in_progress import READ_INSIDE, clustered_file_groups, exclusive, merges_no_logs
 from ..table.table import Snapshot, Table, put_requested
 from ..view.view import GroupKey
-from .freshness import Lag, Pace, estimated_s, past_runs, table_lag, urgent_age_s, write_interval_s
+from .freshness import Lag, Pace, estimated_s, goal_trigger, paced, past_runs, table_lag, write_interval_s
 from .limits import Cost, shared
 from .log_compaction import LOG_STRATEGY, log_operation
 from .operation import HAS_LOGS, PackedPlan, PackedSlices, operation
@@ -157,7 +157,7 @@ def schedule_compaction(
         if not dry_run:
             refuse_paused(table.storage, COMPACTION)
         if fresh is not None and fresh.fired and pace is not None:
-            options, urgent_only = _paced(options, pace)
+            options, urgent_only = paced(options, pace)
             asked = replace(asked, everything=not urgent_only, urgent=urgent_only)
         facts = table.load_facts()
         survey = Survey(table, facts, options)
@@ -208,23 +208,7 @@ def fresh_trigger(table: Snapshot, options: ScheduleOptions, pace: Pace | None =
         return None
     if pace is None:
         pace = Pace(lead_s=estimated_s(past_runs(timeline), goal_s) + write_interval_s(timeline))
-    free = read_lag(table).free
-    if free is None:
-        return Trigger(fired=False, why="no row that a plan can take is outside of base files")
-    age_s = (table.now() - real_time(free.time)).total_seconds()
-    why = f"a row is outside of base files for {age_s:.0f} s, a plan is due {pace.lead_s:.0f} s before {goal_s:g} s"
-    return Trigger(fired=age_s + pace.lead_s >= goal_s, why=why)
-
-
-def _paced(options: ScheduleOptions, pace: Pace) -> tuple[ScheduleOptions, bool]:
-    """The options of a plan of this pace, and whether only urgent file groups are due."""
-    goal_s = options.freshness_s or 0.0
-    if pace.max_bytes is not None:
-        options = replace(options, max_source_bytes=min(pace.max_bytes, options.max_source_bytes or pace.max_bytes))
-    if not pace.urgent_only or options.any_radical:
-        return options, False
-    age_s = urgent_age_s(goal_s, pace.lead_s)
-    return replace(options, max_interval_s=min(age_s, options.max_interval_s or age_s)), True
+    return goal_trigger(read_lag(table).free, table.now(), goal_s, pace.lead_s)
 
 
 def _planned(survey: Survey, situation: Situation, options: ScheduleOptions) -> Planned:

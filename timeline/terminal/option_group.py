@@ -28,6 +28,7 @@ _TITLES: Mapping[str, str] = {
     "ExecuteOptions": "Where file slices are compacted",
     "AttemptOptions": "Timeouts",
     "RetryOptions": "Failures",
+    "ReplayOptions": "Replay",
     "Rules": "Daemon",
     "ClockOptions": "Clock and time zone",
     "CatalogFlags": "Tables of a catalog",

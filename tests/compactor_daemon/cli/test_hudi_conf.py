@@ -26,7 +26,9 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from tests.project.every_command import NO_NUMBERS, every_command, offers
 from tests.support.places import capture_logs
 
-COMMANDS = ["archive", "clean", "cluster", "compact", "erase", "maintain", "metadata", "run", "schedule", "sync"]
+COMMANDS = [
+    *("archive", "clean", "cluster", "compact", "erase", "maintain", "metadata", "replay", "run", "schedule", "sync")
+]
 _NEEDED = {"run": ["--once"], "erase": ["--keys", "keys.txt"], "sync": ["--to", "hive:127.0.0.1:1"]}
 """Arguments without which a command does not begin."""
 PLAN = "hoodie.clustering.plan.strategy."
@@ -344,7 +346,7 @@ def test_a_lock_that_others_would_not_hold_is_refused(
         lock(pairs, tmp_path / "job.properties", typed)
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one != "sync"])
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one not in ("replay", "sync")])
 def test_a_command_holds_the_lock_of_a_job(command: str, tmp_path: Path) -> None:
     """The servers that a properties file names are asked, and no longer only those of --lock."""
     path, file = str(tmp_path / "t"), tmp_path / "job.properties"
