@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
 
@@ -17,14 +17,16 @@ import pytest
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, installed
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
+from phantombase.timeline.dashboard.table_rows import TableRows
 from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.run import HttpService, ServeOptions
-from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.service.served_tables import ServedTable, ServedTables
+from phantombase.timeline.terminal.text_table import Row
 from tests.support.selection import deep
 from tests.support.servers import axe
 from tests.support.servers.chromium import Browser, Page, SnapshotStorage, chromium
 from tests.support.servers.debian import NotInstalledError
-from tests.support.service_client import Knows, tables_of_every_health
+from tests.support.service_client import Knows, rows_of, tables_of_every_health
 
 TOKEN = "a token of twenty-seven bytes"
 SETTINGS = CommandSettings(sole_writer=True)
@@ -111,6 +113,31 @@ def test_pages_are_as_they_should_be(
             if wrong:
                 found[name] = wrong
     assert found == {}
+
+
+@pytest.mark.parametrize("count", [1, 40, 2000])
+def test_an_index_of_any_size_is_as_it_should_be(
+    count: int, browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In light and dark and in both widths; a script filters while somebody types, and the server without one."""
+
+    async def rows(self: TableRows, tables: Iterable[ServedTable]) -> list[Row]:
+        return rows_of(count)
+
+    monkeypatch.setattr(TableRows, "all", rows)
+    with service(tables_of_every_health(tmp_path)[:1], crew=False).in_thread() as address:
+        found = {}
+        for look in LOOKS:
+            page = Page(browser, look)
+            assert page.open(f"{address}/?sort=name") == 200
+            wrong = [page.too_wide(), page.problems, page.violations() if look.script else []]
+            if any(wrong):
+                found[str(look)] = wrong
+            page.close()
+        assert found == {}
+        page = Page(browser, SnapshotStorage(script=False))
+        assert page.open(f"{address}/?find=orders_1&sort=name") == 200
+        assert "sales/orders_1<" in page.html
 
 
 def test_a_button_is_pressed_without_scripts(browser: Browser, tmp_path: Path) -> None:

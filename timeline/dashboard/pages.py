@@ -5,6 +5,7 @@ timeline as bars, each from an instant's request to its completion."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -193,8 +194,9 @@ def _bar(row: Row, x: int, end: int, seconds: float) -> Bar:
 
 
 _FOLDER = Path(__file__).parent
+_INSTANT = re.compile(r"\b20[0-9]{15}\b")
 _MARKS = {"broken": "✖", "needs care": "▲", "well": "●", "danger": "✖", "warning": "▲", "info": "●"}
-_SOON = 0.8
+_SOON, _MANY = 0.8, 10
 
 
 def login_page(*, wrong: bool = False) -> str:
@@ -283,7 +285,11 @@ def _slo(row: Row) -> Row | None:
         return None
     part = age / goal
     word = "late" if is_late(age, goal) else "soon" if part >= _SOON else "ok"
-    return {"width": round(min(1.0, part) * 1000), "word": word, "percent": round(part * 100)}
+    return {
+        "width": round(min(1.0, part) * 1000),
+        "word": word,
+        "said": f"{part:.0%}" if part < _MANY else f"{part:,.0f} times",
+    }
 
 
 _BROKEN: Row = dict.fromkeys(
@@ -310,6 +316,7 @@ def _environment() -> Environment:
         segment=lambda text: quote(str(text), safe=""),
         parts=lambda text: str(text).split("`"),
         when=readable,
+        spoken=lambda text: _INSTANT.sub(lambda found: readable(found[0]), str(text)),
     )
     return made
 
