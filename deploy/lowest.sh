@@ -2,7 +2,7 @@
 # Runs tests of single modules on the lowest versions that pyproject.toml declares, in an environment of its own
 # (.venv-lowest).
 # Arguments go to pytest; without any, those of formats, storage, merge, planning, schemas and commands are run.
-source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" ""  # not the arguments of this script
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh" spark  # not the arguments of this script
 
 lowest=.venv-lowest
 [ -x "$lowest/bin/python" ] || "$python" -m venv "$lowest"

@@ -6,6 +6,7 @@ field `ts`): 120 rows, two pending compactions on different file groups, writes 
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -23,7 +24,7 @@ from rich.text import Text
 from phantombase.timeline.codec.avro_schema import COMMIT_SEQNO, FILE_NAME, RECORD_KEY
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.overview import as_json
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.errors import UsageError, reason_of
 from phantombase.timeline.locks.table_lock import check_writers_known
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
@@ -190,7 +191,9 @@ def demo(
     keep: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", parser=local_path, help="unpack the table here and keep it [default: a temporary folder]"
+            metavar="FOLDER",
+            parser=local_path,
+            help="make the table here, in a new folder, and keep it [default: a temporary folder]",
         ),
     ] = None,
     json: JSON = False,
@@ -201,7 +204,7 @@ def demo(
     """
     configure_logging(json)
     with tempfile.TemporaryDirectory(prefix="phantombase-demo-") as temporary:
-        path = str(unpack_demo_table(keep or Path(temporary)))
+        path = str(unpack_demo_table(Path(temporary) / "table" if keep is None else keep))
         table = Table.open(path)
         pending = pending_instants(table)
         before, before_base = _both_reads(path)
@@ -245,6 +248,11 @@ def _render_demo(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         _current(data["rows_current_in_base_files_after"], data["snapshot_rows"])
         + "; the rest was written after the compactions were requested and waits in newer logs"
     )
+    if data["table"] is None:
+        yield "next: `compactor-daemon demo --keep FOLDER` makes this table in a folder of yours, for the guides"
+    else:
+        kept = shlex.quote(data["table"])
+        yield f"next: `timeline show {kept}`, `compactor-daemon status {kept}`, or the guides, with it for /data/orders"
 
 
 def _current(current: int, rows: int) -> str:
@@ -252,11 +260,23 @@ def _current(current: int, rows: int) -> str:
 
 
 def unpack_demo_table(into: Path) -> Path:
-    """Writes the demo table below `into` and returns its base path."""
+    """Makes the demo table in a new or empty folder; its base path. UsageError: it has files, or cannot be made."""
     data = files(__package__).joinpath("demo_table.zip").read_bytes()
-    with ZipFile(BytesIO(data), metadata_encoding="utf-8") as archive:
-        archive.extractall(into, [n for n in archive.namelist() if n.startswith(f"{_TABLE}/")])
-    return into / _TABLE
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        if any(into.iterdir()):
+            raise UsageError("the folder is not empty", path=str(into), todo="Name one that does not exist yet.")
+        with ZipFile(BytesIO(data), metadata_encoding="utf-8") as archive:
+            for member in archive.infolist():
+                if member.filename.startswith(f"{_TABLE}/") and (below := member.filename.removeprefix(f"{_TABLE}/")):
+                    member.filename = below
+                    archive.extract(member, into)
+    except OSError as error:
+        todo = "Name a folder that this user may write."
+        raise UsageError(
+            "the demo's table cannot be made", path=str(into), found=reason_of(error), todo=todo
+        ) from error
+    return into.resolve()
 
 
 def same_rows(left: pa.Table, right: pa.Table) -> bool:

@@ -242,10 +242,10 @@ def test_the_two_commands_exist() -> None:
 
 
 def test_set_up_says_what_is_missing(tmp_path: Path) -> None:
-    """Without Java the scripts stop with one sentence that says so."""
+    """Without Java what needs Spark stops with one sentence that says so."""
     environment = {"PATH": "/usr/bin:/bin", "JAVA_HOME": str(tmp_path), "PYTHON": sys.executable}
     done = subprocess.run(
-        ["bash", str(ROOT / "deploy" / "demo.sh")],
+        ["bash", str(ROOT / "deploy" / "setup.sh"), "spark"],
         env=environment,
         capture_output=True,
         text=True,
@@ -253,4 +253,4 @@ def test_set_up_says_what_is_missing(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "phantombase needs Python >= 3.11 and Java 17 or newer: no Java 17 was found" in done.stderr
+    assert "phantombase needs Python >= 3.11, and Spark Java 17 or newer: no Java 17 was found" in done.stderr

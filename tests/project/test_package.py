@@ -101,7 +101,7 @@ def test_commands_start_without_pandas() -> None:
 
 def test_commands_work_without_pandas(tmp_path: Path) -> None:
     """pyarrow would import it with the first value of a column: a tenth of a small compaction."""
-    kept, table = str(tmp_path), str(tmp_path / "two_pending")
+    kept = table = str(tmp_path / "kept")
     for program, words in ("compactor_daemon", ["demo", "--keep", kept]), ("timeline", ["read", table, "--limit=1"]):
         ends = "import atexit, sys; atexit.register(lambda: print('pandas' in sys.modules))"
         script = f"{ends}; from phantombase.{program}.cli.main import main; main()"
@@ -222,7 +222,7 @@ def test_all_but_spark_works_without_pyspark(tmp_path: Path) -> None:
         compact,
         (*compact, "--executor=spark"),
         (*compact, "--master=local[1]"),
-        ("run", "kept/two_pending", "--executor=spark"),
+        ("run", "kept", "--executor=spark"),
     )
     asked = ("-c", ASKS_FOR_SPARK, json.dumps(sorted(modules)), json.dumps(words))
     *_, rows, answer = run_job(sys.executable, tmp_path, asked, PYTHONPATH=f"{tmp_path}:{ROOT}")
