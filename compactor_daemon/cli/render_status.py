@@ -24,6 +24,7 @@ from phantombase.timeline.terminal.text_table import (
     plural,
     readable,
     sizes,
+    spoken,
 )
 
 _NAMED = 2
@@ -143,7 +144,7 @@ def _outlook(data: Row) -> Iterator[RenderableType]:
 
 
 def _due(row: Row) -> str:
-    return f"{'due' if row['due'] else 'not due'}: {row['why']}"
+    return f"{'due' if row['due'] else 'not due'}: {spoken(row['why'])}"
 
 
 def _backlog(row: Row) -> str:

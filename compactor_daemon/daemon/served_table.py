@@ -334,9 +334,9 @@ class TableOnStorage:
         return scheduled
 
     def _note_why_not(self, why: str) -> None:
-        """Logs why nothing is requested; empty: a plan is requested."""
+        """Logs why nothing is requested; empty: a plan is requested. That none is due is no event."""
         if self._is_news("not_requested", _NUMBERS.sub("", why)):
-            _log.info("not_requested", table=self.path, why=why)
+            (_log.debug if why.startswith("not due") else _log.info)("not_requested", table=self.path, why=why)
 
     def _is_news(self, event: str, state: str) -> bool:
         """Whether to log an event: once for each change of its state; "": there is nothing to be said."""

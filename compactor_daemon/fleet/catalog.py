@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -245,8 +246,10 @@ def members_in(session: ZooKeeperSession, fleet: str) -> tuple[Mapping[str, Any]
 
 
 def fleet_of(listing: str) -> str:
-    """The name of the fleet that serves a listing: the daemons that list the same share its tables."""
-    return xxhash.xxh3_64_hexdigest(listing.encode())
+    """The name of the fleet that serves a listing: the daemons that list the same share its tables. Schemes
+    of one store are one."""
+    plain = re.sub("^s3[an]://", "s3://", re.sub("^gcs://", "gs://", listing))
+    return xxhash.xxh3_64_hexdigest(plain.encode())
 
 
 def folder_of(session: ZooKeeperSession, fleet: str) -> str:

@@ -174,6 +174,13 @@ class ZooKeeperSession:
         self._on_change()
 
 
+_SILENT_S = 2.0
+
+
+def _say_that_it_waits(options: ZooKeeperOptions) -> None:
+    _log.warning("waiting_for_zookeeper", servers=options.servers, at_most_s=options.connect_timeout_s)
+
+
 @contextmanager
 def zookeeper_session(
     options: ZooKeeperOptions, on_change: Callable[[], None] = lambda: None
@@ -182,6 +189,9 @@ def zookeeper_session(
     session = ZooKeeperSession(options, on_change)
     client = session.client
     try:
+        waits = threading.Timer(_SILENT_S, _say_that_it_waits, (options,))
+        waits.daemon = True
+        waits.start()
         try:
             client.start(options.connect_timeout_s)
         except client.handler.timeout_exception as error:
@@ -192,6 +202,8 @@ def zookeeper_session(
                 found=why_unreachable(options.servers.split(","), _PORT) or NO_SESSION,
                 todo="Check that the servers run, that TLS is used on both sides or on none, and the user of SASL.",
             ) from error
+        finally:
+            waits.cancel()
         session.check_user()
         yield session
     finally:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from phantombase.timeline.dashboard.overview import FLAT
+from phantombase.timeline.dashboard.table_index import as_counted
 from phantombase.timeline.dashboard.verdict import CheckOptions, TableVerdict, of_error
 from phantombase.timeline.errors import PhantombaseError
 
@@ -38,9 +39,10 @@ class CatalogRow:
     last_write_s: float | None = None
 
     @property
-    def rank(self) -> tuple[int, float, int, str]:
-        """The worst table has the least."""
-        return -self.verdict.health.code, -(self.oldest_s or 0.0), -(self.log_files or 0), self.name
+    def rank(self) -> tuple[object, ...]:
+        """The worst table has the least; then names are in the order in which people count."""
+        code, name = self.verdict.health.code, as_counted(self.name)
+        return -code, -(self.oldest_s or 0.0), -(self.log_files or 0), name
 
 
 def check_tables(
@@ -52,7 +54,7 @@ def check_tables(
     """`paths`: of tables, by name. `slo_s`: the goal of a table, by name. The worst first, then by name."""
     with ThreadPoolExecutor(_THREADS) as threads:
         rows = threads.map(lambda name: check_table(name, paths[name], options, means, slo_s(name)), paths)
-        return sorted(rows, key=lambda row: (-row.verdict.health.code, row.name))
+        return sorted(rows, key=lambda row: (-row.verdict.health.code, as_counted(row.name)))
 
 
 def catalog_rows(paths: Mapping[str, str], pools: Pools, means: CheckMeans = _MEANS) -> list[CatalogRow]:

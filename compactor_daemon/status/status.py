@@ -270,7 +270,7 @@ def table_status(
         )
         for one in completed_compactions(now, options.recent)
     )
-    last = next(iter(recent), None)
+    done = next(filter(after.is_compaction, reversed(after.completed)), None)
     unknown = claims if isinstance(claims, PhantombaseError) else None
     return TableStatus(
         table=table.storage.base_path,
@@ -285,8 +285,8 @@ def table_status(
         services=service_runs(table, clock),
         recent=recent,
         last_success=None
-        if last is None
-        else LastSuccess(instant=last.instant, ago_s=clock.age(last.completion_time or last.instant)),
+        if done is None
+        else LastSuccess(instant=done.requested_time, ago_s=clock.age(after.completed_at(done))),
         paused=tuple(table_pauses(table, clock)),
     )
 

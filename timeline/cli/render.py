@@ -84,7 +84,8 @@ def show(data: Row) -> Iterator[RenderableType]:
     yield ""
     if not data["pending_only"]:
         requested = Column("requested", lambda row: readable(row["instant"]))
-        columns = ("instant", requested, "action", Column("state", _state), Column("completed", _completed))
+        action = Column("action", lambda row: row.get("kind") or row["action"])
+        columns = ("instant", requested, action, Column("state", _state), Column("completed", _completed))
         yield RowsTable(plural(len(data["instants"]), "instant"), columns, data["instants"])
         yield ""
     if data["pending"]:
@@ -138,7 +139,8 @@ def _completed(row: Mapping[str, Any]) -> str | Text | None:
         return Text("not recorded", "dim")
     text = readable(row["completion_time"])
     same_day = text.startswith(readable(row["instant"])[:10]) and " " in text
-    return text.partition(" ")[2] if same_day else text
+    same_year = " " in text and text[:4] == row["instant"][:4]
+    return text.partition(" ")[2] if same_day else text[5:] if same_year else text
 
 
 def _plan(row: Mapping[str, Any]) -> str | Text | None:

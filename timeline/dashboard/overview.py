@@ -193,7 +193,7 @@ Kinds: TypeAlias = Mapping[tuple[str, str], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantReport:
-    """An instant. `kind`: its action or service; None if it was not asked for."""
+    """An instant. `kind`: its action or service; None: its action, as far as the timeline shows."""
 
     instant: str
     action: str
@@ -220,15 +220,18 @@ def instant_reports(
             completion_time=i.completion_time
             or (timeline.legacy_completions.get(i.requested_time) if i.completed else None),
             archived=gone,
-            kind=_kind(i, kinds),
+            kind=_kind(i, kinds, timeline),
         )
         for i, gone in both
         if not (pending_only and i.completed)
     )
 
 
-def _kind(instant: Instant, kinds: Kinds | None) -> str | None:
-    return None if kinds is None else kinds.get(instant.identity, instant.action)
+def _kind(instant: Instant, kinds: Kinds | None, timeline: Timeline) -> str | None:
+    """Without `kinds` no metadata was read: only what the timeline shows is known."""
+    if kinds is not None:
+        return kinds.get(instant.identity, instant.action)
+    return "compaction" if instant.completed and timeline.is_compaction(instant) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,7 +280,7 @@ def _pending(table: Table, instant: Instant, clock: Clock, kinds: Kinds | None) 
         heartbeat="none" if beat is None else "fresh" if is_live(beat, clock.now_ms) else "stale",
         heartbeat_age_s=None if beat is None else max(0.0, round((clock.now_ms - beat.beat_ms) / 1000, 3)),
         problem=plan.problem,
-        kind=_kind(instant, kinds),
+        kind=None if kinds is None else kinds.get(instant.identity, instant.action),
     )
 
 

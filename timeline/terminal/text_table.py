@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -154,8 +155,12 @@ class _Shown:
 
     @property
     def least(self) -> int:
-        """The smallest width in which no value wraps, after shortening."""
-        return min(self.widest, _SHORTENED_COLUMNS) if self.column.shorten else self.widest
+        """The smallest width in which no value wraps, after shortening. Shortened values still differ."""
+        if not self.column.shorten:
+            return self.widest
+        values = {cell.plain for cell in self.cells}
+        differ = (n for n in range(_SHORTENED_COLUMNS, self.widest) if len({v[: n - 1] for v in values}) == len(values))
+        return next(differ, self.widest)
 
     @property
     def least_wrapped(self) -> int:
@@ -209,6 +214,14 @@ def duration(key: str) -> Cell:
 def age(row: Mapping[str, Any]) -> str | None:
     """How long an instant has been pending; a negative age: the writer has another clock or time zone."""
     return "not yet begun" if (row["age_s"] or 0.0) < 0 else duration("age_s")(row)
+
+
+_INSTANT = re.compile(r"\b20[0-9]{15}\b")
+
+
+def spoken(text: str) -> str:
+    """A text for people: its instants as date and time."""
+    return _INSTANT.sub(lambda found: readable(found[0]), text)
 
 
 def readable(time: str) -> str:

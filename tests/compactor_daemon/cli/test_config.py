@@ -239,7 +239,7 @@ def test_only_an_unreadable_decision_needs_a_lock(tmp_path: Path) -> None:
 def test_a_daemon_says_what_it_does_and_why_not(tmp_path: Path) -> None:
     """When it starts, and once for the same reason, however often it looks."""
     table = unzip_golden("v9_plain", tmp_path)
-    args = ["run", str(table), "--schedule", "--sole-writer", "--once", "--log-level", "info"]
+    args = ["run", str(table), "--schedule", "--sole-writer", "--once", "--log-level", "debug"]
     done = CliRunner().invoke(app, args, catch_exceptions=False)
     (serving,) = [line for line in done.stderr.splitlines() if " serving " in line]
     assert all(word in serving for word in ("tables=1", "requests=True", "version=", "executor=auto"))
