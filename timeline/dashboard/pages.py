@@ -5,7 +5,6 @@ timeline as bars, each from an instant's request to its completion."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..terminal.text_table import Row, human_bytes, human_duration, moment, plural, readable
+from ..terminal.text_table import Row, human_bytes, human_duration, moment, plural, readable, spoken
 from .orders import CommandSettings, advice, more_orders
 from .overview import is_late
 from .verdict import NOTHING, Health
@@ -194,7 +193,6 @@ def _bar(row: Row, x: int, end: int, seconds: float) -> Bar:
 
 
 _FOLDER = Path(__file__).parent
-_INSTANT = re.compile(r"\b20[0-9]{15}\b")
 _MARKS = {"broken": "✖", "needs care": "▲", "well": "●", "danger": "✖", "warning": "▲", "info": "●"}
 _SOON, _MANY = 0.8, 10
 
@@ -316,7 +314,7 @@ def _environment() -> Environment:
         segment=lambda text: quote(str(text), safe=""),
         parts=lambda text: str(text).split("`"),
         when=readable,
-        spoken=lambda text: _INSTANT.sub(lambda found: readable(found[0]), str(text)),
+        spoken=lambda text: spoken(str(text)),
     )
     return made
 
