@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from .services import cluster as cluster
     from .services import compact as compact
     from .services import delete_savepoint as delete_savepoint
+    from .services import history as history
     from .services import maintain as maintain
     from .services import metadata as metadata
     from .services import orphans as orphans
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from .timeline.audit.audit import GroupAudit as GroupAudit
     from .timeline.audit.audit import InstantAudit as InstantAudit
     from .timeline.audit.audit import Verdict as Verdict
+    from .timeline.audit.history import PriceOptions as PriceOptions
     from .timeline.audit.validate import Validated as Validated
     from .timeline.codec.output_options import Codec as Codec
     from .timeline.codec.output_options import OutputOptions as OutputOptions
@@ -144,8 +146,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "api": "read read_table spark_read",
-    "services": "archive audit cancel check clean cluster compact delete_savepoint maintain metadata orphans pause "
-    "replay restore resume rollback savepoint savepoints schedule status sync unschedule validate",
+    "services": "archive audit cancel check clean cluster compact delete_savepoint history maintain metadata orphans "
+    "pause replay restore resume rollback savepoint savepoints schedule status sync unschedule validate",
     "compactor_daemon.archiving.archive": "ArchiveResult",
     "compactor_daemon.archiving.choice": "ArchiveOptions",
     "compactor_daemon.attempt.compact_or_resume": "Compacted Limit",
@@ -175,6 +177,7 @@ _NAMES = {
     "compactor_daemon.undo.savepoint": "KeptSavepoint",
     "compactor_daemon.undo.unschedule": "Unscheduled",
     "timeline.audit.audit": "GroupAudit InstantAudit Verdict",
+    "timeline.audit.history": "PriceOptions",
     "timeline.audit.validate": "Validated",
     "timeline.codec.output_options": "Codec OutputOptions",
     "timeline.dashboard.verdict": "CheckOptions Finding Health Severity TableVerdict",

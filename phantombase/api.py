@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from .compactor_daemon.jvm_archive import require_pyspark
-from .timeline.filter.tree import Filter
+from .timeline.audit.history import history_rows, history_table, read_history
+from .timeline.errors import UsageError
+from .timeline.filter.bind import bound
+from .timeline.filter.possible import matching
+from .timeline.filter.tree import Filter, parse_filter
 from .timeline.locks.pause import refuse_paused
 from .timeline.locks.table_lock import ProcessLock, TableLock, check_writers_known, table_lock
 from .timeline.option import path_text, spelled
@@ -81,6 +85,7 @@ def read(
     did. `options`: everything else. `storage_options`: of an object store, under obstore's, the environment's or
     Hadoop's names. `pin`: while rows are read, a pin of this name tells phantombase's cleaners to keep them; `pin_for`
     is how long it outlives a process that was killed, `2h` by default. Hudi's own cleaner knows no pins.
+    `phantombase:history:PATH` as the table is the history of the work on one, see `history`.
     """
     given: dict[str, Any] = {
         "query": query,
@@ -92,8 +97,51 @@ def read(
         "end": end,
         "partition": partition,
     }
+    if isinstance(table, str) and table.startswith(_OWN):
+        if begin or end or partition or as_of or query or pin or pin_for or options is not None:
+            raise UsageError(
+                f"the table {HISTORY} is read with columns, filter and limit only",
+                found=table,
+                todo="Leave the rest out.",
+            )
+        return _history_of(table, columns, filter, limit, storage_options)
     chosen = replace(options or ReadOptions(), **{name: value for name, value in given.items() if value is not None})
     return Rows.of(opened(table, storage_options, reading=True), chosen, PinOptions.asked(pin, pin_for))
+
+
+_OWN, HISTORY = "phantombase:", "phantombase:history"
+"""What is read under a name instead of a path, and the history of a table: this name, a colon and its path."""
+
+
+@dataclass(frozen=True, repr=False)
+class _HistoryRows(Rows):
+    """The history of a table, as the rows of a table."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        yield from self.to_arrow().to_batches()
+
+    def to_arrow(self) -> pa.Table:
+        rows, chosen = history_table(history_rows(read_history(self.table.storage))), self.options
+        if chosen.filter is not None:
+            given = parse_filter(chosen.filter) if isinstance(chosen.filter, str) else chosen.filter
+            rows = matching(bound(given, rows.schema), rows)
+        if chosen.columns is not None:
+            rows = rows.select([name for name in rows.column_names if name in chosen.columns])
+        return rows if chosen.limit is None else rows.slice(0, chosen.limit)
+
+
+def _history_of(
+    name: str, columns: Sequence[str] | None, filter_: Filter | str | None, limit: int | None, storage_options: Given
+) -> Rows:
+    path = name.removeprefix(f"{HISTORY}:")
+    if path in (name, ""):
+        raise UsageError("no such table", found=name, expected=f"{HISTORY}:PATH, or a path or URL")
+    options = ReadOptions(columns=None if columns is None else tuple(columns), filter=filter_, limit=limit)
+    every = history_table(()).schema
+    if unknown := [one for one in columns or () if one not in every.names]:
+        raise UsageError("no such columns", path=name, expected=", ".join(every.names), found=", ".join(unknown))
+    found = _HistoryRows(opened(path, storage_options, reading=True), options, every)
+    return replace(found, schema=pa.schema([one for one in every if columns is None or one.name in columns]))
 
 
 @spelled

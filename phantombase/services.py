@@ -5,7 +5,7 @@ clean, archive, cluster, metadata, orphans                        services; with
 rollback, restore, savepoint, delete_savepoint, unschedule        undo; the same
 pause, resume, cancel                                             hold or end work, on all machines
 sync                                                              a catalog shows the table
-savepoints, status, check, audit, validate, replay                only read
+savepoints, status, check, history, audit, validate, replay       only read
 
 `table` is a path, a URL or a `Table`; `storage_options`: see `read`. What changes a table needs `lock`, which all
 writers share, or `sole_writer`: UsageError without, but for a dry run. Where a call has the default, an option counts
@@ -17,6 +17,8 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
+
+import pyarrow as pa
 
 from .api import AnyTable, Given, locked, opened
 from .compactor_daemon.archiving.archive import ArchiveResult, archive_table
@@ -54,6 +56,7 @@ from .compactor_daemon.undo.savepoint import KeptSavepoint
 from .compactor_daemon.undo.unschedule import Unscheduled
 from .timeline.audit.audit import InstantAudit
 from .timeline.audit.clusterings import audits
+from .timeline.audit.history import PriceOptions, history_rows, history_table, read_history
 from .timeline.audit.validate import Validated, validated
 from .timeline.codec.output_options import OutputOptions
 from .timeline.dashboard.verdict import CheckOptions
@@ -402,6 +405,15 @@ def replay(
     history, or no freshness to keep."""
     at = opened(table, storage_options, reading=True)
     return replay_table(at, read_policies(at.storage).over(options or ScheduleOptions()), how, best=best)
+
+
+@spelled
+def history(*tables: AnyTable, prices: PriceOptions | None = None, storage_options: Given = None) -> pa.Table:
+    """The work that was done on tables, a row for each compaction, clustering, clean and so on: why it ran, what it
+    took and what was expected, who did it, and with `prices` what it costs. In the order in which the work ended."""
+    histories = [read_history(opened(one, storage_options, reading=True).storage) for one in tables]
+    rows = [row for one in histories for row in history_rows(one, prices)]
+    return history_table(sorted(rows, key=lambda row: (row["ended_ms"], row["id"])))
 
 
 @spelled

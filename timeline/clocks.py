@@ -25,6 +25,11 @@ def utc_now() -> datetime:
     return datetime.fromtimestamp(time.time(), UTC)
 
 
+def utc_text(ms: int) -> str:
+    """Milliseconds since the epoch for people, in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def doubling_pauses(first_s: float, most_s: float) -> Iterator[float]:
     """Seconds, doubled each time up to `most_s`; each shortened at random by up to half, so that tries differ."""
     pause_s = first_s

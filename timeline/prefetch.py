@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from itertools import chain, islice
 from typing import TypeVar
 
@@ -22,8 +22,14 @@ def at_once(items: Iterable[T], do: Callable[[T], U], threads: int = AHEAD) -> l
     every = list(items)
     if len(every) < 2 or threads < 2:
         return [do(item) for item in every]
-    with ThreadPoolExecutor(min(threads, len(every))) as pool:
+    with ThreadPoolExecutor(min(threads, len(every)), initializer=_as_in, initargs=(copy_context(),)) as pool:
         return list(pool.map(do, every))
+
+
+def _as_in(context: Context) -> None:
+    """Gives a thread the values of its caller's context: what work counts, and what its log carries."""
+    for variable, value in context.items():
+        variable.set(value)
 
 
 def prefetched(items: Iterable[T], do: Callable[[T], U], ahead: int = AHEAD) -> Generator[U, None, None]:
@@ -37,7 +43,7 @@ def prefetched(items: Iterable[T], do: Callable[[T], U], ahead: int = AHEAD) -> 
         return
     source = chain(first, source)
     waiting: deque[Future[U]] = deque()
-    with ThreadPoolExecutor(ahead) as pool:
+    with ThreadPoolExecutor(ahead, initializer=_as_in, initargs=(copy_context(),)) as pool:
         try:
             while True:
                 while len(waiting) < ahead and (item := next(source, _END)) is not _END:

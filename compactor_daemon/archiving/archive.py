@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.instant_files import StateFiles, load_state_files, of_instants, retained_by
@@ -41,6 +42,7 @@ from ..attempt.finish import forget_archived
 from ..attempt.needed_records import tidy, unfinished_compactions
 from ..cleaning.orphan_facts import data_file
 from ..service_run import ServiceAnswer, ServiceMeans
+from ..unit_of_work import unit_of_work
 from .archived_files import Archive, remove_instants
 from .choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, ArchiveOptions, choose
 from .history import compact_history
@@ -188,6 +190,14 @@ class ArchiveResult(Shown):
     merged: tuple[str, ...] = ()
 
 
+def _said(done: ArchiveResult) -> WorkFacts | None:
+    if not (done.archived or done.finished or done.merged):
+        return None
+    files, size = (sum(getattr(one, name) for one in done.archived) for name in ("files", "bytes"))
+    return WorkFacts(why=done.why, bytes_removed=size, files_before=files, files_after=len(done.written))
+
+
+@unit_of_work("archive", _said)
 def archive_table(table: Table, options: ArchiveOptions, lock: TableLock, *, dry_run: bool = False) -> ArchiveResult:
     """Archives the instants that `options` allow. `dry_run`: changes nothing, and takes no lock. Errors: LockError,
     ConflictError (another process archives without the lock), StorageError, MalformedError, UnknownStateError (the

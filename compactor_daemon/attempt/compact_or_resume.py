@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
+from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.audit.ledgers import ledger_of
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
@@ -29,6 +30,7 @@ from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.ledger import decode_ledgers
 from phantombase.timeline.instants.reserved_times import COMMITTED
 from phantombase.timeline.locks.heartbeat import heartbeat
+from phantombase.timeline.locks.pause import COMPACTION
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.slice_log import check_slice
 from phantombase.timeline.merge.table_rules import slice_rules
@@ -40,7 +42,9 @@ from phantombase.timeline.storage.staged_file import probe_partitions
 from phantombase.timeline.table.table import Table, from_one_snapshot
 
 from ..options import AttemptOptions
+from ..unit_of_work import note_work, unit_of_work
 from .attempt import Attempt, WaitScope, decide_commit, keep_slot, open_attempt, stage
+from .compaction import Compaction
 from .failures import WorkNote
 from .hudi_executors import ForeignWatch
 from .inputs import planned_inputs
@@ -145,6 +149,17 @@ def _collected(refused: dict[str, PhantombaseError], instant: str) -> Iterator[N
         refused[instant] = error
 
 
+def _said(done: Compacted) -> WorkFacts:
+    return WorkFacts(
+        instant=done.instant,
+        bytes_read=done.bytes_read,
+        bytes_written=done.bytes_written,
+        rows_read=done.rows_read,
+        rows_written=done.rows,
+    )
+
+
+@unit_of_work(COMPACTION, _said)
 def compact_instant(
     table: Table,
     instant: str,
@@ -174,6 +189,14 @@ def compact_instant(
     storage = table.storage
     limit = limit or Limit()
     work = find_decision(seen.storage, instant) or open_attempt(seen, instant, options, job)
+    if isinstance(work, CommitDecision):
+        note_work(instant=instant, why="a process had decided it, and ended")
+    elif isinstance(work.job, Compaction):
+        note_work(instant=instant, **work.job.facts)
+    else:
+        note_work(instant=instant, why="planned before")
+    if job is not None:
+        note_work(kind=job.name)
     note = WorkNote(attempt=work.attempt if isinstance(work, CommitDecision) else work.number, since_ms=clock_ms())
 
     def report(**numbers: int) -> None:
@@ -256,6 +279,7 @@ def decide(
     with _death_explains_errors(storage, work):
         probe_partitions(storage, job.partitions)
         done, schema = stage(table, work, output, options, run, check_all, waiting)
+        note_work(core_seconds=sum(one.seconds for one in done))
         return decide_commit(table, work, done, schema, lock, dict(options.properties))
 
 
@@ -285,6 +309,8 @@ def _summary(storage: Storage, decision: CommitDecision, seconds: float, *, resu
     commit = decode_commit(decision.content, decision.completed_path)
     stats = [s for part in commit.partition_to_write_stats.values() for s in part]
     ledgers = decode_ledgers(ledger_of(commit) or "", decision.completed_path)
+    note_work(files_before=sum(len(one.inputs) for one in ledgers))
+    note_work(files_after=sum(len(one.outputs) for one in ledgers))
     bases = [storage.find(one.path(one.base)) for one in ledgers if one.base is not None]
     read = sum(e.size for e in bases if e is not None) + sum(s.total_log_size_compacted for s in stats)
     return Compacted(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, StorageError
@@ -16,7 +17,12 @@ from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.commit_metadata import LEDGER, LOG_COMPACT, CommitMetadata, RuntimeStats, WriteStat
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
-from phantombase.timeline.format.compaction_plan import CompactionPlan, planned_paths
+from phantombase.timeline.format.compaction_plan import (
+    TOTAL_IO_READ_MB,
+    TOTAL_LOG_FILES_SIZE,
+    CompactionPlan,
+    planned_paths,
+)
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout, Slicing
@@ -24,6 +30,7 @@ from phantombase.timeline.format.ledger import GroupLedger, decode_ledgers, enco
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.measure import Measure
+from phantombase.timeline.planning.partition_walk import why_planned
 from phantombase.timeline.read.windows import cleans
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.snapshot import list_ahead
@@ -68,6 +75,15 @@ class Compaction:
     def _plan(self) -> CompactionPlan:
         assert self.plan is not None, "made from a plan"
         return self.plan
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What its row in the history says of the plan."""
+        metrics = [one.metrics or {} for one in self._plan.operations]
+        logs, read_mb = (sum(of.get(name, 0.0) for of in metrics) for name in (TOTAL_LOG_FILES_SIZE, TOTAL_IO_READ_MB))
+        kind = {} if self.requested.action == "compaction" else {"kind": "log compaction"}
+        why = why_planned(self._plan) or "a plan of Hudi"
+        return {**kind, "why": why, "planned_bytes": max(round(logs), round(read_mb) << 20)}
 
     @property
     def partitions(self) -> frozenset[str]:

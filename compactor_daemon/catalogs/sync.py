@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
+from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
@@ -26,6 +27,7 @@ from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.terminal.text_table import plural
 
 from ..service_run import ServiceAnswer, ServiceMeans
+from ..unit_of_work import unit_of_work
 from .catalog import Calls, CatalogPartition, CatalogTable, TableCatalog, base_path, same_place
 from .options import ICEBERG, SyncedTable, SyncOptions, SyncResult, open_catalog
 from .partitions import Mark, PartitionChanges, changes_since, is_behind
@@ -41,6 +43,15 @@ _TRIES = 5
 _Work: TypeAlias = Callable[[Calls], SyncedTable]
 
 
+def _said(done: SyncResult) -> WorkFacts | None:
+    if not done.changed:
+        return None
+    return WorkFacts(
+        instant=done.up_to, why=f"{done.catalog} {done.database}: {'; '.join(map(described, done.changed))}"
+    )
+
+
+@unit_of_work("sync", _said)
 def sync_table(table: Table, options: SyncOptions, *, dry_run: bool = False) -> SyncResult:
     """Makes the tables of the catalog show the Hudi table as it is now. `dry_run`: only asks. UsageError: no catalog is
     named, or other partition columns. ConflictError: a table of that name is another one. UnsupportedError: a column of

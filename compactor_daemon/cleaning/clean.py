@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
 
+from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata, encode_clean_plan
@@ -38,6 +39,7 @@ from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..attempt.needed_records import tidy
 from ..service_run import ServiceAnswer, ServiceMeans
+from ..unit_of_work import unit_of_work
 from .choice import CleanChoice, CleanOptions
 from .plan import CleanResult, Finished, choice_of, is_needed, load_whole, refuse_needed, result_of, would_clean
 
@@ -138,6 +140,15 @@ def _remove_partitions(table: Snapshot, plan: CleanPlan) -> frozenset[str]:
     return frozenset(gone)
 
 
+def _said(done: CleanResult) -> WorkFacts | None:
+    if not done.gone and not done.finished:
+        return None
+    files = done.files + sum(one.files for one in done.finished)
+    instant = done.instant or next((one.instant for one in done.finished), None)
+    return WorkFacts(instant=instant, why=done.why, bytes_removed=done.bytes, files_before=files, files_after=0)
+
+
+@unit_of_work("clean", _said)
 def clean_table(
     table: Table,
     options: CleanOptions,

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
+from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
@@ -29,6 +30,7 @@ from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
 from ..service_run import ServiceAnswer, ServiceMeans
+from ..unit_of_work import unit_of_work
 from .orphan_choice import Item, KeptItem, OrphanChoice, OrphanKind, OrphanOptions, choose
 from .orphan_facts import found_again, gather, list_items, newest_time, upload_item
 
@@ -80,6 +82,14 @@ def strays(seen: Snapshot, items: Sequence[Item], options: OrphanOptions, later:
     return _chosen(seen, items, newest_time(seen.timeline), options, clock_ms(), later).orphans
 
 
+def _said(done: OrphanResult) -> WorkFacts | None:
+    if not done.files and not done.uploads:
+        return None
+    why = next((one.why for one in done.orphans), "unfinished uploads")
+    return WorkFacts(why=why, bytes_removed=done.bytes, files_before=done.files, files_after=0)
+
+
+@unit_of_work("orphans", _said)
 def remove_orphans(table: Table, options: OrphanOptions, lock: TableLock, *, dry_run: bool = False) -> OrphanResult:
     """Removes the orphans of a table. `dry_run`: changes nothing, takes no lock, and goes by this process's clock.
     LockError, StorageError, and the errors of `gather`: what was not removed yet stays. Run again."""

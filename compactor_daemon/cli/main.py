@@ -27,7 +27,14 @@ COMMANDS = {
                 "schedule.cancel_command",
                 "undo.release",
             ),
-            "Inspection": ("status.status", "status.check", "status.claims", "config.config_app", "compact.demo"),
+            "Inspection": (
+                "status.status",
+                "status.check",
+                "history.history_command",
+                "status.claims",
+                "config.config_app",
+                "compact.demo",
+            ),
             "Table services": (
                 "maintain.maintain_command",
                 *(f"table_services.{name}_command" for name in _SERVICES),

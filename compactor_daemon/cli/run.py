@@ -18,6 +18,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from phantombase.timeline.audit.history import PriceOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.overview import as_json
@@ -150,6 +151,7 @@ def run_command(
         typer.Option(metavar="FILE", help="add each event and decision of the daemon to a file, for a bug report"),
     ] = None,
     http: _Http,
+    prices: PriceOptions,
 ) -> CommandResult:
     """Serve tables: execute their compactions as they are requested, until stopped.
 
@@ -224,7 +226,7 @@ def run_command(
         servers = stack.enter_context(zookeeper.running())
         reports = Reports(settings)
         watched = http.metrics_port is not None or http.serve_port is not None
-        metrics = Metrics(reports if watched else None)
+        metrics = Metrics(reports if watched else None, prices)
         daemon = stack.enter_context(
             open_daemon(
                 named,

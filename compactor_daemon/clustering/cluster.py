@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.clocks import Stopwatch
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
@@ -79,6 +80,7 @@ from ..execution.runners import LocalRunner
 from ..leftovers import forget_heartbeats, remove_left_behind
 from ..options import AttemptOptions
 from ..service_run import ServiceAnswer, ServiceMeans
+from ..unit_of_work import note_work, unit_of_work
 from .cancel import end_clustering, retract_stale
 from .choice import ClusterChoice, choose_windows, planned
 from .options import ClusterOptions, Copy
@@ -105,6 +107,22 @@ _REQUESTS = 3
 _POLL_S = 0.5
 
 
+def _said(done: ClusterResult) -> WorkFacts | None:
+    all_ = [*done.finished, *([] if done.done is None else [done.done])]
+    if not all_:
+        return None
+    return WorkFacts(
+        instant=all_[-1].instant,
+        why="; ".join(done.reasons) or ("planned before" if done.done is None else "small files, or rows out of order"),
+        bytes_read=sum(one.bytes for one in all_),
+        bytes_written=sum(one.bytes_made for one in all_),
+        rows_written=sum(one.rows for one in all_),
+        files_before=sum(one.files for one in all_),
+        files_after=sum(one.made for one in all_),
+    )
+
+
+@unit_of_work("clustering", _said)
 def cluster_table(
     table: Table,
     options: ClusterOptions,
@@ -250,6 +268,8 @@ class _Work:
                 staged=name,
             )
             run = partial(self.runner, self.table.storage, progress=partial(self.progress, ""))
+            sizes = (one.base_bytes + one.log_bytes for window in choice.windows for one in window.slices)
+            note_work(planned_bytes=sum(sizes))
             made = make_ahead(self.table, plan, self.options.copy, self.output, run)
             failed: ConflictError | None = None
             for _ in range(_REQUESTS):

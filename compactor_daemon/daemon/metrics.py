@@ -15,6 +15,8 @@ own; the label `table` is the table's path:
     phantombase_service_last_success_timestamp_seconds                  by service: when a run last had no error
     phantombase_service_files_total, _service_bytes_total               by service: removed files
     phantombase_health, _slo_seconds, _backlog_..., _log_..., ...       of the tables' reports, see `table_families`
+    phantombase_work_units_total, _work_seconds_total, _work_core_seconds_total      by kind of work, of this process
+    phantombase_work_bytes_total, _work_requests_total, _work_cost_total            the same; cost: with prices
     phantombase_tables_listed                                           1 if the last listing of a root succeeded, or 0
     phantombase_table_up                                                1; 0 after a snapshot of the table that failed
     phantombase_pool_running, _pool_occupancy, _pool_bytes              by pool: slots, part of them, bytes of an hour
@@ -25,7 +27,7 @@ own; the label `table` is the table's path:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from socketserver import TCPServer, ThreadingMixIn
@@ -34,9 +36,10 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, make_wsgi_app
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from phantombase.timeline.audit.history import PriceOptions
 from phantombase.timeline.dashboard.metrics import add_process, table_families
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
@@ -47,10 +50,39 @@ from ..attempt.compact_or_resume import Compacted
 from ..fleet.pools import Pool, PoolUsage
 from ..services.serve import ServiceDone
 from ..status.lag import Freshness
+from ..unit_of_work import forget_spent, spent_here
 from .work import Observer
 
 _LATENCY_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 _COMPACTION_S = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0, 14400.0)
+
+
+_WORK = {
+    "units": "units of work: compactions, clusterings, cleans and so on",
+    "seconds": "how long units of work took",
+    "core_seconds": "how long tasks of units of work held a core, with the processor time of their leading threads",
+    "bytes": "bytes that units of work read and wrote",
+    "requests": "requests to object stores that units of work made",
+    "cost": "what units of work cost by the daemon's prices",
+}
+
+
+class _Work(Collector):
+    """What the units of work of this process on the tables that are served took, see `unit_of_work`."""
+
+    def __init__(self, served: Collection[str], prices: PriceOptions) -> None:
+        self._served, self._prices = served, prices
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        spent = {key: total for key, total in spent_here().items() if key[0] in self._served}
+        for name, text in _WORK.items():
+            family = CounterMetricFamily(f"phantombase_work_{name}", text, labels=["table", "kind"])
+            for (table, kind), total in spent.items():
+                cost = self._prices.of(total["core_seconds"], total["bytes"], total["requests"])
+                if (value := cost if name == "cost" else total[name]) is not None:
+                    family.add_metric([table, kind], value)
+            yield family
 
 
 class TableReports(Protocol):
@@ -67,7 +99,7 @@ class Metrics(Observer, Collector):
     """See the module. The methods are those of `Observer`; they may be called from any thread. `reports`: of the
     tables; None: there are no metrics of them."""
 
-    def __init__(self, reports: TableReports | None = None) -> None:
+    def __init__(self, reports: TableReports | None = None, prices: PriceOptions | None = None) -> None:
         self.registry = CollectorRegistry()
         self._reports = reports
         self._rows: dict[str, Row] = {}
@@ -106,6 +138,8 @@ class Metrics(Observer, Collector):
             )
         ]
         self._by_table = [v for v in vars(self).values() if isinstance(v, Gauge | Counter)]
+        self._served = set[str]()
+        self.registry.register(_Work(self._served, prices or PriceOptions()))
         add_process(self.registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -127,6 +161,7 @@ class Metrics(Observer, Collector):
 
     def serves(self, table: str) -> None:
         """Creates a table's series at the start: a counter that appears with its first event would hide that event."""
+        self._served.add(table)
         gauges = (self._pending, self._running, self._parked, self._paused, self._oldest)
         counters = (self._completed, self._failed, self._bytes_in, self._bytes_out, self._rows_in, self._rows_out)
         for family in (*gauges, *counters):
@@ -194,6 +229,8 @@ class Metrics(Observer, Collector):
 
     def forget(self, table: str) -> None:
         self._rows.pop(table, None)
+        self._served.discard(table)
+        forget_spent(table)
         if self._reports is not None:
             self._reports.forget(table)
         for family in self._by_table:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.event_log import get_logger
@@ -54,6 +55,7 @@ from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
 from ..service_run import ServiceAnswer, ServiceMeans
+from ..unit_of_work import unit_of_work
 from .compact import execute, request
 from .due import MetadataDue, MetadataOptions, due
 from .retention import (
@@ -185,6 +187,24 @@ class MetadataServed(Shown):
     archived: MetadataArchived = field(default_factory=MetadataArchived)
 
 
+def _said(served: MetadataServed) -> WorkFacts | None:
+    """Bytes and files of the metadata table."""
+    done, cleans = served.compactions, served.cleans
+    if not (done or cleans or served.forgotten or served.archived.instants):
+        return None
+    instants = (*(one.instant for one in done), *(one.instant for one in cleans))
+    return WorkFacts(
+        instant=next(iter(instants), None),
+        why=served.why if done or not cleans else served.why_clean,
+        bytes_read=sum(one.log_bytes for one in done),
+        bytes_written=sum(one.bytes_written for one in done),
+        bytes_removed=sum(one.bytes for one in cleans),
+        files_before=sum(one.log_files for one in done) + sum(one.files for one in cleans),
+        files_after=sum(one.files for one in done),
+    )
+
+
+@unit_of_work("metadata", _said)
 def serve_metadata(table: Table, options: MetadataOptions, lock: TableLock, *, dry_run: bool = False) -> MetadataServed:
     """Runs the due services of a table's metadata table, under the table's lock; nothing where it has none. May be
     repeated: what a dead process left is finished. `dry_run`: nothing is changed. LockError: the lock was not free, or

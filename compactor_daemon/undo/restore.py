@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.errors import ConflictError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import parse_data_file
@@ -58,6 +59,7 @@ from phantombase.timeline.table.table import Snapshot, Table, put_requested
 from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.table.traces import Undone, undo
 
+from ..unit_of_work import unit_of_work
 from .dead_writers import dead_writes, roll_back_dead_writers
 from .preconditions import (
     refuse_held,
@@ -98,6 +100,14 @@ class Restored(Shown):
     dead: tuple[str, ...] = ()
 
 
+def _said(done: Restored) -> WorkFacts | None:
+    if done.instant is None and not done.dead:
+        return None
+    why = f"to {done.target}: asked for by a person"
+    return WorkFacts(instant=done.instant, why=why, files_before=done.files, files_after=0)
+
+
+@unit_of_work("restore", _said)
 def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run: bool = False) -> Restored:
     """Restores the state at a completed write, or at a savepoint. A pending restore is finished instead.
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import LOG_COMPACT
@@ -53,6 +54,7 @@ from phantombase.timeline.table.traces import traces_of, unpublish
 
 from ..attempt.pending_clusterings import PendingClustering, planned_clustering
 from ..clustering.cancel import remove
+from ..unit_of_work import unit_of_work
 from .preconditions import (
     is_own,
     is_requested,
@@ -81,6 +83,11 @@ class RolledBack(Shown):
     metadata_dropped: bool = False
 
 
+def _said(done: RolledBack) -> WorkFacts:
+    return WorkFacts(instant=done.instant, why="asked for by a person")
+
+
+@unit_of_work("rollback", _said)
 def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bool = False) -> RolledBack:
     """Rolls back a completed write, or clustering of phantombase, that nothing was built upon; a rollback of it that is
     in progress, Hudi's too, is finished.

@@ -31,6 +31,7 @@ from phantombase.compactor_daemon.fleet.pools import Pool, Pools
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.services.options import ServiceOptions
+from phantombase.timeline.audit.history import PriceOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -104,7 +105,7 @@ def metrics_of_a_lake(root: Path) -> Metrics:
     heard: list[Metrics] = []
 
     def observed(settings: DaemonSettings) -> Metrics:
-        heard.append(Metrics(Reports(settings)))
+        heard.append(Metrics(Reports(settings), PriceOptions(price_core_hour=1.0)))
         return heard[0]
 
     services = ServiceOptions.of(clean=CleanOptions())

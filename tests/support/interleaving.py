@@ -24,7 +24,7 @@ _PACKAGE = "phantombase."
 class SerialPool:
     """A pool that does everything at once in the caller's thread, so that storage calls come in one order."""
 
-    def __init__(self, _: int) -> None: ...
+    def __init__(self, _: int, **more: object) -> None: ...
 
     def __enter__(self) -> Self:
         return self

@@ -15,9 +15,8 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 
-from ..clocks import clock_ms
+from ..clocks import clock_ms, utc_text
 from ..errors import MalformedError, MissingFileError, PausedError
 from ..instants.reserved_times import record_names
 from ..record_fields import Fields
@@ -49,7 +48,7 @@ class Pause:
     def words(self) -> str:
         """In one line for people."""
         of = f"{', '.join(self.services)} paused" if self.services else "paused"
-        end = "" if self.until_ms is None else f" until {_time(self.until_ms)}"
+        end = "" if self.until_ms is None else f" until {utc_text(self.until_ms)} UTC"
         return f"{of} by {self.who}{end}: {self.reason}"
 
     def error(self, table: str) -> PausedError:
@@ -115,7 +114,3 @@ def _read(storage: Storage, path: str) -> Pause | None:
         return None
     todo = f"To remove it: compactor-daemon resume {storage.base_path}"
     return Fields.parse(data, path, "unreadable pause: whether the table is paused is unknown", todo).of(Pause)
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -143,9 +143,10 @@ class PlanNotes:
         }
 
 
-def encode_notes(notes: PlanNotes, reasons: Mapping[str, str], waiting: Sequence[Waiting] | None) -> str:
-    """The notes as stored in a plan. `reasons`: see `reasons_of`; `waiting` None: another plan stores it."""
-    record: dict[str, Any] = {**notes.summary(), "reasons": dict(reasons)}
+def encode_notes(notes: PlanNotes, reasons: Mapping[str, str], waiting: Sequence[Waiting] | None, why: str = "") -> str:
+    """The notes as stored in a plan. `reasons`: see `reasons_of`; `waiting` None: another plan stores it. `why`: the
+    plan was due."""
+    record: dict[str, Any] = {**notes.summary(), "reasons": dict(reasons), **({"why": why} if why else {})}
     if waiting is not None:
         record["waiting"] = [[w.folder, w.since] for w in waiting]
     return json.dumps(record, separators=(",", ":"))
@@ -153,7 +154,20 @@ def encode_notes(notes: PlanNotes, reasons: Mapping[str, str], waiting: Sequence
 
 def reasons_of(plan: CompactionPlan) -> dict[str, str]:
     """Why file groups (`partition/file id`) are in a phantombase plan, if for another reason than log files."""
-    return dict(json.loads((plan.extra_metadata or {}).get(NOTES, "{}")).get("reasons", {}))
+    return dict(_notes_in(plan).get("reasons", {}))
+
+
+def why_planned(plan: CompactionPlan) -> str:
+    """Why a phantombase plan was due; "" if that is not known, or Hudi made the plan."""
+    try:
+        return str(_notes_in(plan).get("why", ""))
+    except (ValueError, AttributeError):  # only to be shown
+        return ""
+
+
+def _notes_in(plan: CompactionPlan) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((plan.extra_metadata or {}).get(NOTES, "{}"))
+    return found
 
 
 def decode_waiting(text: str, instant: str) -> list[Waiting] | None:

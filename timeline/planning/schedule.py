@@ -41,14 +41,16 @@ from .survey import Survey, is_due
 from .universal import MergeKind, Picking
 
 
-def drafts(planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str]) -> list[CompactionPlan]:
-    """The plan of each request, in the order of their instants. The last plan records where the next planning must
-    look. Hudi 1.2 looks for logs only in partitions written since the last plan, and in those it left out, on version 6
-    too (0.15 does not)."""
+def drafts(
+    planned: Planned, waiting: Sequence[Waiting], left_out: Sequence[str], why: str = ""
+) -> list[CompactionPlan]:
+    """The plan of each request, in the order of their instants; `why`: one was due. The last plan records where the
+    next planning must look. Hudi 1.2 looks for logs only in partitions written since the last plan, and in those it
+    left out, on version 6 too (0.15 does not)."""
     found = [kind_of for plan in planned.plans for kind_of in _by_kind(plan)]
     result: list[CompactionPlan] = []
     for number, (kind, operations, reasons) in enumerate(found, 1):
-        notes = encode_notes(planned.notes, reasons, waiting if number == len(found) else None)
+        notes = encode_notes(planned.notes, reasons, waiting if number == len(found) else None, why)
         plan = CompactionPlan(
             operations=operations, extra_metadata={NOTES: notes}, missing_schedule_partitions=tuple(left_out)
         )
@@ -181,7 +183,7 @@ def schedule_compaction(
             return Scheduled(requested=(), why=planned.why, notes=planned.notes)
         time = table.times.next_plan_time(timeline, dry_run=dry_run)
         waiting = survey.waiting(planned)
-        plans = drafts(planned, waiting, survey.left_out(waiting))
+        plans = drafts(planned, waiting, survey.left_out(waiting), asked.why)
         requested = [Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans)]
         if not dry_run:
             for one in requested:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from enum import Enum
+from threading import Lock
 from typing import IO, TYPE_CHECKING, Protocol
 
 from ..errors import LockError, MissingFileError, StorageError
@@ -141,6 +143,40 @@ class Storage(Protocol):
         Yields a function: whether the lock is held now, and will be for a short time.
         Raises `busy` if it did not become free in time, and LockError if it cannot be used at all: a lock never
         excludes only some processes. The lock of a process that died becomes free eventually."""
+
+
+@dataclass(slots=True)
+class Requests:
+    """How many requests some work made."""
+
+    number: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def add(self, number: int) -> None:
+        with self._lock:
+            self.number += number
+
+
+_REQUESTS: ContextVar[Requests | None] = ContextVar("requests", default=None)
+
+
+@contextmanager
+def counted_requests() -> Iterator[Requests]:
+    """Counts the requests of the body, also of threads with its context; an outer count has them too at the end."""
+    outer, counted = _REQUESTS.get(), Requests()
+    token = _REQUESTS.set(counted)
+    try:
+        yield counted
+    finally:
+        _REQUESTS.reset(token)
+        if outer is not None:
+            outer.add(counted.number)
+
+
+def count_requests(number: int = 1) -> None:
+    """Called where a storage makes requests."""
+    if (counted := _REQUESTS.get()) is not None:
+        counted.add(number)
 
 
 def open_listed(storage: Storage, path: str, size: int, *, whole: bool = True) -> pa.NativeFile:

@@ -25,6 +25,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from ..clocks import READ_AGAIN, Stopwatch, retries
 from ..errors import UsageError
 from ..ranges import Span, open_ranges
+from .contract import count_requests
 from .object_url import AZURE, GCS, S3, Cloud, ObjectUrl
 from .storage_options import CONNECTION, SETTINGS, Settings, environment_of, from_environment, secrets_of
 
@@ -81,6 +82,8 @@ class Upload(io.RawIOBase):
         if not self.closed:
             writer, self._writer = self._writer, None
             super().close()
+            if self._size > _PART_BYTES:
+                count_requests(1 - (-self._size // _PART_BYTES))  # the parts and the end; the begin is counted
             with _as_os_error():
                 try:
                     writer.close()

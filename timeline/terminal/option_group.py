@@ -43,6 +43,7 @@ _TITLES: Mapping[str, str] = {
     "WriteOptions": "Writes",
     "CompactionOptions": "Compaction after a write",
     "BackPressure": "Back-pressure",
+    "PriceOptions": "Prices",
 }
 """By the dataclass that defines the option; its name, so that none is imported for a title alone."""
 _MOST_S = 1000 * 365 * 24 * 3600

@@ -6,7 +6,7 @@ before it:
     lock = "zookeeper:zk1:2181/locks/{name}"     settings that several commands share come first
     [schedule]                                   one table for a command: its options without the dashes;
     max-file-slices = 10                         `run` requests plans with those of [schedule] too
-    [run]                                        `status`, `check` and `claims` show what such a daemon serves
+    [run]                                        `status`, `check`, `claims` and `history` go by it
     tables = ["/data/orders"]
     [write]                                      writers; plans that they request are those of [schedule], too
     buckets = 8
@@ -57,6 +57,7 @@ _BESIDE = {
     "status": ("schedule", "run"),
     "check": ("schedule", "run"),
     "claims": ("run",),
+    "history": ("run",),
     WRITES: ("schedule",),
 }
 """Tables of other commands that apply to a command too."""

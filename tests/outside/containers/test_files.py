@@ -21,6 +21,8 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.metrics import Metrics
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import ServiceDone
+from phantombase.compactor_daemon.unit_of_work import add_spent
+from phantombase.timeline.audit.history import PriceOptions, WorkDone
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.dashboard.metrics import exposition
 from phantombase.timeline.service.served_tables import ServedTable
@@ -39,7 +41,8 @@ WIDE = {"COLUMNS": "250"}
 
 def metrics() -> set[str]:
     """The names that a daemon and a timeline service give, and `up`, which is Prometheus' own."""
-    daemon = Metrics()
+    daemon = Metrics(prices=PriceOptions(price_gb=1.0))
+    add_spent(TABLE, WorkDone(id="1", kind="clean", outcome="done", who="a:1", started_ms=0, ended_ms=1))
     daemon.snapshot_taken(TABLE, pending=0, parked=0, oldest_s=None)
     daemon.finished(TABLE, None)
     daemon.trouble(TABLE, None)

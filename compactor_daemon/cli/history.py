@@ -1,0 +1,164 @@
+"""`compactor-daemon history`: the work that was done on tables, what it took, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
+import typer
+from rich.console import RenderableType
+
+from phantombase.timeline.audit.history import PriceOptions, history_rows, history_table, read_history, sums
+from phantombase.timeline.clocks import clock_ms, utc_text
+from phantombase.timeline.errors import StorageError, UsageError
+from phantombase.timeline.option import duration_s
+from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.read.export import check_output
+from phantombase.timeline.storage.open_storage import full_path
+from phantombase.timeline.storage.storage_options import parse_pairs
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.command import CommandResult
+from phantombase.timeline.terminal.option_group import Only
+from phantombase.timeline.terminal.text_table import Column, RowsTable, duration, numbers, plural, sizes
+
+from .fleet_flags import CatalogFlags
+from .option_flags import StorageOption, offers
+
+_SHOWN = 20
+
+
+@offers
+def history_command(
+    *,
+    tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="base paths of the tables")] = None,
+    catalog: Annotated[CatalogFlags, Only("root", "catalog", "include", "exclude")],
+    since: Annotated[str | None, typer.Option(metavar="AGE", help="only work that ended within this time")] = None,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="only work of this kind, such as compaction")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="write all rows to a file: .parquet, .arrow, .csv or .json (a row a line)"),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace FILE if it exists")] = False,
+    prices: PriceOptions,
+    storage_option: StorageOption = None,
+) -> CommandResult:
+    """Show the work that was done on tables: what it was, why it ran, what it took, who did it, and what it costs.
+
+    Each compaction, clustering, clean and so on leaves a row in its table: bytes, rows, core-seconds, requests, memory
+    and files, and what was expected of it by what the last work of its kind took. Work that had nothing to do leaves
+    none. Rows are kept for 400 days, of one table the newest 20,000.
+
+    `core s` is how long tasks held a core, and the processor time of the thread that led them. Prices are given as
+    options, or in the table `[run]` of the configuration file.
+
+    Examples: `compactor-daemon history /data/orders --since 7d --price-core-hour 0.04`,
+    `compactor-daemon history --root s3://bucket/warehouse --output costs.parquet`
+    """
+    if output is not None and output.suffix not in _WRITERS:
+        expected = ", ".join(_WRITERS)
+        raise UsageError("a file of this ending cannot be written", path=str(output), expected=expected)
+    options = parse_pairs(storage_option)
+    since_ms = 0 if since is None else clock_ms() - duration_s(since, "--since") * 1000
+    found = catalog.found(list(tables or ()), catalog.pools(None, ScheduleOptions()), options)
+    paths = [full_path(one) for one in tables or ()] if found is None else list(found.taken().tables.values())
+    rows, unreadable = list[dict[str, Any]](), 0
+    for path in paths:
+        table = Table.open(path, options, reading=True)
+        if output is not None:
+            check_output(table, output, overwrite)
+        history = read_history(table.storage)  # all of it: estimates are by what was before
+        unreadable += history.unreadable
+        rows += history_rows(history, prices)
+    rows = [row for row in rows if row["ended_ms"] >= since_ms and kind in (None, row["kind"])]
+    rows.sort(key=lambda row: (row["ended_ms"], row["id"]))
+    if output is not None:
+        _write(history_table(rows), output)
+    data = {
+        "tables": paths,
+        "rows": rows,
+        "sums": sums(rows),
+        "unreadable": unreadable,
+        "output": output and str(output),
+    }
+    return CommandResult(data, _render)
+
+
+def _write(rows: pa.Table, output: Path) -> None:
+    """The file appears complete or not at all. StorageError: it cannot be written."""
+    temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        _WRITERS[output.suffix](rows, str(temporary))
+        os.replace(temporary, output)
+    except OSError as error:
+        raise StorageError("cannot write the output", path=str(output), found=str(error)) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _write_json(rows: pa.Table, path: str) -> None:
+    lines = (json.dumps(row, default=lambda value: value.isoformat()) for row in rows.to_pylist())
+    Path(path).write_text("".join(f"{line}\n" for line in lines))
+
+
+_WRITERS: Mapping[str, Any] = {
+    ".parquet": pyarrow.parquet.write_table,
+    ".arrow": partial(pyarrow.feather.write_feather, compression="uncompressed"),
+    ".csv": pyarrow.csv.write_csv,
+    ".json": _write_json,
+}
+
+
+def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    rows = data["rows"]
+    if data["unreadable"]:
+        yield f"{plural(data['unreadable'], 'unreadable file')} of the history left out"
+    if data["output"]:
+        yield f"{plural(len(rows), 'row')} written to {data['output']}"
+        return
+    if not rows:
+        yield "no work is recorded"
+        return
+    several = len(data["tables"]) > 1
+    more = f", the newest {_SHOWN} shown (--json has all)" if len(rows) > _SHOWN else ""
+    costs = [_COST] if rows[0]["cost"] is not None else []
+    columns: tuple[Column | str, ...] = (
+        *([Column("table", lambda row: row["table"].rpartition("/")[2], shorten=True)] if several else []),
+        Column("ended (UTC)", lambda row: utc_text(row["ended_ms"])),
+        Column("work", _work),
+        "instant",
+        Column("took", duration("seconds"), right=True),
+        _CORES,
+        sizes("read", "bytes_read"),
+        sizes("written", "bytes_written"),
+        Column("files", _files, right=True),
+        *costs,
+        Column("why", lambda row: row["error"] or row["why"] or None, shorten=True),
+    )
+    yield RowsTable(f"{plural(len(rows), 'unit')} of work{more}", columns, rows[: -_SHOWN - 1 : -1])
+    totals: tuple[Column, ...] = (Column("work", lambda row: row["kind"]), numbers("units"), numbers("failed"))
+    took = (Column("took", duration("seconds"), right=True), _CORES)
+    bytes_ = (sizes("read", "bytes_read"), sizes("written", "bytes_written"), sizes("removed", "bytes_removed"))
+    yield ""
+    yield RowsTable("in all", (*totals, *took, *bytes_, numbers("requests"), *costs), data["sums"])
+
+
+_CORES = Column("core s", lambda row: f"{row['core_seconds']:,.1f}", right=True)
+_COST = Column("cost", lambda row: f"{row['cost']:.4g}", right=True)
+
+
+def _work(row: Mapping[str, Any]) -> str:
+    return str(row["kind"]) if row["outcome"] == "done" else f"{row['kind']}, {row['outcome']}"
+
+
+def _files(row: Mapping[str, Any]) -> str | None:
+    before, after = row["files_before"], row["files_after"]
+    return None if before is None else f"{before:,} to {after or 0:,}"
