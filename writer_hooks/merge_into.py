@@ -117,7 +117,8 @@ class MergeInto:
                 found=", ".join(fixed),
                 todo="Write whole rows with upsert, or name the rows to delete with delete=.",
             )
-        ordering = [name for name in config.ordering_fields if name in own.names]
+        there = frozenset(own.names)
+        ordering = [name for name in config.ordering_fields if name in there]
         unset = [name for name in ordering if name not in self.columns]
         if config.merge_settings.mode is MergeMode.EVENT_TIME and unset:
             raise UsageError(

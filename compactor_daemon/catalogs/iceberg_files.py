@@ -79,8 +79,8 @@ def _optional(field: pa.Field) -> pa.Field:
 
 def partition_columns(config: TableConfig, columns: pa.Schema) -> tuple[str, ...]:
     """The columns of identity partitions; empty: there are none."""
-    fields = config.partition_fields
-    kinds = [columns.field(name).type for name in fields if name in columns.names]
+    fields, there = config.partition_fields, frozenset(columns.names)
+    kinds = [columns.field(name).type for name in fields if name in there]
     simple = config.key_generator in ("SIMPLE", "COMPLEX") and len(kinds) == len(fields)
     return fields if simple and all(k in _PARTITION_TYPES for k in kinds) else ()
 

@@ -57,7 +57,6 @@ from ..attempt.failures import (
     Paused,
     Ready,
     RetryOptions,
-    WorkNote,
     classify,
     failure_of,
     read_failures,
@@ -68,11 +67,10 @@ from ..attempt.failures import (
 )
 from ..attempt.finish import finish, forget_archived, littered_instants
 from ..attempt.pending_clusterings import work_left
-from ..attempt.slice_record import SliceDone
-from ..attempt.slice_task import Runner, SliceProgress, Tasks
+from ..attempt.slice_task import Runner
 from ..clustering.cluster import resume_clustering
 from ..clustering.options import ClusterOptions
-from ..fleet.claims import Claims, HeldClaim
+from ..fleet.claims import Claims, HeldClaim, while_held
 from ..options import AttemptOptions
 from ..service_run import ServiceMeans
 from ..services.options import Service, ServiceOptions
@@ -371,7 +369,7 @@ class TableOnStorage:
         due = tuple(one for one in due if not any(pause.holds(one.value, clock_ms()) for pause in known))
         claim = self._claim_clusterings(table) if Service.CLUSTER in due else None
         try:
-            runner = self._runner if claim is None else partial(_while_held, claim, handing_over, self._runner)
+            runner = self._runner if claim is None else partial(while_held, claim, handing_over, self._runner)
             return self._serve(table, [one for one in due if one is not Service.CLUSTER or claim], runner, stopping)
         finally:
             if claim is not None:
@@ -483,26 +481,3 @@ class TableOnStorage:
 def _unfinished(instants: Iterable[Instant]) -> frozenset[str]:
     """The times of pending compactions, log compactions and clusterings among instants."""
     return frozenset(i.requested_time for i in instants if not i.completed and i.action in _EXECUTED)
-
-
-def _while_held(
-    held: HeldClaim,
-    handing_over: Callable[[], bool],
-    runner: Runner,
-    storage: Storage,
-    tasks: Tasks,
-    progress: SliceProgress,
-) -> list[SliceDone]:
-    """Runs tasks as long as a claim is held, and reports their progress with it. StoppedError: it is lost, or another
-    daemon is to go on."""
-    note = WorkNote(attempt=tasks[0].attempt, since_ms=clock_ms(), bytes=sum(task.read_bytes for task in tasks))
-
-    def checked(done: int, total: int) -> None:
-        if held.lost:
-            raise StoppedError("the work was stopped by the loss of its claim")
-        if handing_over():
-            raise StoppedError("the work was stopped by the end of its daemon")
-        held.report(replace(note, done=done, total=total))
-        progress(done, total)
-
-    return runner(storage, tasks, checked)

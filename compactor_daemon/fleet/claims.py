@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import ClaimedError, MalformedError, MissingFileError
+from phantombase.timeline.errors import ClaimedError, MalformedError, MissingFileError, StoppedError
 from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
@@ -31,6 +31,8 @@ from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
 
 from ..attempt.failures import CLUSTERING, WorkNote
+from ..attempt.slice_record import SliceDone
+from ..attempt.slice_task import Runner, SliceProgress, Tasks
 
 TABLE_ID = f"{RECORDS}/table-id"
 
@@ -229,3 +231,26 @@ class HeldTable:
 
     def release(self) -> None:
         self._claims._give_back(self._instant)
+
+
+def while_held(
+    held: HeldClaim,
+    handing_over: Callable[[], bool],
+    runner: Runner,
+    storage: Storage,
+    tasks: Tasks,
+    progress: SliceProgress,
+) -> list[SliceDone]:
+    """Runs tasks as long as a claim is held, and reports their progress with it. StoppedError: it is lost, or another
+    daemon is to go on."""
+    note = WorkNote(attempt=tasks[0].attempt, since_ms=clock_ms(), bytes=sum(task.read_bytes for task in tasks))
+
+    def checked(done: int, total: int) -> None:
+        if held.lost:
+            raise StoppedError("the work was stopped by the loss of its claim")
+        if handing_over():
+            raise StoppedError("the work was stopped by the end of its daemon")
+        held.report(replace(note, done=done, total=total))
+        progress(done, total)
+
+    return runner(storage, tasks, checked)

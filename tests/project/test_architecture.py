@@ -138,3 +138,30 @@ def test_sizes_are_measured(record_property: Callable[[str, object], None]) -> N
     for what, number, goal in sizes():
         assert number >= 0
         record_property(what, f"{number:,}, goal {goal:,}")
+
+
+def test_no_loop_asks_for_the_names_of_all_columns() -> None:
+    """`schema.names` and `schema_arrow` are made at each call: in a loop over columns they cost the square of their
+    number. A set of the names is made before the loop."""
+    assert [f"{name}:{line}" for name, path in modules().items() for line in _asked_in_loops(path.read_text())] == []
+    assert _asked_in_loops("x = [n for n in a.names if n in b.names]\ny = [t for t in a if n in t.names]") == [1]
+
+
+def _asked_in_loops(source: str) -> list[int]:
+    """The lines on which what a loop repeats asks for the names of a schema that the loop does not change."""
+    found = set[int]()
+    for loop in (node for node in ast.walk(ast.parse(source)) if isinstance(node, _LOOPS)):
+        changed = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        once = loop.iter if isinstance(loop, ast.For) else getattr(loop, "generators", [loop])[0]
+        first = set(ast.walk(once.iter)) if isinstance(once, ast.comprehension) else set(ast.walk(once))
+        for node in ast.walk(loop):
+            asked = node.comparators[0] if isinstance(node, ast.Compare) else node
+            if not isinstance(asked, ast.Attribute) or node in first:
+                continue
+            is_made = asked.attr in (("schema_arrow",) if asked is node else ("names", "column_names"))
+            if is_made and not changed & {n.id for n in ast.walk(asked) if isinstance(n, ast.Name)}:
+                found.add(asked.lineno)
+    return sorted(found)
+
+
+_LOOPS = (ast.For, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -281,7 +281,8 @@ def _other_fields(where: str, struct: Struct, known: Mapping[int, int]) -> Itera
 def _other_schema(footer: Footer, schema: pa.Schema) -> Iterator[_Found]:
     there = footer.arrow
     if there.names != schema.names:
-        odd = [n for n in schema.names if n not in there.names] + [n for n in there.names if n not in schema.names]
+        has, wants = frozenset(there.names), frozenset(schema.names)
+        odd = [n for n in schema.names if n not in has] + [n for n in there.names if n not in wants]
         found = f"without or with others: {', '.join(odd)}" if odd else f"another order: {', '.join(there.names)}"
         yield _COLUMNS_DIFFER, f"the table's columns: {', '.join(schema.names)}", found
     for have, want in zip(there, schema, strict=False):

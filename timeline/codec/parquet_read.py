@@ -165,7 +165,8 @@ def _all_rows(batches: Iterable[pa.RecordBatch], expected: int) -> Iterator[pa.R
 def read_parquet(source: pa.NativeFile, names: Sequence[str]) -> pa.Table:
     """All rows of those named columns that the file has. UnsupportedError: it decodes to far more than its bytes."""
     file = open_parquet(source)
-    there = frozenset(file.schema_arrow.names)
+    schema = file.schema_arrow
+    there = frozenset(schema.names)
     wanted = [name for name in names if name in there]
     limit = _EXPANSION_FREE_BYTES + _EXPANSION_MAX * source.size()
     batches, decoded = [], 0
@@ -176,7 +177,7 @@ def read_parquet(source: pa.NativeFile, names: Sequence[str]) -> pa.Table:
             expected = f"at most {_EXPANSION_MAX} times its {source.size()} bytes, and {_EXPANSION_FREE_BYTES} more"
             raise UnsupportedError(what, expected=expected, found=f"{decoded} bytes and more to come")
         batches.append(batch)
-    kept = pa.schema([file.schema_arrow.field(name) for name in wanted])
+    kept = pa.schema([schema.field(name) for name in wanted])
     return pa.Table.from_batches(batches) if batches else kept.empty_table()
 
 

@@ -170,7 +170,8 @@ def _parts(
         yield from decode_deletes(block, source)
         return
     # Rows marked deleted count only if the table has the column.
-    marks = [name for name in rules.merge.deleting_columns if name in rules.schema.names]
+    there = frozenset(rules.schema.names)
+    marks = [name for name in rules.merge.deleting_columns if name in there]
     schema = project(rules.schema, [*out.names, *rules.keys.fields, *rules.ordering_fields, *marks])
     if shapes is not None:
         schema = pa.schema([field.with_nullable(True) for field in schema])

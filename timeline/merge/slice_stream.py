@@ -233,7 +233,8 @@ def check_base(storage: Storage, path: str, rules: SliceRules, names: Names) -> 
     with storage.open_input(path, whole=False) as source, readable("base file", path):
         file, wanted = _opened(source, path, schema, names)
         old_calendar(file)
-        there = pa.schema([file.schema_arrow.field(name) for name in wanted])
+        whole = file.schema_arrow
+        there = pa.schema([whole.field(name) for name in wanted])
         rows = file.metadata.num_rows
         check_conformable(there, schema, path, names=names, defaults=rules.defaults, rows=rows > 0)
         for name, column in _extremes(file, there, schema, names):

@@ -117,11 +117,11 @@ def _key_source(config: TableConfig, schema: pa.Schema) -> KeySource:
 
 def _ordering_fields(names: Sequence[str], schema: pa.Schema) -> tuple[str, ...]:
     """Ordering fields that are columns. A field without a column has no values: Hudi then merges by commit time."""
-    names = [_named(name, schema) for name in names]
-    nested = [name for name in names if "." in name and name not in schema.names]
+    names, there = [_named(name, schema) for name in names], frozenset(schema.names)
+    nested = [name for name in names if "." in name and name not in there]
     if nested:
         raise UnsupportedError("ordering fields inside records are not supported", found=", ".join(nested))
-    found = tuple(name for name in names if name in schema.names)
+    found = tuple(name for name in names if name in there)
     unordered = [str(schema.field(name)) for name in found if pa.types.is_nested(schema.field(name).type)]
     if unordered:
         raise UnsupportedError(

@@ -102,7 +102,8 @@ def merged_ranges(parts: Iterable[Sequence[ColumnRange]]) -> tuple[ColumnRange, 
 
 def ranges_of_rows(rows: pa.Table | pa.RecordBatch, columns: Sequence[IndexedColumn]) -> tuple[ColumnRange, ...]:
     """The range of each column over these rows; a missing column counts as a column of nulls."""
-    return tuple(_range(column, _column(rows, column.name), rows.num_rows) for column in columns)
+    there = frozenset(rows.schema.names)
+    return tuple(_range(column, _column(rows, there, column.name), rows.num_rows) for column in columns)
 
 
 def no_values(column: IndexedColumn, rows: int) -> ColumnRange:
@@ -117,9 +118,9 @@ def range_between(column: IndexedColumn, low: Value, high: Value, *, nulls: int,
     return ColumnRange(column=column.name, type=column.type, low=low, high=high, nulls=nulls, values=values)
 
 
-def _column(rows: pa.Table | pa.RecordBatch, path: str) -> pa.Array | None:
+def _column(rows: pa.Table | pa.RecordBatch, there: frozenset[str], path: str) -> pa.Array | None:
     name, *inner = path.split(".")
-    if name not in rows.schema.names:
+    if name not in there:
         return None
     array = rows.column(name)
     array = flat(array) if isinstance(array, pa.ChunkedArray) else array

@@ -70,17 +70,20 @@ def ranges_of_parquet(source: pa.NativeFile, path: str, columns: Sequence[Indexe
     A missing column counts as a column of nulls; a column whose name differs by case has no range."""
     with readable("file", path):
         file = open_parquet(source)
-        columns = [c for c in columns if not _is_in_other_letters(c, file.schema_arrow)]
+        there = file.schema_arrow
+        columns = _in_these_letters(columns, there.names)
         places = {file.metadata.schema.column(i).path: i for i in range(file.metadata.num_columns)}
-        known = {c.name: _of_footer(file, places[c.name], c) for c in columns if c.name in places}
+        known = {c.name: _of_footer(file, there, places[c.name], c) for c in columns if c.name in places}
         unknown = [c for c in columns if known.get(c.name) is None]
         read = {r.column: r for r in _of_columns(source, file, unknown)}
         return tuple(_sized(known.get(c.name) or read[c.name], file.metadata, places.get(c.name)) for c in columns)
 
 
-def _is_in_other_letters(column: IndexedColumn, schema: pa.Schema) -> bool:
-    name = column.name.partition(".")[0]
-    return name not in schema.names and name.lower() in {there.lower() for there in schema.names}
+def _in_these_letters(columns: Sequence[IndexedColumn], names: Sequence[str]) -> Sequence[IndexedColumn]:
+    """The columns, without those that are among the names of a file in other letters only."""
+    exact, any_case = frozenset(names), frozenset(name.lower() for name in names)
+    tops = ((column, column.name.partition(".")[0]) for column in columns)
+    return [column for column, top in tops if top in exact or top.lower() not in any_case]
 
 
 def ranges_of_log(
@@ -117,9 +120,9 @@ def _columns_in(block: LogBlock, columns: Sequence[IndexedColumn]) -> Sequence[I
     return [column for column in columns if column.name.partition(".")[0] in names]
 
 
-def _of_footer(file: pq.ParquetFile, place: int, column: IndexedColumn) -> ColumnRange | None:
-    """The footer's range of a column, None if it does not bound all values."""
-    if column.type.kind in (Kind.FLOAT, Kind.DOUBLE) or _type_at(file.schema_arrow, column.name) != column.type:
+def _of_footer(file: pq.ParquetFile, there: pa.Schema, place: int, column: IndexedColumn) -> ColumnRange | None:
+    """The footer's range of a column, None if it does not bound all values. `there`: the file's columns."""
+    if column.type.kind in (Kind.FLOAT, Kind.DOUBLE) or _type_at(there, column.name) != column.type:
         return None
     if column.type.kind in _TIMES and old_calendar(file) is not None:
         return None

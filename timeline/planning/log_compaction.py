@@ -141,7 +141,8 @@ def folds_exactly(rules: SliceRules, pieces: Sequence[LogPiece], *, bottom: bool
         return False
     if rules.merge.mode is MergeMode.COMMIT_TIME:
         return True
-    if rules.merge.mode in HUDI_0X or any(name in rules.schema.names for name in rules.merge.deleting_columns):
+    there = frozenset(rules.schema.names)
+    if rules.merge.mode in HUDI_0X or not there.isdisjoint(rules.merge.deleting_columns):
         return False
     return bottom or not any(p.deletes for p in pieces)
 

@@ -56,9 +56,9 @@ def wanted_keys(node: Filter, config: TableConfig, schema: pa.Schema) -> tuple[s
     if config.key_generator not in _PLAIN_GENERATORS or not fields:
         return None
     texts: list[list[str]] = []
-    count = 1
+    count, there = 1, frozenset(schema.names)
     for field in fields:
-        kind = schema.field(field).type if field in schema.names else pa.null()
+        kind = schema.field(field).type if field in there else pa.null()
         values = only_values(node, field) if pa.types.is_string(kind) or pa.types.is_integer(kind) else None
         if values is None:
             return None
@@ -97,9 +97,10 @@ def _values(path: str, config: TableConfig, schema: pa.Schema) -> Iterator[tuple
     fields, folders = config.partition_fields, path.split("/")
     if not _is_named_by_values(config) or len(fields) != len(folders):
         return
+    there = frozenset(schema.names)
     for field, folder in zip(fields, folders, strict=True):
         texts = sorted(_texts(field, folder, config))
-        if not texts or not _NO_VALUE.isdisjoint(texts) or field not in schema.names:
+        if not texts or not _NO_VALUE.isdisjoint(texts) or field not in there:
             continue
         kind = schema.field(field).type
         if pa.types.is_string(kind):

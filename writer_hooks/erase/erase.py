@@ -275,7 +275,8 @@ def _living(table: Table, view: TableView, touched: Collection[GroupKey], keys: 
     """The key and partition columns of the rows of these keys that a snapshot reader finds."""
     rules, config = _rules(table), table.config
     named = (*config.record_key_fields, *config.partition_fields)
-    columns = tuple(dict.fromkeys(n if n in rules.schema.names else n.partition(".")[0] for n in named))
+    there = frozenset(rules.schema.names)
+    columns = tuple(dict.fromkeys(n if n in there else n.partition(".")[0] for n in named))
     for slice_ in view.slices():
         lookup = keys.of_partition(slice_.partition)
         if slice_.key not in touched or lookup is None:

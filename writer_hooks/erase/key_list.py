@@ -100,7 +100,7 @@ def read_keys(path: Path, table: Table) -> KeyList:
             # A key may have any other character that separates lines in Unicode. Editors put a byte order mark.
             lines = [line.removesuffix("\r") for line in path.read_bytes().decode("utf-8-sig").split("\n")]
             return KeyList.of(pa.array(filter(None, lines), pa.string()))
-        return keys_of_rows(read(path, project(own, [name for name in named if name in own.names])), table)
+        return keys_of_rows(read(path, project(own, tuple(named))), table)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError("the list of keys cannot be read", path=str(path), found=str(error)) from error
     except UsageError as error:
@@ -112,7 +112,8 @@ def keys_of_rows(rows: pa.Table, table: Table) -> KeyList:
     missing, a row has no key, or there are no rows. UnsupportedError: a keyless table."""
     config = table.config
     _refuse_keyless(table)
-    there = [name for name in config.partition_fields if _top(name, rows.schema) in rows.column_names]
+    names = frozenset(rows.column_names)
+    there = [name for name in config.partition_fields if _top(name, rows.schema) in names]
     if there and len(there) < len(config.partition_fields):
         raise UsageError(
             "the list of keys has only some of the partition columns",
@@ -154,12 +155,13 @@ def _json(path: Path, wanted: pa.Schema) -> pa.Table:
 
 
 def _parquet(path: Path, wanted: pa.Schema) -> pa.Table:
-    there = pq.read_schema(path).names
+    there = frozenset(pq.read_schema(path).names)
     return _only(pq.read_table(path, columns=[name for name in wanted.names if name in there]), wanted)
 
 
 def _only(found: pa.Table, wanted: pa.Schema) -> pa.Table:
-    names = [name for name in wanted.names if name in found.column_names]
+    there = frozenset(found.column_names)
+    names = [name for name in wanted.names if name in there]
     return found.select(names).cast(pa.schema([wanted.field(name) for name in names]))
 
 

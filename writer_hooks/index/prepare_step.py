@@ -111,8 +111,9 @@ class PrepareRows:
 
     def __call__(self, source: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Piece]:
         """UsageError: a row without key or ordering value, or a value that does not fit its column."""
+        needed = frozenset(self.data_schema.names)
         for number, table in enumerate(_gathered(batches, self.batch_bytes)):
-            names = [n for n in table.column_names if n in self.data_schema.names] if self.key_only else None
+            names = [n for n in table.column_names if n in needed] if self.key_only else None
             rows = to_file_schema(table if names is None else table.select(names), self.data_schema)
             self._check_ordering(rows)
             keys = self.keys.keys(rows)

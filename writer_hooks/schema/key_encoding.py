@@ -90,9 +90,10 @@ def _samples(table: Snapshot, usual: KeyGenerator) -> Iterator[_Sample]:
     """Some rows of each kind of folder. Files that cannot be read are left out."""
     fields = (*usual.key_fields, *(field.name for field in usual.partition_fields))
     schema = table.newest_schema()
-    names = {f if f in schema.arrow.names else f.partition(".")[0] for f in fields}
+    there = frozenset(schema.arrow.names)
+    names = {f if f in there else f.partition(".")[0] for f in fields}
     meta = [RECORD_KEY] if table.config.populate_meta_fields else []
-    wanted = [*meta, *sorted(name for name in names if name in schema.arrow.names)]
+    wanted = [*meta, *sorted(names & there)]
     rules, facts = slice_rules(table, schema), table.load_facts()
     done: dict[object, int] = {}
     for partition, entries in _partitions(table, usual):

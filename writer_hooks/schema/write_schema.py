@@ -97,7 +97,8 @@ def check_virtual_keys(config: TableConfig, columns: pa.Schema) -> None:
     """UnsupportedError: Hudi's writers and readers do not make the same keys of these columns."""
     if config.populate_meta_fields:
         return
-    nested = [name for name in config.record_key_fields if name not in columns.names]
+    there = frozenset(columns.names)
+    nested = [name for name in config.record_key_fields if name not in there]
     if nested:
         raise virtual_refusal("key columns inside records", ", ".join(nested))
     kinds = {name: columns.field(name).type for name in config.record_key_fields}
@@ -176,7 +177,8 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
         incoming = pa.schema([f for f in incoming if f.name in needed])
     else:
         needed |= set(config.ordering_fields)
-    missing = sorted(name for name in needed if name.partition(".")[0] not in incoming.names)
+    there = frozenset(incoming.names)
+    missing = sorted(name for name in needed if name.partition(".")[0] not in there)
     if missing:
         raise UsageError(
             "the rows lack columns that the table needs",
@@ -192,8 +194,8 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
         _check_ordering(config, arrow_schema(own), arrow_schema(text))
     if config.merge_mode is MergeMode.EVENT_TIME and not write.deletes:
         _refuse_unordered(config, arrow_schema(text))
-    whole, given = arrow_schema(text), frozenset(incoming.names)
-    empty = project(whole, [n for n in whole.names if n in given]).empty_table()
+    whole = arrow_schema(text)
+    empty = project(whole, [n for n in whole.names if n in there]).empty_table()
     check_virtual_keys(config, whole)
     keys = KeyGenerator.of(config, one_field_prefixed=False, writer=dict(write.options.times))
     keys.keys(empty)
@@ -203,7 +205,8 @@ def checked_schema(config: TableConfig, own: str | None, incoming: pa.Schema, wr
 
 def _refuse_missing(own: str, incoming: pa.Schema) -> None:
     """UsageError: the rows lack columns of the table, which the write is not to fill with nulls."""
-    lacking = [n for n in arrow_schema(own).names if n not in META_COLUMNS and n not in incoming.names]
+    there = frozenset((*META_COLUMNS, *incoming.names))
+    lacking = [n for n in arrow_schema(own).names if n not in there]
     if lacking:
         raise UsageError(
             "the rows lack columns of the table",
@@ -217,8 +220,9 @@ def _check_ordering(config: TableConfig, before: pa.Schema, after: pa.Schema) ->
     """UsageError: an ordering column would get another type. A delete in a log keeps its ordering value in the type of
     that time. A value of another type than the column's wins over every row before it: rows that had won would be
     lost."""
+    there = frozenset(before.names)
     for name in config.ordering_fields:
-        if name in before.names and before.field(name).type != after.field(name).type:
+        if name in there and before.field(name).type != after.field(name).type:
             raise UsageError(
                 "the rows would change the type of an ordering column, and with it what late deletes have deleted",
                 expected=str(before.field(name)),
@@ -230,8 +234,9 @@ def _check_ordering(config: TableConfig, before: pa.Schema, after: pa.Schema) ->
 def _refuse_unordered(config: TableConfig, schema: pa.Schema) -> None:
     """UnsupportedError: an ordering column of bytes: Hudi 1.2.0 fails to compare two rows, also its own ones (seen); or
     of a type without an order; or a field inside a record."""
+    there = frozenset(schema.names)
     for name in config.ordering_fields:
-        if name not in schema.names:
+        if name not in there:
             raise UnsupportedError(
                 "an ordering field inside a record is not supported",
                 expected="a column of the table",

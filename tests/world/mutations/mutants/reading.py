@@ -373,7 +373,7 @@ VIEW: tuple[Mutant, ...] = (
     ("timeline/planning/log_compaction", "for of in owners.values() if len(of) > 1", "for of in owners.values() if len(of) > 2", "log_runs"),
     ("timeline/planning/log_compaction", "if cause is Skipped.ROLLED_BACK}", "if cause is Skipped.CORRUPT}", "log_runs"),
     ("timeline/planning/log_compaction", "return bottom or not any(p.deletes for p in pieces)", "return True", "log_runs"),
-    ("timeline/planning/log_compaction", "in HUDI_0X or any(name in rules.schema.names for name in rules.merge.deleting_columns)", "in HUDI_0X", "log_runs"),
+    ("timeline/planning/log_compaction", "in HUDI_0X or not there.isdisjoint(rules.merge.deleting_columns)", "in HUDI_0X", "log_runs"),
     ("timeline/planning/log_compaction", "if not others and all(_names(p) <= names for p in chosen):", "if not others:", "log_runs"),
     ("compactor_daemon/attempt/inputs", "    except StalePlanError:\n        if not writes:\n            raise\n", "    except StalePlanError:\n        raise\n", "attempt/log_compaction"),
     ("compactor_daemon/attempt/inputs", "    planned_pieces(runs_of(table.storage, home, rules, ()), operation, instant)\n", "", "attempt/log_compaction"),
