@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from ..clocks import TORN_AGAIN, retries
@@ -15,8 +17,8 @@ from ..format.compaction_plan import CompactionPlan, decode_plan
 from ..format.instant import MERGES, Instant, State, highest_states
 from ..format.table_config import TableConfig
 from ..gathered import gathered
-from ..storage.contract import Storage, list_of_table
-from ..storage.local import names_of_table
+from ..storage.contract import Entry, Storage, list_of_table
+from ..storage.local import large_file, names_of_table
 from ..storage.snapshot import list_ahead, without_snapshot
 
 
@@ -80,6 +82,12 @@ def of_instants(files: StateFiles, instants: Iterable[Instant]) -> list[StateFil
 P = TypeVar("P")
 
 
+@lru_cache(maxsize=64)
+def _large_summary(storage: Storage, path: str, entry: Entry) -> CommitMetadata:
+    """`InstantFiles.summary` of a large file: its metadata is small. `entry`: a completed file is put once."""
+    return decode_summary(storage.read(path), path)
+
+
 @dataclass(frozen=True, slots=True)
 class InstantFiles:
     storage: Storage
@@ -101,6 +109,9 @@ class InstantFiles:
 
     def summary(self, instant: Instant) -> CommitMetadata:
         """The metadata of a completed write, perhaps without write statistics; see `commit_metadata`."""
+        if (found := large_file(self.storage, path := self.path(instant))) is not None:
+            with suppress(MalformedError):
+                return _large_summary(found[0], path, found[1])
         return self._decoded(instant, decode_summary)
 
     def commit_metadata(self, instant: Instant) -> CommitMetadata:

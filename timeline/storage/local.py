@@ -22,6 +22,7 @@ import filelock
 from ..errors import LockError, MissingFileError, StorageError, reason_of
 from .contract import Entry, OwnLock, Storage, files_below, list_of_table, never_the_same
 from .folders import TEMPORARY
+from .snapshot import without_snapshot
 from .staged_file import probe
 
 if TYPE_CHECKING:  # what `show` does not need to start
@@ -241,6 +242,20 @@ def names_of_table(storage: Storage, folder: str) -> list[str]:
     full = storage._full(folder)
     with _translated(full):
         return os.listdir(full)
+
+
+LARGE_BYTES = 4 << 20
+"""The least size, in bytes, of a file that is large."""
+
+
+def large_file(storage: Storage, path: str) -> tuple[LocalStorage, Entry] | None:
+    """A large file on a local disk, and the storage to read it past a snapshot, which would hold its content in memory:
+    to read a part of it again costs little. None: it is small, or elsewhere."""
+    origin = without_snapshot(storage)
+    if type(origin) is not LocalStorage:
+        return None
+    entry = storage.find(path)
+    return None if entry is None or entry.size < LARGE_BYTES else (origin, entry)
 
 
 def open_little(storage: Storage, path: str) -> pa.NativeFile:

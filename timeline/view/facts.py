@@ -18,8 +18,9 @@ from ..instants.instant_files import InstantFiles
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE
+from .large_commits import named_files_of
 from .view import GroupKey, ViewFacts
-from .witness import Later, NamedFiles, Witness, files_of, merged_by, named_files, named_instant
+from .witness import Later, NamedFiles, Witness, files_of, merged_by, named_instant
 
 HASHING_METADATA = f"{HOODIE}/.bucket_index/consistent_hashing_metadata"
 """The folder in a table with such buckets: it has a folder for each partition, with files `<instant>.hashing_meta`."""
@@ -89,9 +90,8 @@ class FactLoader:
         if write.family in _RECORDING:
             metadata = self.files.recorded(write)
             return None if metadata is None else files_of(metadata)
-        path = self.files.path(write)
         try:
-            return named_files(self.files.storage.read(path), path)
+            return named_files_of(self.files.storage, self.files.path(write))
         except (MalformedError, MissingFileError):
             return None
 

@@ -70,6 +70,10 @@ class NamedFiles(Mapping[str, tuple[NamedFile, ...]]):
             self._kept[partition] = files
         return files
 
+    def of_group(self, partition: str, file_id: str) -> Sequence[NamedFile]:
+        """The files of a partition with this text in their path; none without the partition."""
+        return [file for file in self.get(partition, ()) if file_id in file.path]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._stats)
 
@@ -90,7 +94,7 @@ def named_files(data: bytes, where: str) -> NamedFiles:
         ) from error
 
 
-class _Stat(msgspec.Struct, gc=False, rename="camel"):
+class JsonStat(msgspec.Struct, gc=False, rename="camel"):
     """The needed fields of a write statistic in JSON; the decoder skips all others."""
 
     path: str | None = None
@@ -102,7 +106,7 @@ class _Stat(msgspec.Struct, gc=False, rename="camel"):
 
 
 class _Commit(msgspec.Struct, rename="camel"):
-    partition_to_write_stats: dict[str, list[_Stat]] | None
+    partition_to_write_stats: dict[str, list[JsonStat]] | None
 
 
 _JSON = msgspec.json.Decoder(_Commit)
@@ -111,7 +115,7 @@ _JSON = msgspec.json.Decoder(_Commit)
 def _decoded(data: bytes, *, keeps: bool = False) -> NamedFiles:
     if data.startswith(MAGIC):
         return NamedFiles(_avro_record(data)["partitionToWriteStats"] or {}, _of_record, keeps=keeps)
-    return NamedFiles(_JSON.decode(data).partition_to_write_stats or {}, _of_stat, keeps=keeps)
+    return NamedFiles(_JSON.decode(data).partition_to_write_stats or {}, files_of_json, keeps=keeps)
 
 
 def _of_record(stat: Mapping[str, Any]) -> Iterator[NamedFile]:
@@ -119,7 +123,7 @@ def _of_record(stat: Mapping[str, Any]) -> Iterator[NamedFile]:
     return _files(stat.get("path"), size, offset, rows, stat.get("baseFile"), stat.get("prevCommit"))
 
 
-def _of_stat(stat: _Stat) -> Iterator[NamedFile]:
+def files_of_json(stat: JsonStat) -> Iterator[NamedFile]:
     size, offset, rows = stat.file_size_in_bytes or 0, stat.log_offset or 0, stat.num_writes or 0
     return _files(stat.path, size, offset, rows, stat.base_file, stat.prev_commit)
 
@@ -265,12 +269,14 @@ class Witness:
         """The witness with the files of writes of only one file group of a partition, the first that is named."""
         file_id, kept = "", list[tuple[str, Named]]()
         for instant, named in self.writes:
-            files = named.get(partition, ())
-            if not file_id:
+            if file_id:
+                mine = _of_group(named, partition, file_id)
+            else:
+                files = named.get(partition, ())
                 names = (parse_data_file(file.path.rpartition("/")[2]) for file in files)
                 file_id = next((name.file_id for name in names if name is not None), "")
-            mine = [file for file in files if file_id in file.path]
-            if file_id and mine:
+                mine = [file for file in files if file_id and file_id in file.path]
+            if mine:
                 kept.append((instant, {partition: mine}))
         return replace(self, writes=tuple(kept))
 
@@ -284,6 +290,12 @@ class Witness:
             for text, size in self.listed.get(partition, {}).items():
                 found.add_listed(text, size)
         return found
+
+
+def _of_group(named: Named, partition: str, file_id: str) -> Sequence[NamedFile]:
+    if isinstance(named, NamedFiles):
+        return named.of_group(partition, file_id)
+    return [file for file in named.get(partition, ()) if file_id in file.path]
 
 
 @dataclass(frozen=True, slots=True)
