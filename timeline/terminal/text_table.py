@@ -155,12 +155,15 @@ class _Shown:
 
     @property
     def least(self) -> int:
-        """The smallest width in which no value wraps, after shortening. Shortened values still differ."""
-        if not self.column.shorten:
-            return self.widest
+        """The smallest width in which no value wraps, after shortening."""
+        return min(self.widest, max(_SHORTENED_COLUMNS, self.differing)) if self.column.shorten else self.widest
+
+    @property
+    def differing(self) -> int:
+        """The smallest width in which shortened values still differ: buckets of Hudi begin with zeros."""
         values = {cell.plain for cell in self.cells}
-        differ = (n for n in range(_SHORTENED_COLUMNS, self.widest) if len({v[: n - 1] for v in values}) == len(values))
-        return next(differ, self.widest)
+        widths = range(_WRAPPED_COLUMNS, self.widest)
+        return next((n for n in widths if len({value[: n - 1] for value in values}) == len(values)), self.widest)
 
     @property
     def least_wrapped(self) -> int:
@@ -174,6 +177,8 @@ class _Shown:
     @property
     def least_of_an_instant(self) -> int:
         """The smallest width in which no instant breaks: parts of one cannot be copied. Other columns may be narrow."""
+        if self.column.shorten:
+            return self.differing
         words = (word for cell in self.cells for word in cell.plain.split())
         return self.least_wrapped if any(len(w) == _WORD_COLUMNS and w.isdigit() for w in words) else _WRAPPED_COLUMNS
 

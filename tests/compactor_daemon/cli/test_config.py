@@ -319,3 +319,15 @@ def test_contradictions_leave_no_trace(args: tuple[str, ...], tmp_path: Path) ->
     with pytest.raises(UsageError):
         compact(path, *args)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_demo_makes_a_table_where_it_is_told_to(tmp_path: Path) -> None:
+    """The folder is the table; a folder with files is refused, and stays as it is."""
+    kept = tmp_path / "made" / "orders"
+    done = CliRunner().invoke(app, ["demo", "--keep", str(kept)], catch_exceptions=False)
+    assert f"timeline show {kept}" in done.stdout
+    assert (kept / ".hoodie" / "hoodie.properties").is_file()
+    before = sorted(kept.rglob("*"))
+    again = CliRunner().invoke(app, ["demo", "--keep", str(kept)])
+    assert "the folder is not empty" in str(again.exception)
+    assert sorted(kept.rglob("*")) == before

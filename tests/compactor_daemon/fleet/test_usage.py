@@ -6,14 +6,16 @@ import random
 from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Sharing, Take, next_steps
 from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
-from phantombase.compactor_daemon.fleet.catalog import serves
+from phantombase.compactor_daemon.fleet.catalog import FolderListing, fleet_of, serves
 from phantombase.compactor_daemon.fleet.pools import Hours, Pool, QuotaUsage, matches, pools_of
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.storage.storage_options import StorageOptions
 from tests.support.selection import for_each
 
 DAY_MS = 86_400_000
@@ -250,6 +252,14 @@ def test_every_table_is_served_by_as_many_daemons_as_asked_for() -> None:
     shares = [sum(serves(m, members, n, 1) for n in names) for m in members]
     assert min(shares) > 60
     assert not serves("not a member", members, "db/t1", 9)
+
+
+def test_one_root_is_one_fleet_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lake").mkdir()
+    monkeypatch.chdir(tmp_path)
+    written = ("lake", "./lake/", f"{tmp_path}/lake//", f"file://{tmp_path}/lake", f"file:{tmp_path}/lake/")
+    assert len({fleet_of(FolderListing(root, StorageOptions()).shown) for root in written}) == 1
+    assert len({fleet_of(f"{scheme}://bucket/lake") for scheme in ("s3", "s3a", "s3n")}) == 1
 
 
 def test_only_the_tables_of_a_daemon_that_went_move() -> None:

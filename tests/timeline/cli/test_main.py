@@ -622,3 +622,11 @@ def test_an_error_is_one_line_in_a_pipe(capsys: pytest.CaptureFixture[str], monk
     sentence = "not served: a table: " + ", ".join(["a reason"] * 20)
     emit({}, False, lambda _: [Text(sentence, no_wrap=True)])
     assert capsys.readouterr().out == f"{sentence}\n"
+
+
+def test_show_calls_a_compaction_one(tmp_path: Path) -> None:
+    """On the timeline it is a `commit`."""
+    table = unzip_golden("v9_compacted_cleaned", tmp_path)
+    shown = CliRunner().invoke(app, ["show", str(table)]).stdout
+    assert "  compaction " in shown
+    assert "  commit " not in shown

@@ -8,7 +8,7 @@ from operator import itemgetter
 import pytest
 from rich.console import Console
 
-from phantombase.timeline.terminal.text_table import Column, RowsTable
+from phantombase.timeline.terminal.text_table import Column, RowsTable, spoken
 
 _INSTANT = "20261122115711425"
 _WORDS = "a delta commit that began before it has not ended yet"
@@ -48,6 +48,18 @@ def test_an_instant_breaks_behind_all_other_words(partition: str) -> None:
     sizes = {"base": "phantom", "logs": "3", "log size": "13.1 KiB"}
     text = shown(80, partition=partition, by="f" * 38, base_instant=_INSTANT, **sizes, outcome=f"in plan {_INSTANT}")
     assert text.count(_INSTANT) == 2
+
+
+def test_what_is_shortened_still_tells_rows_apart() -> None:
+    """As the file ids of buckets, beside a plan, in a usual terminal."""
+    buckets = [f"{n:08}-5bd3-47f1-8a6e-0e1f6a3c9d2{n}-0" for n in range(3)]
+    rows = [{"file id": one, "base": _INSTANT, "of": "428.7 KiB", "plan": f"in plan {_INSTANT}"} for one in buckets]
+    columns = [Column(title=name, cell=itemgetter(name), shorten=name == "file id") for name in rows[0]]
+    out = io.StringIO()
+    Console(file=out, width=66).print(RowsTable(title="three", columns=columns, rows=rows))
+    assert [one[:8] in out.getvalue() for one in buckets] == [True] * 3
+    assert "…" in out.getvalue()
+    assert spoken(f"commits since {_INSTANT}") == "commits since 2026-11-22 11:57:11"
 
 
 def test_columns_without_a_value_go_first() -> None:
