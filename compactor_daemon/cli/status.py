@@ -39,7 +39,7 @@ from phantombase.timeline.terminal.text_table import (
 
 from ..attempt.failures import RetryOptions
 from ..cleaning.choice import CleanOptions
-from ..fleet.catalog import Catalog, fleet_of, members_in
+from ..fleet.catalog import Catalog, fleet_of, members_in, servers
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, zookeeper_session
 from ..options import AttemptOptions
@@ -63,6 +63,11 @@ def catalog_report(catalog: Catalog, means: CheckMeans, zookeeper: ZooKeeperOpti
         try:
             with zookeeper_session(zookeeper) as session:
                 daemons = [dict(one) for one in members_in(session, fleet_of(catalog.listing.shown))]
+            who = {one["id"]: one.get("who") for one in daemons}
+            for row in rows:
+                row["served_by"] = [
+                    who[one] for one in servers(who, row["name"], catalog.pools.of(row["name"]).daemons)
+                ]
         except PhantombaseError as error:
             problem = str(error)
     return {

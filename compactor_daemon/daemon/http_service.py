@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -187,7 +188,7 @@ class DaemonFleet:
         self._daemon, self._settings, self._session, self._listing = daemon, settings, session, listing
         self._reports, self.last_known = reports, reports.last_known
         self._known: Mapping[str, Mapping[str, Any]] = {}
-        self._asked_s = -_MEMBERS_S
+        self._asking, self._asked_s = threading.Lock(), -_MEMBERS_S
         self._unknown: str | None = None
 
     def about(self, table: Table, *, whole: bool = True) -> Row:
@@ -282,18 +283,20 @@ class DaemonFleet:
     def _members(self) -> Mapping[str, Mapping[str, Any]]:
         """The daemons that share the tables by id, as `compactor-daemon status` has them; some seconds old at most.
         While ZooKeeper does not answer, those of its last answer, and `_unknown` says why."""
-        session, now_s = self._session, time.monotonic()
-        if session is None or self._listing is None or now_s - self._asked_s < _MEMBERS_S:
+        session, listing = self._session, self._listing
+        if session is None or listing is None:
+            return {}
+        with self._asking:  # threads of one page wait for one answer
+            if time.monotonic() - self._asked_s >= _MEMBERS_S:
+                try:
+                    if not session.connected:
+                        raise UnknownStateError("ZooKeeper does not answer", path=session.options.servers)
+                    self._known = {str(one["id"]): one for one in members_in(session, fleet_of(listing))}
+                    self._unknown = None
+                except PhantombaseError as error:
+                    self._unknown = str(error)
+                self._asked_s = time.monotonic()
             return self._known
-        self._asked_s = now_s
-        try:
-            if not session.connected:
-                raise UnknownStateError("ZooKeeper does not answer", path=session.options.servers)
-            self._known = {str(one["id"]): one for one in members_in(session, fleet_of(self._listing))}
-            self._unknown = None
-        except PhantombaseError as error:
-            self._unknown = str(error)
-        return self._known
 
     def _claimed(self, table: Table) -> Claimed:
         try:

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from ..dashboard.actions import ActionApp, OrderRunner, installed
+from ..dashboard.actions import ActionApp, OrderRunner, StatusFleet, installed
 from ..dashboard.orders import CommandSettings
 from ..dashboard.people_app import LoginApp, PeopleApp
+from ..errors import UsageError
 from ..instants.clock_check import ClockOptions
 from ..service.access import Access
 from ..service.run import HttpService, ServeOptions, read_token
 from ..service.served_tables import ServedTables
+from ..storage.open_storage import full_path
 from ..storage.storage_options import parse_pairs
 from ..terminal.boundary import seconds
 from ..terminal.command import command
@@ -55,6 +57,14 @@ def serve(
             "--sole-writer.",
         ),
     ] = False,
+    root: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="The --root of the daemons that serve the tables; with --zookeeper."),
+    ] = None,
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(metavar="HOSTS", help="ZooKeeper of these daemons: pages show which of them serves which table."),
+    ] = None,
     timezone: Timezone = CLOCK.timezone,
     storage_option: StorageOption = None,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.")] = False,
@@ -76,6 +86,7 @@ def serve(
     [b]Examples[/b]
       timeline serve /data/trips /data/orders --port 26754
       timeline serve "/lake/*/orders_*"
+      timeline serve "/lake/*" --root /lake --zookeeper zk1:2181
       timeline serve /data/trips --host 0.0.0.0 --token-file token
       timeline serve /data/t --token-file token --lock storage --allow-actions
     """
@@ -83,9 +94,19 @@ def serve(
     given = parse_pairs(storage_option)
     settings = CommandSettings(lock=lock, sole_writer=sole_writer, timezone=timezone)
 
+    if (root is None) != (zookeeper is None):
+        raise UsageError("--root and --zookeeper name a fleet together", todo="Give both, or none.")
+    fleet = None
+    if root is not None and zookeeper is not None:
+        fleet = StatusFleet(installed("--zookeeper"), ["--root", root, "--zookeeper", zookeeper])
+
     def pages(served: ServedTables, access: Access) -> tuple[PeopleApp, LoginApp]:
         actions = ActionApp(access, OrderRunner(installed(), given), settings) if allow_actions else None
-        return PeopleApp(served, slo, settings=settings, actions=actions), LoginApp(access)
+        return PeopleApp(served, slo, settings=settings, actions=actions, fleet=fleet), LoginApp(access)
+
+    def name_of(path: str) -> str | None:
+        base = "" if root is None else f"{full_path(root).rstrip('/')}/"
+        return path.removeprefix(base) if base and path.startswith(base) else None
 
     service = HttpService(
         paths=tables,
@@ -93,6 +114,7 @@ def serve(
         storage_options=given,
         token=None if token_file is None else read_token(token_file),
         pages=pages,
+        name_of=name_of,
         clock=ClockOptions(timezone=timezone),
     )
     service.run(on_ready=lambda address: typer.echo(f"listening at {address}"))

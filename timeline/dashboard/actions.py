@@ -9,9 +9,12 @@ login, so that no page of another site can send it (`Access.order_refusal`)."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
+import subprocess
 import sys
+import threading
 import time
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections import deque
@@ -40,6 +43,7 @@ from ..service.served_tables import ServedTable
 from ..storage.storage_options import Given, StorageOptions
 from ..terminal.text_table import Row
 from .orders import PROGRAM, CommandSettings, Order, shown
+from .table_rows import TablePlace
 
 _KEPT = 10
 _OUTPUT_BYTES = 8 << 10
@@ -135,6 +139,58 @@ class OrderRunner:
         return process.returncode or 0, output[-_OUTPUT_BYTES:].decode("utf-8", "replace").strip()
 
 
+_FLEET_S, _FLEET_LATEST_S = 10.0, 60.0
+
+
+class StatusFleet:
+    """The fleet that serves the tables below a root, as `compactor-daemon status` knows it; some seconds old at most.
+    A service without a daemon shows it. `words`: options of that command, such as `--root` and `--zookeeper`."""
+
+    def __init__(self, command: Sequence[str], words: Sequence[str]) -> None:
+        self._command = [*command, "status", *words, "--brief", "--json"]
+        self._asking = threading.Lock()
+        self._asked_s = -_FLEET_S
+        self._found: Row = {"zookeeper": None, "problem": None, "daemons": [], "pools": []}
+        self._places: dict[str, TablePlace] = {}
+
+    def placed(self, path: str) -> TablePlace:
+        """See `FleetInfo`."""
+        self._ask()
+        return self._places.get(path, TablePlace(pool=None, served_by=(), own=True))
+
+    def fleet(self) -> Row:
+        """`zookeeper`, `daemons`, `pools`, `problem`: see `FleetInfo`."""
+        self._ask()
+        return self._found
+
+    def _ask(self) -> None:
+        with self._asking:
+            if time.monotonic() - self._asked_s < _FLEET_S:
+                return
+            try:
+                done = subprocess.run(self._command, capture_output=True, check=False, timeout=_FLEET_LATEST_S)
+                data = json.loads(done.stdout)
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
+                self._found = {**self._found, "problem": f"`status` did not answer: {reason_of(error)}"}
+            else:
+                self._read(data)
+            self._asked_s = time.monotonic()
+
+    def _read(self, data: Row) -> None:
+        daemons, problem = data.get("daemons") or [], data.get("daemons_problem") or data.get("error")
+        names = ("who", "host", "pid", "tables", "of_tables", "troubled", "pages")
+        self._found = {
+            "zookeeper": problem is None,
+            "problem": problem,
+            "daemons": [{**{name: one.get(name) for name in names}, "running": []} for one in daemons],
+            "pools": [{"who": one.get("who"), **use} for one in daemons for use in one.get("pools", ())],
+        }
+        self._places = {
+            row["table"]: TablePlace(pool=row["pool"], served_by=tuple(map(str, row.get("served_by", ()))), own=True)
+            for row in data.get("tables", ())
+        }
+
+
 async def _end(process: asyncio.subprocess.Process) -> None:
     process.terminate()
     try:
@@ -145,12 +201,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def installed() -> tuple[str, ...]:
+def installed(option: str = "--allow-actions") -> tuple[str, ...]:
     """The program, in this interpreter's folder or on the path. UsageError: it is not installed."""
     neighbour = Path(sys.executable).with_name(PROGRAM)
     found = str(neighbour) if neighbour.is_file() else shutil.which(PROGRAM)
     if found is None:
-        raise UsageError(f"--allow-actions needs {PROGRAM}", found="it is not installed with this program")
+        raise UsageError(f"{option} needs {PROGRAM}", found="it is not installed with this program")
     return (found,)
 
 

@@ -39,7 +39,7 @@ from ..service.asgi import (
 )
 from ..service.served_tables import ServedTable, ServedTables
 from ..terminal.text_table import Row
-from .actions import ActionApp
+from .actions import ActionApp, StatusFleet
 from .details import fleet_work, groups_page, instant_page
 from .metrics import exposition
 from .orders import CommandSettings
@@ -101,7 +101,7 @@ _NOT_FOUND = Refused(404, "Not found")
 class PeopleApp:
     """Answers all requests except Hudi's. `slo_s`: see `TableRows`. `fleet_info`: of the compactor. `registry`: metrics
     of the daemon in this process. `settings`: those of the commands. `actions`: takes orders; None: pages show commands
-    to copy."""
+    to copy. `fleet`: of a service without a daemon."""
 
     def __init__(
         self,
@@ -111,10 +111,11 @@ class PeopleApp:
         registry: CollectorRegistry | None = None,
         settings: CommandSettings = _SETTINGS,
         actions: ActionApp | None = None,
+        fleet: StatusFleet | None = None,
     ) -> None:
         self._tables, self._fleet_info, self._registry = tables, fleet_info, registry
-        self._settings, self._actions = settings, actions
-        self._rows = TableRows(slo_s, fleet_info, settings)
+        self._settings, self._actions, self._elsewhere = settings, actions, fleet
+        self._rows = TableRows(slo_s, fleet_info, settings, None if fleet is None else fleet.placed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Names may contain encoded slashes, so the path is split before it is decoded.
@@ -196,10 +197,13 @@ class PeopleApp:
 
     async def _fleet(self) -> Row:
         """What `fleet_info` knows, and the work on the tables."""
-        row: Row = {"known": self._fleet_info is not None, "problem": None}
+        own = self._fleet_info is not None
+        row: Row = {"known": own, "own": own, "problem": None}
         row |= {"zookeeper": None, "daemons": [], "pools": [], "claims": [], **fleet_work(())}
         if self._fleet_info is None:
-            return row
+            if self._elsewhere is not None:
+                row |= {"known": True, **await asyncio.to_thread(self._elsewhere.fleet)}
+            return row | fleet_work(await self._all())
         rows = await self._all()
         busy = [one["path"] for one in rows if one.get("pending_instants") or one.get("pending")]
         try:

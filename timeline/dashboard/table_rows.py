@@ -267,12 +267,18 @@ _CHECKED, _CHECKED_WHOLE = 4, 64
 
 
 class TableRows:
-    """`slo_s`: a compaction pending for longer is late, None: as in `FleetInfo`; `settings`: with the lock to show."""
+    """`slo_s`: a compaction pending for longer is late, None: as in `FleetInfo`; `settings`: with the lock to show.
+    `placed`: as in `FleetInfo`, without one."""
 
     def __init__(
-        self, slo_s: float | None, fleet_info: FleetInfo | None = None, settings: CommandSettings = _SETTINGS
+        self,
+        slo_s: float | None,
+        fleet_info: FleetInfo | None = None,
+        settings: CommandSettings = _SETTINGS,
+        placed: Callable[[str], TablePlace] | None = None,
     ) -> None:
         self._slo_s, self._fleet_info, self._settings = slo_s, fleet_info, settings
+        self._placed = placed if fleet_info is None else fleet_info.placed
         self._checked: dict[str, Checked] = {}
         self.trends = Trends()
 
@@ -288,8 +294,8 @@ class TableRows:
             found = replace(found, lock=await asyncio.to_thread(self._lock, table.table)) if lock else found
         except PhantombaseError as error:
             found = await asyncio.to_thread(self._unread, table, error)
-        if self._fleet_info is not None:
-            placed = await asyncio.to_thread(self._fleet_info.placed, table.path)
+        if self._placed is not None:
+            placed = await asyncio.to_thread(self._placed, table.path)
             found = replace(found, pool=placed.pool, served_by=placed.served_by)
         row: Row = as_json(found)
         return row

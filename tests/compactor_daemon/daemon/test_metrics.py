@@ -21,9 +21,11 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
+from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.http_service import DaemonFleet, Reports
 from phantombase.compactor_daemon.daemon.metrics import DaemonHealth, Metrics, serve
@@ -39,6 +41,7 @@ from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import ServiceDone
 from phantombase.compactor_daemon.status.lag import Freshness
 from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.dashboard.actions import StatusFleet
 from phantombase.timeline.dashboard.people_app import PeopleApp
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.service.app import ServiceApp
@@ -429,6 +432,17 @@ def test_pages_of_one_daemon_show_the_whole_fleet(tmp_path: Path, zookeeper: Zoo
         fleet = client.ask("/fleet").text
         assert all(words in fleet for words in ('<tr id="daemon-7">', 'href="http://b:8080/"', "its hours are 22:00"))
         assert (str(mine) in (text := client.ask("/metrics").text), str(theirs) in text) == (True, False)
+        words = ["--root", str(tmp_path), "--zookeeper", f"{zookeeper.hosts}/whole"]
+        answer = CliRunner().invoke(app, ["status", *words, "--brief", "--json"]).stdout
+        (tmp_path / "answer").write_text(answer)
+        script = f"import sys; print(open({str(tmp_path / 'answer')!r}).read())"
+        alone = StatusFleet((sys.executable, "-c", script), words)
+        served = ServedTables([f"{tmp_path}/*/plain"])
+        served.follow(served.snapshot())
+        client = ServiceClient(ServiceApp(served, 1 << 20, pages=PeopleApp(served, fleet=alone)), client.loop)
+        assert '<a href="/fleet#daemon-7">daemon-7</a>' in client.ask("/t/a10%2Fplain").text
+        fleet = client.ask("/fleet").text
+        assert all(words in fleet for words in ('<tr id="daemon-7">', 'href="http://b:8080/"', "its hours are 22:00"))
 
 
 def address_in(lines: Iterable[str], read: list[str]) -> str:
