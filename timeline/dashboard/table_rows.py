@@ -12,8 +12,10 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
+from ..audit.history import history_rows, read_history, sums
 from ..clocks import clock_ms
 from ..errors import PhantombaseError
+from ..event_log import get_logger
 from ..format.instant import MERGES, SERVICES
 from ..instants.timeline import Timeline, since_completed, since_request
 from ..instants.triggers import TriggerOptions
@@ -44,7 +46,8 @@ from .overview import (
 from .table_index import by_need
 from .verdict import CheckOptions, Finding, Severity, TableFacts, TablePause, TableVerdict, care_of, of_error
 
-_COMPACTIONS = 10
+_COMPACTIONS, _WORK = 10, 20
+_log = get_logger()
 _HOUR_S = 3600.0
 _TRIGGER, _CARE = TriggerOptions(), CheckOptions()
 
@@ -120,13 +123,16 @@ def verdict_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDetails:
-    """What only a table's page shows. `now`: in its zone. `trend`: of a day. `fleet_info`: of `status --json`."""
+    """What only a table's page shows. `now`: in its zone. `trend`: of a day. `fleet_info`: of `status --json`.
+    `work_done`: the last units of work, the newest first, as rows of the history; `work_sums`: of these, by kind."""
 
     overview: Overview = field(metadata=FLAT)
     timezone: str
     now: str
     compactions: tuple[CompletedCompaction, ...]
     trend: Sequence[Row] = ()
+    work_done: Sequence[Row] = ()
+    work_sums: Sequence[Row] = ()
     next_plan: NextPlan | Row
     fleet_info: Row | None
     fleet_info_problem: PhantombaseError | None
@@ -186,16 +192,28 @@ def table_report(
     )
     if not whole:
         return replace(report, work=work)
+    done = _work_done(table)
     details = TableDetails(
         overview=shown,
         timezone="UTC" if table.config.utc_timezone else table.clock.timezone,
         now=clock.now.strftime("%Y-%m-%d %H:%M:%S"),
         compactions=completed_compactions(table.with_timeline(state.timeline), _COMPACTIONS),
+        work_done=done[::-1],
+        work_sums=sums(done),
         next_plan=(fleet.fact or {}).get("next_plan") or next_plan(state.timeline, clock.now, _TRIGGER),
         fleet_info=fleet.fact,
         fleet_info_problem=fleet.problem,
     )
     return replace(report, details=details)
+
+
+def _work_done(table: Table) -> list[Row]:
+    """The last rows of the history; none, where it cannot be read: the page has the rest."""
+    try:
+        return history_rows(read_history(table.storage, last=_WORK))
+    except PhantombaseError as error:
+        _log.warning("history_not_read", table=table.storage.base_path, error=str(error))
+        return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -132,6 +133,20 @@ def test_compactions_show_their_ledgers(tmp_path: Path) -> None:
     assert row["pending_compactions"] == 0
     kinds = {i["kind"] for i in row["instants"]}
     assert kinds == {"deltacommit", "compaction"}
+
+
+def test_costs_are_those_of_the_last_work_and_a_history_that_cannot_be_read_hides_nothing(tmp_path: Path) -> None:
+    path = unzip_golden("v9_pending", tmp_path)
+    client = ServiceClient.of(path)
+    assert "Costs" not in client.ask("/t/pending").text
+    run_all(Table.open(str(path)))
+    row = client.ask("/api/tables/pending").json()
+    assert [(one["kind"], one["outcome"]) for one in row["work_done"]] == [("compaction", "done")]
+    assert (row["work_sums"][0]["units"], row["work_sums"][0]["bytes_written"] > 0) == (1, True)
+    assert "Costs of the last work" in client.ask("/t/pending").text
+    shutil.rmtree(path / ".hoodie/.phantombase/history")
+    (path / ".hoodie/.phantombase/history").write_bytes(b"")
+    assert client.ask("/api/tables/pending").json()["work_done"] == []
 
 
 def test_what_hudi_compacted_has_no_ledger(tmp_path: Path) -> None:
