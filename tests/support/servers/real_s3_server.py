@@ -1,9 +1,8 @@
 """Real S3 servers, as processes of this machine that listen on loopback.
 
 `SERVERS` says how each is installed into the cache of tests, once, and how it is started; it ends with the tests of its
-process. The three in Go are built from source: some minutes, or more beside other work. What cannot be installed is an
-error of the tests that ask for it. `$PHANTOMBASE_MINIO`, `$PHANTOMBASE_VERSITY` and `$PHANTOMBASE_SEAWEEDFS` name a
-binary instead.
+process. The two in Go are built from source: some minutes, or more beside other work. What cannot be installed is an
+error of the tests that ask for it. `$PHANTOMBASE_MINIO` and `$PHANTOMBASE_VERSITY` name a binary instead.
 """
 
 from __future__ import annotations
@@ -49,17 +48,13 @@ class Server:
     ports: int = 1
 
 
-def _go(package: str, replace: str = "") -> Callable[[str, Path], None]:
-    """Builds a program on one core, from a module of its own: `go install` takes none with replacements."""
+def _go(package: str) -> Callable[[str, Path], None]:
+    """Builds a program on one core."""
 
     def install(version: str, made: Path) -> None:
-        source = made / "source"
-        source.mkdir()
-        (source / "go.mod").write_text(f"module tests\n\ngo 1.24\n{replace}")
-        more = {"GOMAXPROCS": "1", "GOFLAGS": "-buildvcs=false -mod=mod"}
-        _run("go", "get", f"{package}@{version}", cwd=source, **more)
-        _run("go", "build", "-p", "1", "-ldflags=-s -w", "-o", str(made / "program"), package, cwd=source, **more)
-        shutil.rmtree(source)
+        own = {"GOBIN": str(made), "GOMAXPROCS": "1", "GOFLAGS": "-buildvcs=false"}
+        _run("go", "install", "-p", "1", "-ldflags=-s -w", f"{package}@{version}", **own)
+        (made / package.rpartition("/")[2]).rename(made / "program")
 
     return install
 
@@ -74,10 +69,10 @@ def _pip(*packages: str) -> Callable[[str, Path], None]:
     return install
 
 
-def _run(*step: str, cwd: Path | None = None, **more: str) -> None:
+def _run(*step: str, **more: str) -> None:
     command, environment = ["nice", "-n", "19", *step], os.environ | more
     try:
-        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=_BUILD_MAX_S)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_BUILD_MAX_S)
     except subprocess.TimeoutExpired as error:
         raise NotInstalledError(f"`{' '.join(step)}` took more than {_BUILD_MAX_S:g} s") from error
     if done.returncode != 0:
@@ -102,13 +97,6 @@ def _versity(home: Path, folder: Path, ports: list[int]) -> tuple[list[str], dic
     return [_program("VERSITY", home), *own, *kept], {}
 
 
-def _seaweedfs(home: Path, folder: Path, ports: list[int]) -> tuple[list[str], dict[str, str]]:
-    names = [f"{part}.port{kind}" for part in ("s3", "master", "volume", "filer") for kind in ("", ".grpc")]
-    given = [f"-{name}={port}" for name, port in zip(names, ports, strict=True)]
-    own = ["-s3", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={folder}", "-master.volumeSizeLimitMB=64"]
-    return [_program("SEAWEEDFS", home), "server", *own, "-volume.max=0", *given], {}
-
-
 def _localstack(home: Path, folder: Path, ports: list[int]) -> tuple[list[str], dict[str, str]]:
     environment = {
         "GATEWAY_LISTEN": f"127.0.0.1:{ports[0]}",
@@ -130,15 +118,6 @@ SERVERS: Mapping[str, Server] = {
     ),
     "minio": Server(
         version="v0.0.0-20260212201848-7aac2a2c5b7c", install=_go("github.com/minio/minio"), start=_minio, ports=2
-    ),
-    "seaweedfs": Server(
-        version="v0.0.0-20261109003541-7506e5f91cd6",
-        install=_go(
-            "github.com/seaweedfs/seaweedfs/weed",
-            replace="\nreplace github.com/tyler-smith/go-bip39 => github.com/cosmos/go-bip39 v1.0.0\n",
-        ),
-        start=_seaweedfs,
-        ports=8,
     ),
     "localstack": Server(
         version="4.9.2",
@@ -241,5 +220,5 @@ def _named(name: str) -> Any:
     return pytest.fixture(server, name=name)
 
 
-versity, minio, seaweedfs, localstack = map(_named, SERVERS)
+versity, minio, localstack = map(_named, SERVERS)
 """A server that the environment names."""

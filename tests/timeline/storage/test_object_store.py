@@ -639,16 +639,6 @@ class TestLocalStack(OnAnotherStore):
         return f"s3://{localstack.new_bucket()}/tables/a b+c%é"
 
 
-class TestSeaweedFs(OnAnotherStore):
-    """SeaweedFS."""
-
-    pytestmark = BUILT
-
-    @pytest.fixture
-    def url(self, seaweedfs: RealS3Server) -> str:
-        return f"s3://{seaweedfs.new_bucket()}/tables/a b+c%é"
-
-
 class TestMinio(OnAnotherStore):
     """MinIO. It lists an object `x` and hides `x/`: no name of Hudi's is both."""
 
