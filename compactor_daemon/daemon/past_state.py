@@ -15,8 +15,8 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.planning.freshness import Lag, table_lag, with_write
 from phantombase.timeline.planning.log_compaction import LogPiece, LogRun
+from phantombase.timeline.planning.operation import SliceStats
 from phantombase.timeline.view.view import BaseFile, DataFile, FileGroup, FileSlice, GroupKey
-from phantombase.timeline.view.witness import FileRecord, Marks
 
 from .past_writes import History, PastKind, PastLog, PastWrite, time_ms
 
@@ -65,7 +65,7 @@ class Group:
     """A file group. `plan`: the pending compaction that contains it; `minor`: the pending log compaction. `later`: logs
     that were written since the plan of the compaction."""
 
-    __slots__ = ("base", "gone", "key", "later", "logs", "minor", "number", "plan", "rows", "seen", "shape")
+    __slots__ = ("base", "gone", "key", "later", "logs", "minor", "number", "plan", "rows", "seen", "shape", "stats")
 
     def __init__(self, number: int, key: GroupKey) -> None:
         self.number, self.key = number, key
@@ -77,6 +77,7 @@ class Group:
         self.minor: str | None = None
         self.seen = self.gone = False
         self.shape: FileGroup | None = None
+        self.stats: SliceStats | None = None
 
     @property
     def depth(self) -> int:
@@ -89,6 +90,7 @@ class Group:
     def shown(self) -> FileGroup:
         """As a view has it; one with logs."""
         if self.shape is None:
+            self.stats = None
             first = self.base.name.instant if self.base is not None else (self.logs or self.later)[0].file.name.instant
             slices = [self._slice(first, self.base, self.logs)]
             if self.plan is not None:
@@ -104,24 +106,28 @@ class Group:
         files = tuple([log.file for log in logs])
         return FileSlice(partition=partition, file_id=file_id, base_instant=instant, base=base, logs=files)
 
-    def log_runs(self) -> tuple[LogRun, ...]:
-        """The logs of each write, oldest first."""
-        of: dict[str, list[PastLog]] = {}
-        for log in self.logs:
-            of.setdefault(log.instant, []).append(log)
-        pieces = [
-            LogPiece(
-                instant=instant,
-                files=tuple(log.file for log in logs),
-                replaced=tuple(file for log in logs for file in log.merged),
-                deletes=any(log.deletes for log in logs),
-                partial=False,
-                place=instant,
-                whole=True,
+    def measured(self) -> SliceStats:
+        """Its rows, and the logs of each write, oldest first; of what was `shown`."""
+        if self.stats is None:
+            of: dict[str, list[PastLog]] = {}
+            for log in self.logs:
+                of.setdefault(log.instant, []).append(log)
+            pieces = tuple(
+                LogPiece(
+                    instant=instant,
+                    files=tuple(log.file for log in logs),
+                    replaced=logs[0].merged if len(logs) == 1 else tuple(file for log in logs for file in log.merged),
+                    deletes=any(log.deletes for log in logs),
+                    partial=False,
+                    place=instant,
+                    whole=True,
+                )
+                for instant, logs in of.items()
             )
-            for instant, logs in of.items()
-        ]
-        return (LogRun(pieces=tuple(pieces), bottom=True),)
+            rows, deletes = sum(log.rows for log in self.logs), sum(log.deletes for log in self.logs)
+            runs = (LogRun(pieces=pieces, bottom=True),)
+            self.stats = SliceStats(base_rows=self.rows, log_rows=rows, deletes=deletes, runs=runs)
+        return self.stats
 
 
 @dataclass(kw_only=True)
@@ -249,15 +255,15 @@ class PastTable:
         self._forget()
 
     def _merged(self, group: Group, completed: Instant, merged: tuple[PastLog, ...]) -> int:
-        """Log files become one, with all their bytes."""
+        """Log files become one, with all their bytes. Only its oldest row is known by its write."""
         size = sum(log.file.size for log in merged)
         name = LogFileName(file_id=group.key[1], instant=completed.requested_time, version=1)
-        marks = Marks(known=frozenset(), writes=tuple(w for log in merged for w in _records(log)), is_stray=False)
+        oldest = min(merged, key=lambda log: log.at_ms)
         one = PastLog(
             group=group.number,
-            file=DataFile(partition=group.key[0], name=name, size=size, marks=marks),
+            file=DataFile(partition=group.key[0], name=name, size=size, marks=oldest.file.marks),
             instant=completed.requested_time,
-            at_ms=merged[-1].at_ms,
+            at_ms=oldest.at_ms,
             rows=sum(log.rows for log in merged),
             deletes=sum(log.deletes for log in merged),
             inserts=sum(log.inserts for log in merged),
@@ -369,10 +375,6 @@ def pending_instant(time: str, *, minor: bool) -> Instant:
 
 def _identity(instant: Instant) -> tuple[str, str]:
     return instant.identity
-
-
-def _records(log: PastLog) -> Iterable[FileRecord]:
-    return log.file.marks.writes if log.file.marks is not None else ()
 
 
 def _below(spans: Collection[tuple[int, int]], whole: int, part: float) -> float:

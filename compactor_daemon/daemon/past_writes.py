@@ -42,7 +42,8 @@ class PastKind(Enum):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PastLog:
-    """A log file in a file group, see `History.groups`. `instant`: that wrote it. `rows`: its entries, `deletes` and
+    """A log file in a file group, see `History.groups`. `instant`: that wrote it. `at_ms`: of its oldest
+    row. `rows`: its entries, `deletes` and
     `inserts` among them. `merged`: the log files that it replaced."""
 
     group: int

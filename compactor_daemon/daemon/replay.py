@@ -190,7 +190,7 @@ class _Daemon:
         self._again_ms = self._last_ms = 0
         self._waiting: list[str] = []
         self._written: dict[str, None] = {}
-        self._has_left_out = False
+        self._has_left_out, self._seen_lag = False, self.past.lag
         self._has_urgent = options.any_radical or options.max_interval_s is not None
         timed = options.max_interval_s is not None or options.optimization_interval_s is not None
         self._asks_again = timed or options.off_peak_hours is not None
@@ -258,7 +258,9 @@ class _Daemon:
 
     def _changed(self) -> None:
         self._again_ms = 0
-        if self._options.freshness_s is not None:
+        lag = self.past.lag
+        is_news = lag.oldest is not self._seen_lag.oldest or lag.free is not self._seen_lag.free
+        if self._options.freshness_s is not None and is_news:
             self._control.apply(
                 SnapshotTaken(_T, seen=self._seen(due=False), available=True), _moment(self.past.now_ms)
             )
@@ -288,6 +290,7 @@ class _Daemon:
     def _seen(self, *, due: bool) -> SeenTable:
         pending = tuple(Pending(instant=one, requested_ms=time_ms(one)) for one in sorted(self._merges))
         goal_s, lag, found = self._options.freshness_s, self.past.lag, None
+        self._seen_lag = lag
         if goal_s is not None:
             found = SeenLag(
                 goal_s=goal_s,
@@ -345,15 +348,9 @@ class _Daemon:
 
     def _measured(self, slices: Iterable[FileSlice]) -> Iterator[tuple[FileSlice, SliceStats]]:
         options, past = self._options, self.past
-        by_runs = options.picking is Picking.UNIVERSAL
-        if not (by_runs or options.max_source_rows is not None):  # the ratio of deletes needs the rules, too
-            yield from ((slice_, NO_STATS) for slice_ in slices)
-            return
+        counted = options.picking is Picking.UNIVERSAL or options.max_source_rows is not None
         for slice_ in slices:
-            group = past.groups[past.numbers[slice_.key]]
-            rows, deletes = sum(log.rows for log in group.logs), sum(log.deletes for log in group.logs)
-            runs = group.log_runs() if by_runs else None
-            yield slice_, SliceStats(base_rows=group.rows, log_rows=rows, deletes=deletes, runs=runs)
+            yield slice_, past.groups[past.numbers[slice_.key]].measured() if counted else NO_STATS
 
     def _begin(self, plans: Iterable[tuple[Candidate, ...]]) -> str:
         """The plans as instants, one for each kind of merge in a plan; returns the first."""

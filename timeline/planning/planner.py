@@ -265,7 +265,7 @@ class Planner:
             self.leave(group, Rule.NO_LOGS, "it has no log files")
         elif self._in.only is not None and group.key not in self._in.only:
             self.leave(group, Rule.EXCLUDED, "it was not asked for")
-        elif (pattern := self._options.excluded_by(group.partition, group.file_id)) is not None:
+        elif self._options.exclude and (pattern := self._options.excluded_by(group.partition, group.file_id)):
             self.leave(group, Rule.EXCLUDED, f"by the pattern {pattern}")
         else:
             return last
