@@ -117,7 +117,7 @@ def format_time(moment: datetime) -> str:
     return moment.strftime("%Y%m%d%H%M%S") + f"{moment.microsecond // 1000:03d}"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1 << 15)
 def parse_time(text: str) -> datetime:
     """The time that an instant time names (no zone: the table's own)."""
     if not _TIME.fullmatch(text):

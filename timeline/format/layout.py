@@ -90,9 +90,10 @@ class Layout:
         return f"{time}.{instant.family}"
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 16)
 def _parsed(name: str, has_completion_times: bool) -> Instant | None:
-    """See `Layout.parse`; each load of a timeline parses all names."""
+    """See `Layout.parse`; each load of a timeline parses all names: kept are those of 20,000 instants, of which a
+    smaller cache would keep none. A name never changes its meaning."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
