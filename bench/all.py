@@ -47,6 +47,7 @@ BENCHES = (
     "lake",
     "claims",
     "startup",
+    "wide",
 )
 """What is measured most often comes first: the minutes may not suffice for all."""
 

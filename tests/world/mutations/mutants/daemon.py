@@ -40,6 +40,8 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/loop", "how is Stop.HAND_OVER or instant in self._control.tables[table].suspended", "how is Stop.HAND_OVER", "daemon"),
     ("compactor_daemon/daemon/dispatch", "free - len(resumed)", "free", "dispatch"),
     ("compactor_daemon/daemon/table_state", "len(self.running) - len(self.suspended)", "len(self.running)", "daemon dispatch"),
+    ("compactor_daemon/daemon/served_table", "        if instant not in {i.requested_time for i in seen}:\n", "        if False:\n", "served_table"),
+    ("compactor_daemon/daemon/table_state", "2 * self.spread + 2 if is_missed", "2 * self.spread + 2 if False", "dispatch"),
     ("compactor_daemon/daemon/work", "        if done := served.done_among(instant, self.near):", "        if done := frozenset():", "daemon/fleet daemon"),
     ("compactor_daemon/daemon/work", "            if held.lost:\n", "            if False:\n", "daemon"),
     ("compactor_daemon/daemon/work", "        if weight is FailureClass.NOTHING:\n            return\n", "", "daemon"),
