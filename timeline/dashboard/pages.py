@@ -211,7 +211,7 @@ def tables_page(index: Row, given: Mapping[str, str], *, again: bool = True) -> 
     def link(**changed: object) -> str:
         return "?" + urlencode({k: v for k, v in {**given, **changed}.items() if v not in (None, "")})
 
-    states = [one.value for one in Health]
+    states, index = [one.value for one in Health], {"age_s": None, "served": 0, **index}
     toggle = link(again="never" if again else None)
     return _render(
         "tables.html", index=index, rows=shown, worse=worse, again=again, link=link, states=states, toggle=toggle

@@ -179,7 +179,10 @@ class PeopleApp:
         match parts:
             case [""]:
                 given = own_parameters(query, "again", *PARAMETERS)
-                return tables_page(tables_index(await self._all(), given), given, again=_again(given))
+                again, served = _again(given), list(self._tables.by_name.values())
+                rows, age_s = await self._rows.listed(served)
+                index = tables_index(rows, {} if age_s is None else given)
+                return tables_page({**index, "age_s": age_s, "served": len(served)}, given, again=again)
             case ["t", name]:
                 again, table = _again(own_parameters(query, "again")), self._named(name)
                 row = await self._data(["tables", name], b"")
@@ -203,8 +206,9 @@ class PeopleApp:
         if self._fleet_info is None:
             if self._elsewhere is not None:
                 row |= {"known": True, **await asyncio.to_thread(self._elsewhere.fleet)}
-            return row | fleet_work(await self._all())
-        rows = await self._all()
+            rows, _ = await self._rows.listed(list(self._tables.by_name.values()))
+            return row | fleet_work(rows)
+        rows, _ = await self._rows.listed(list(self._tables.by_name.values()))
         busy = [one["path"] for one in rows if one.get("pending_instants") or one.get("pending")]
         try:
             row |= await asyncio.to_thread(self._fleet_info.fleet, busy)

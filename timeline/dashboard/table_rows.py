@@ -280,6 +280,8 @@ class Trends:
 
 _SETTINGS = CommandSettings()
 _FRESH_S = 5.0
+_AT_ONCE, _PASS_S = 200, 1.0
+"""Of more tables a page waits for this many seconds for new rows."""
 _CHECKED, _CHECKED_WHOLE = 4, 64
 """How many file groups of a table are looked into for all tables, and for its own page; the next time as many more."""
 
@@ -298,11 +300,29 @@ class TableRows:
         self._slo_s, self._fleet_info, self._settings = slo_s, fleet_info, settings
         self._placed = placed if fleet_info is None else fleet_info.placed
         self._checked: dict[str, Checked] = {}
+        self._listed: tuple[float, list[Row]] | None = None
+        self._listing: asyncio.Task[None] | None = None
         self.trends = Trends()
 
     async def all(self, tables: Iterable[ServedTable]) -> list[Row]:
         """All tables, worst first, then by the logs of a file group, then by name."""
         return sorted(await asyncio.gather(*(self.one(table) for table in tables)), key=by_need)
+
+    async def listed(self, tables: Sequence[ServedTable]) -> tuple[list[Row], float | None]:
+        """As `all`, and the age of the rows in seconds. Of many tables they are those of the last complete pass, and
+        the next one goes on meanwhile; none and None: the first pass takes a while."""
+        if len(tables) <= _AT_ONCE:
+            return await self.all(tables), 0.0
+        if self._listing is None or self._listing.done():
+            self._listing = asyncio.create_task(self._list(tables))
+        await asyncio.wait([self._listing], timeout=_PASS_S)
+        if self._listing.done():
+            self._listing.result()  # raises what it has raised
+        return ([], None) if self._listed is None else (self._listed[1], time.monotonic() - self._listed[0])
+
+    async def _list(self, tables: Sequence[ServedTable]) -> None:
+        began = time.monotonic()
+        self._listed = began, await self.all(tables)
 
     async def one(self, table: ServedTable, *, whole: bool = False, lock: bool = False) -> Row:
         """The report of one table as JSON. `whole`: all that its page shows; `lock`: also the holder of its lock."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import datetime
 from typing import Any
 
 import pytest
 
+from phantombase.timeline.dashboard import table_rows
 from phantombase.timeline.dashboard.pages import tables_page, unmerged
 from phantombase.timeline.dashboard.table_index import PAGE, as_counted, tables_index
+from phantombase.timeline.dashboard.table_rows import TableRows
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.service.served_tables import ServedTables
+from phantombase.timeline.terminal.text_table import Row
 from tests.support.service_client import rows_of
 
 
@@ -45,6 +49,31 @@ def test_an_index_of_any_size_is_a_page(count: int) -> None:
     text = tables_page(index, {"sort": "name"})
     assert (len(index["tables"]), text.count("<tr data-name")) == (min(count, PAGE),) * 2
     assert ('rel="prev"' in text, 'rel="next"' in text) == (count > PAGE, False)
+
+
+def test_the_rows_of_many_tables_are_those_of_the_last_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page does not wait for a slow one, and says how old they are."""
+    rows, tables = TableRows(None), list(ServedTables([f"/lake/t{n}" for n in range(201)]).by_name.values())
+    monkeypatch.setattr(table_rows, "_PASS_S", 0.0)
+
+    async def asked() -> list[int | None]:
+        turn, found = asyncio.Event(), list[int | None]()
+
+        async def slow(tables: object) -> list[Row]:
+            await turn.wait()
+            turn.clear()
+            return rows_of(201)
+
+        monkeypatch.setattr(rows, "all", slow)
+        for _ in range(2):
+            shown, age_s = await rows.listed(tables)
+            found += [len(shown), None if age_s is None else round(age_s)]
+            turn.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return found
+
+    assert asyncio.run(asked()) == [0, None, 201, 0]
 
 
 def test_a_name_does_not_depend_on_the_order_of_tables() -> None:
