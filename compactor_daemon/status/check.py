@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, partial
 
 from phantombase.timeline.clocks import clock_ms
@@ -51,10 +51,9 @@ from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.storage.storage_options import Given
 from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, human_duration, plural
+from phantombase.timeline.values import dataclass
 
-from ..cleaning.orphan_choice import Item, OrphanOptions
-from ..cleaning.orphan_facts import list_items
-from ..cleaning.orphans import strays
+from ..cleaning.orphan_choice import Item
 from ..services.options import Service
 from ..services.policies import NO_POLICIES, Policies, read_policies
 from .coexistence import coexistence, find_hudi_signs
@@ -189,7 +188,7 @@ def _examined(
     if not means.brief:
         list_ahead(seen.storage, ["", RECORDS] if has_logs else [""])
     facts, state = None, None
-    items = list_items(seen)[0] if has_logs and not means.brief else []
+    items = _listed(seen) if has_logs and not means.brief else []
     if not means.brief:
         try:
             state = state_at(seen)
@@ -285,10 +284,19 @@ def _archiving(table: Table) -> str:
         return str(error)
 
 
+def _listed(seen: Snapshot) -> Sequence[Item]:
+    from ..cleaning.orphan_facts import list_items  # late: `status` starts without pyarrow
+
+    return list_items(seen)[0]
+
+
 def _strays(seen: Snapshot, items: Sequence[Item], later: Timeline) -> Iterator[Finding]:
     """Files of dead processes that no instant names. `items`: of the snapshot, listed before `later`."""
     if not items:
         return
+    from ..cleaning.orphan_choice import OrphanOptions  # late: as above
+    from ..cleaning.orphans import strays
+
     orphans = strays(seen, items, OrphanOptions(), later)
     if orphans:
         files, size = sum(one.files for one in orphans), sum(one.bytes for one in orphans)

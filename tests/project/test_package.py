@@ -28,6 +28,7 @@ from phantombase.compactor_daemon.cli import main as compactor
 from phantombase.timeline import errors
 from phantombase.timeline.cli import main as timeline
 from tests.project.rooms import modules
+from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
 
 
@@ -123,8 +124,28 @@ def test_status_starts_without_the_daemon() -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
     found = set(done.stdout.split())
     assert not [name for name in found if name.startswith("phantombase.compactor_daemon.daemon")]
-    assert not {"structlog", "pyarrow", "numpy", "polars", "kazoo"} & found
+    assert not {"structlog", "pyarrow", "numpy", "polars", "kazoo", "pydantic"} & found
     assert not {f"phantombase.compactor_daemon.{name}" for name in ("attempt.attempt", "cleaning.clean")} & found
+
+
+_NEVER = frozenset(("pandas", "pydantic", "duckdb", "jinja2", "uvicorn", "obstore", "kazoo", "pyspark"))
+"""What none of these needs; `status` does not even need what writes and merges."""
+_MAY_LOAD = {"status": frozenset[str](), "read": frozenset(("polars",)), "import": frozenset[str]()}
+
+
+@pytest.mark.parametrize("what", _MAY_LOAD)
+def test_a_small_table_is_shown_and_read_without_what_it_does_not_need(what: str, tmp_path: Path) -> None:
+    """Each of these would take a tenth of the time or more."""
+    table = unzip_golden("v9_pending", tmp_path)
+    program = "timeline" if what == "read" else "compactor_daemon"
+    call = f"from phantombase.{program}.cli.main import main; sys.argv[1:] = [{what!r}, {str(table)!r}]; main()"
+    call = "from phantombase import read, writer" if what == "import" else call
+    ends = "import atexit, sys; atexit.register(lambda: print('\\n', *sys.modules))"
+    run = [sys.executable, "-c", f"{ends}; {call}"]
+    done = subprocess.run(run, cwd=ROOT, check=True, capture_output=True, text=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert "phantombase.timeline.table.table" in loaded
+    assert not ((_NEVER | {"polars"}) - _MAY_LOAD[what]) & loaded
 
 
 @pytest.mark.parametrize(

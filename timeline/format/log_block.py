@@ -23,13 +23,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Any
 
 import pyarrow as pa
 
 from ..errors import MalformedError, decoding
+from ..values import dataclass
 
 MAGIC = b"#HUDI#"
 FORMAT_VERSION = 1

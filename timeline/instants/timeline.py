@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from functools import cached_property
 
 from ..format.instant import MERGES, SERVICES, Instant, State, real_time
 from ..format.layout import Layout
-from ..gathered import gathered
+from ..values import dataclass, gathered
 from .clock_check import ClockEvidence
 
 UNKNOWN_COMPLETION = "9" * 17
