@@ -62,7 +62,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="CPU by columns, and by metadata of commits.")
     parser.add_argument("--quick", action="store_true", help="a tenth of the metadata, one run")
     quick = parser.parse_args().quick
-    report, runs = Report(bench="wide"), 1 if quick else 3
+    report = Report(bench="wide")
+    runs = 1 if quick else 3
     with tempfile.TemporaryDirectory(prefix="wide-") as made:
         _columns(report, Path(made), runs)
         _commits(report, Path(made) / "commits", 5_000 if quick else 59_000, runs)

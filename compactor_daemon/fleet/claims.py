@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ClaimedError, MalformedError, MissingFileError, StoppedError
@@ -31,8 +31,10 @@ from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
 
 from ..attempt.failures import CLUSTERING, WorkNote
-from ..attempt.slice_record import SliceDone
-from ..attempt.slice_task import Runner, SliceProgress, Tasks
+
+if TYPE_CHECKING:  # what merges is not loaded where claims are only shown
+    from ..attempt.slice_record import SliceDone
+    from ..attempt.slice_task import Runner, SliceProgress, Tasks
 
 TABLE_ID = f"{RECORDS}/table-id"
 

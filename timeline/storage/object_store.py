@@ -60,7 +60,7 @@ def is_directory(error: BaseException | None) -> bool:
 PUT_ID = "putid"
 """The metadata with the unique id of a put."""
 _DELETED_AT_ONCE = 1000
-_CONFLICT = "409 Conflict"
+_CONFLICT, _THERE_ON_AZURE = "409 Conflict", "BlobAlreadyExists"
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 
 
@@ -218,8 +218,8 @@ class ObjectStorage:
                 return self._copied(source, target)
             except AlreadyExistsError as error:
                 failure: Exception = error
-                if _CONFLICT in str(error):  # a request that competed with another, which may be an earlier try of it
-                    doubt = error
+                if _CONFLICT in str(error) and _THERE_ON_AZURE not in str(error):
+                    doubt = error  # a request that competed with another, which may be an earlier try of it
             except (BaseError, OSError) as error:
                 if not isinstance(error, FileNotFoundError) or self._find_object(source) is None:
                     self._raise_final(error, source)

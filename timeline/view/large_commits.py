@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from ..errors import TableChangedError
 from ..storage.contract import Entry, Storage
 from ..storage.local import large_file, open_little
 from .witness import JsonStat, NamedFile, NamedFiles, files_of_json, named_files
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 _KEPT = 256
-IntArray: TypeAlias = npt.NDArray[np.int64]
 
 
 class _Stat(JsonStat, gc=False, rename="camel"):
@@ -43,7 +44,7 @@ class _Range(NamedTuple):
 
     begin: int
     length: int
-    ids: IntArray | None
+    ids: npt.NDArray[np.int64] | None
 
 
 class LargeFiles(NamedFiles):
@@ -94,6 +95,8 @@ def _large(storage: Storage, path: str, entry: Entry) -> NamedFiles:
 
 def _ranges(data: bytes) -> Mapping[str, _Range] | None:
     """Where the write statistics of each partition are that has some; None: another way has to read or refuse them."""
+    import numpy as np  # late: few tables have such a file
+
     start, found = _address(data), dict[str, _Range]()
     try:
         for partition, raw in (_RANGES.decode(data).partition_to_write_stats or {}).items():
@@ -107,4 +110,6 @@ def _ranges(data: bytes) -> Mapping[str, _Range] | None:
 
 
 def _address(data: bytes | msgspec.Raw) -> int:
+    import numpy as np
+
     return int(np.frombuffer(data, np.uint8).__array_interface__["data"][0])

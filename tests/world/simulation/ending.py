@@ -123,7 +123,9 @@ class Ending:
             return
         records = ((p, p.rpartition("/")[2]) for p, _ in files_below(disk, RECORDS))
         ours = [p for p, name in records if name not in _STAY and not name.startswith("reserved-")]
-        assert all(p.startswith("audit/") or "/failures/" in p for p in ours), f"left in our folder: {ours}"
+        assert all(p.startswith(("audit/", "history/")) or "/failures/" in p for p in ours), (
+            f"left in our folder: {ours}"
+        )
         beats = [p for p, _ in files_below(disk, f"{HOODIE}/.heartbeat")]
         assert not beats, f"heartbeats are left: {beats}"
         for partition in rows.PARTITIONS:

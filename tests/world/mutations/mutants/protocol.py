@@ -403,14 +403,14 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "timeline/storage/snapshot",
-        "                if _is_of(tag, content):\n",
+        "                if is_of(tag, content):\n",
         "                if tag:\n",
         "storage/snapshot",
     ),
     (
         "timeline/storage/snapshot",
         "and _sum(self._read[path]) == entry.tag:\n",
-        "and _is_of(entry.tag, self._read[path]):\n",
+        "and is_of(entry.tag, self._read[path]):\n",
         "storage/snapshot",
     ),
     (
