@@ -1,8 +1,9 @@
 """Units of work: what executes a compaction or a service leaves a row in the history of the table (`audit.history`).
 
-The row is put after the work, of a daemon, command, writer or call. A dry run leaves none, and
-neither does work that had nothing to do, or was refused before it began. Work inside other work counts as the outer
-one's. If the row cannot be put, the work is done all the same; if the process dies first, there is no row."""
+The row is put after the work of a daemon, command, writer or call. A dry run leaves none, and neither does work that
+had nothing to do, or that ended with an error before it called `note_work`: nothing had been changed. Work inside other
+work counts as the outer one's. If the row cannot be put, the work is done all the same; if the process dies first,
+there is no row."""
 
 from __future__ import annotations
 
@@ -85,11 +86,12 @@ def unit_of_work(kind: str, said: Callable[[R], WorkFacts | None]) -> Callable[[
             except _REFUSED:
                 raise
             except StoppedError as error:
-                leave("stopped", WorkFacts(), error.what)
+                if noted.facts:
+                    leave("stopped", WorkFacts(), error.what)
                 raise
             except Exception as error:
-                instant = error.instant if isinstance(error, PhantombaseError) else None
-                leave("failed", WorkFacts(instant=instant), str(error))
+                if noted.facts:  # else it was refused, or had changed nothing yet
+                    leave("failed", WorkFacts(), str(error))
                 raise
             else:
                 if (facts := said(done)) is not None or noted.facts:

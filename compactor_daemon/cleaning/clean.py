@@ -39,7 +39,7 @@ from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..attempt.needed_records import tidy
 from ..service_run import ServiceAnswer, ServiceMeans
-from ..unit_of_work import unit_of_work
+from ..unit_of_work import note_work, unit_of_work
 from .choice import CleanChoice, CleanOptions
 from .plan import CleanResult, Finished, choice_of, is_needed, load_whole, refuse_needed, result_of, would_clean
 
@@ -180,6 +180,7 @@ def clean_table(
         seen = seen.with_timeline(view.timeline)
         plan = _plan(view, choice, options, retained_since(seen))
         clean = Instant(requested_time=seen.next_time(), action="clean", state=State.REQUESTED)
+        note_work(instant=clean.requested_time, why=choice.why)
         put_requested(fresh, clean, encode_clean_plan(plan, fresh.storage.base_path))
         if not begin(fresh, clean, plan, known):
             raise ConflictError(
