@@ -128,7 +128,11 @@ def test_odd_requests_for_pages_get_a_reason(seed: int, tmp_path: Path) -> None:
         reply = client.loop.run_until_complete(client.send(path, query, method, headers))
         expected = (303,) if path == "/login" and method in ("GET", "HEAD") else (200, 400, 404, 414)
         assert reply.status in expected, (number, path, query, method, reply.text)
-        assert b"<script" not in reply.body, (number, path, query)
+        assert b"<script" not in reply.body.replace(b'<script src="/page.js" defer></script>', b""), (
+            number,
+            path,
+            query,
+        )
         assert b"Traceback" not in reply.body
         found.add(reply.status)
     assert found >= {200, 400, 404}
