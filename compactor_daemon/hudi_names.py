@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from functools import cache
@@ -18,7 +19,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.option import decimal_number
-from phantombase.timeline.values import dataclass
 
 _FILE = Path(__file__).with_name("hudi_names.tsv")
 T = TypeVar("T")

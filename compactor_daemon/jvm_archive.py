@@ -17,11 +17,11 @@ import fcntl
 import hashlib
 import os
 import shutil
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

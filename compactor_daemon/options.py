@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
@@ -23,7 +23,6 @@ from phantombase.timeline.option import (
     option,
     spelled_class,
 )
-from phantombase.timeline.values import dataclass
 
 
 class Executor(Enum):

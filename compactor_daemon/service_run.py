@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

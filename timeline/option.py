@@ -71,11 +71,7 @@ def spelled_class(kind: _C) -> _C:
         if isfunction(method) and not name.startswith("_"):
             setattr(kind, name, spelled(method))
     if is_dataclass(kind):
-        # Compiled now, see `values`: `help` shows its options.
-        make, known = (
-            getattr(kind.__init__, "compiled", lambda: kind.__init__)(),
-            [one.name for one in fields(kind) if one.init],
-        )
+        make, known = kind.__init__, [one.name for one in fields(kind) if one.init]
 
         @wraps(make)
         def init(self: Any, *args: Any, **options: Any) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from .errors import MalformedError
-from .values import dataclass
 
 Record = TypeVar("Record")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
@@ -31,7 +31,6 @@ from phantombase.timeline.option import (
 )
 from phantombase.timeline.planning.options import ScheduleOptions
 
-from ..timeline.values import dataclass
 from .merge_into import MergeInto
 
 

@@ -29,13 +29,12 @@ Rules after ArchivalUtils, TimelineArchiverV1 and V2, ClusteringUtils and Compac
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline, delta_commits
 from phantombase.timeline.option import check_below, check_least, option, spelled_class
-from phantombase.timeline.values import dataclass
 
 
 @spelled_class

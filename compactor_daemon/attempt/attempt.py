@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from phantombase.timeline.codec.output_options import OutputOptions
@@ -34,7 +34,6 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.table.in_progress import check_version, exclusive
 from phantombase.timeline.table.table import Table, TableSchema
-from phantombase.timeline.values import dataclass
 
 from ..options import AttemptOptions
 from .compaction import Compaction

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -34,7 +34,6 @@ from phantombase.timeline.instants.reserved_times import instant_folder, recorde
 from phantombase.timeline.option import check_above_zero, check_least, least_of, option
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
-from phantombase.timeline.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

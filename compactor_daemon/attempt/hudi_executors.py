@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from phantombase.timeline.errors import AttemptDeadError, ConflictError
@@ -20,7 +21,6 @@ from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import marker_folder
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.values import dataclass
 
 from ..options import AttemptOptions
 from .outcome import declare_dead, refuse_ended

@@ -6,7 +6,7 @@ removed by a restore. Then it need not be merged. Otherwise it is lost, and that
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import BarrierError, MissingFileError, StalePlanError, UnsupportedError
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan
@@ -16,7 +16,6 @@ from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.planning.log_compaction import LogPiece, folds_exactly, planned_pieces, runs_of
 from phantombase.timeline.table.in_progress import merges_no_logs
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.values import dataclass
 from phantombase.timeline.view.view import FileGroup, FileSlice, TableView, input_names, slice_before
 
 from .log_task import LogOutput

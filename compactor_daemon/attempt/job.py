@@ -7,13 +7,13 @@ from a plan, to execute it, or from a decision, to publish it: then the plan may
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.format.commit_metadata import CommitMetadata
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.table.table import Snapshot, Table, TableSchema
-from phantombase.timeline.values import dataclass
 
 from .outcome import CommitDecision, Placement, ReplacedGroup
 

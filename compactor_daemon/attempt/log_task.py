@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -40,7 +40,6 @@ from phantombase.timeline.merge.slice_stream import LogTotals, copied_ledger, lo
 from phantombase.timeline.merge.spilled_merge import LogSpill
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import staged_output
-from phantombase.timeline.values import dataclass
 from phantombase.timeline.view.log_blocks import slice_blocks
 from phantombase.timeline.view.view import FileSlice
 

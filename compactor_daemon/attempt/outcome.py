@@ -17,7 +17,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from phantombase.timeline.clocks import clock_ms
@@ -36,7 +36,6 @@ from phantombase.timeline.instants.reserved_times import (
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.values import dataclass
 from phantombase.timeline.view.view import GroupKey
 
 from ..options import output_from_json, output_to_json

@@ -13,7 +13,7 @@ completed then could be archived while its replaced files still exist: their row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import ConflictError, MalformedError
 from phantombase.timeline.event_log import get_logger
@@ -29,7 +29,6 @@ from phantombase.timeline.storage.folders import CLUSTERINGS
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.table.table import Snapshot, Table
-from phantombase.timeline.values import dataclass
 
 _log = get_logger()
 _PROCESS = "phantombase.cluster"

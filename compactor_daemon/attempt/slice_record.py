@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import to_builtins
@@ -18,7 +18,6 @@ from phantombase.timeline.metadata_table.column_range import ColumnRange, ranges
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there
 from phantombase.timeline.storage.folders import join
-from phantombase.timeline.values import dataclass
 
 from ..options import output_from_json, output_to_json
 from .outcome import OK, ReplacedGroup, dump

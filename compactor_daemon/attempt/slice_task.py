@@ -11,6 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -35,7 +36,6 @@ from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.staged_file import staged_output
-from phantombase.timeline.values import dataclass
 from phantombase.timeline.view.view import FileSlice, input_names
 
 from .log_task import LogOutput, stage_log

@@ -15,7 +15,7 @@ may publish and archive.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from phantombase.timeline.errors import ConflictError, MalformedError
@@ -29,7 +29,6 @@ from phantombase.timeline.table.in_progress import (
     refuse_half_upgraded,
 )
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.values import dataclass
 
 from .job import Clauses, Job
 from .outcome import CommitDecision

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
-
-from phantombase.timeline.values import dataclass
 
 T = TypeVar("T")
 PROVIDER = "spark.sql.sources.provider"

@@ -9,10 +9,10 @@ import re
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from phantombase.timeline.errors import StorageError, UsageError
-from phantombase.timeline.values import dataclass
 
 SASL, PRINCIPAL = "hive.metastore.sasl.enabled", "hive.metastore.kerberos.principal"
 _FORM = re.compile(r"([^/@\s]+)/([^/@\s]+)@([^/@\s]+)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.object_url import S3, ObjectUrl
 from phantombase.timeline.storage.storage_options import Settings, StorageOptions
-from phantombase.timeline.values import dataclass
 
 from ..hudi_names import Known, flag, listed, parsed, word_of
 from .catalog import EXPECTED, TableCatalog

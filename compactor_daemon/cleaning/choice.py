@@ -22,7 +22,7 @@ inputs of a compaction that was requested early and completed late.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 
 from phantombase.timeline.errors import UsageError
@@ -30,7 +30,6 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.option import check_finite, check_least, least_of, option, spelled_class
 from phantombase.timeline.read.pins import earliest_to_retain
-from phantombase.timeline.values import dataclass
 from phantombase.timeline.view.view import FileSlice, GroupKey, TableView, input_names
 
 

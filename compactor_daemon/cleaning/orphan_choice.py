@@ -19,14 +19,13 @@ their order; the first that holds keeps the file:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.option import duration_s, option
 from phantombase.timeline.read.pins import Pin
-from phantombase.timeline.values import dataclass
 from phantombase.timeline.view.view import GroupKey
 
 _LEAST_S = 3600

@@ -7,7 +7,7 @@ read is an error.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError
@@ -21,7 +21,6 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.in_progress import clustered_file_groups, refuse_in_progress
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.table.torn import removable
-from phantombase.timeline.values import dataclass
 from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..attempt.needed_records import unfinished_compactions

@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +29,6 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.terminal.option_group import Only, from_settings, names_of
 from phantombase.timeline.terminal.settings import POOLS, read_file
-from phantombase.timeline.values import dataclass
 
 from ..fleet.catalog import Catalog, CatalogListing, FolderListing, TableListing
 from ..fleet.pools import Hours, Pool, Pools, pools_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,7 +32,6 @@ from phantombase.timeline.storage.storage_options import StorageOptions, parse_p
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import Merged, OtherNames, SharedOptions, command
 from phantombase.timeline.terminal.option_group import names_of
-from phantombase.timeline.values import dataclass
 
 from ..hudi_names import contradiction
 from ..options import AttemptOptions, ExecuteOptions

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import Enum
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.filter.tree import parse_filter
 from phantombase.timeline.option import check_finite, check_least, least_of, option, spelled_class
 from phantombase.timeline.planning.strategies import compiled
-from phantombase.timeline.values import dataclass
 
 
 class SortOrder(Enum):

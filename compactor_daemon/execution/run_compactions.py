@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -35,7 +35,6 @@ from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.values import dataclass
 
 from ..attempt.compact_or_resume import Compacted, Limit, compact_instant, pending_instants, preflight
 from ..attempt.finish import abandoned_uploads_aborted, finish_completed, littered_instants

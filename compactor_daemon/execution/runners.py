@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +25,6 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.terminal.text_table import human_bytes, plural
-from phantombase.timeline.values import dataclass
 
 from ..attempt.slice_record import SliceDone
 from ..attempt.slice_task import Runner, SliceProgress, StageTask, Tasks

@@ -8,12 +8,12 @@ import tempfile
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import IO, Any
 
 from phantombase.timeline.errors import SparkError
 from phantombase.timeline.reachable import why_unreachable
 from phantombase.timeline.storage.object_url import names_at
-from phantombase.timeline.values import dataclass
 
 from ..jvm_archive import NO_ARCHIVE, class_archive, require_pyspark, spark_java
 from ..options import ExecuteOptions

@@ -21,6 +21,7 @@ import socket
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any, Protocol
 
@@ -32,7 +33,6 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.storage.open_storage import full_path, open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
-from phantombase.timeline.values import dataclass
 
 from ..catalogs.catalog import base_path
 from ..catalogs.options import open_catalog

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, time
 from fnmatch import fnmatchcase
 from zoneinfo import ZoneInfo
@@ -24,7 +24,6 @@ from zoneinfo import ZoneInfo
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.option import check_above_zero, check_least, option
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.values import dataclass
 
 _HOURS = re.compile(r"(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)(?:\s+(\S+))?", re.ASCII)
 

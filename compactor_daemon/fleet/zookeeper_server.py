@@ -33,13 +33,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import javaproperties
 
 from phantombase.timeline.errors import ZooKeeperError, reason_of
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.values import dataclass
 
 from ..jvm_archive import require_pyspark, spark_jars, spark_java
 

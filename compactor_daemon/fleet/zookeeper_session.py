@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from phantombase.timeline.errors import UnknownStateError, UsageError, ZooKeeperError
@@ -26,7 +26,6 @@ from phantombase.timeline.locks.zookeeper_connection import (
 )
 from phantombase.timeline.option import check_above_zero
 from phantombase.timeline.reachable import why_unreachable
-from phantombase.timeline.values import dataclass
 
 _log = get_logger()
 _PORT = 2181

@@ -14,13 +14,13 @@ built. Source: HoodieBackedTableMetadataWriter of 0.15.0 and 1.2.0.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import timedelta
 
 from phantombase.timeline.format.instant import format_time, parse_time
 from phantombase.timeline.instants.timeline import Timeline, commits_since_compaction
 from phantombase.timeline.metadata_table.valid_instants import blocked_by
 from phantombase.timeline.option import check_least, least_of, option, spelled_class
-from phantombase.timeline.values import dataclass
 
 
 @spelled_class

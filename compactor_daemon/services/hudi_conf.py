@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.option import whole_number
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.strategies import STRATEGY_CONF, Strategy
-from phantombase.timeline.values import dataclass
 
 from ..archiving.choice import ArchiveOptions
 from ..catalogs.options import SYNC_CONF, SYNC_ENABLED, SyncOptions, sync_fields

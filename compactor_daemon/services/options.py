@@ -7,13 +7,12 @@ that runs services, or shows them, goes by the members of `Service`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from importlib import import_module
 from typing import Any
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.values import dataclass
 
 from ..archiving.choice import ArchiveOptions
 from ..catalogs.options import SyncOptions

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping
-from dataclasses import Field, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -35,7 +35,6 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.in_progress import READ_INSIDE, exclusive
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.option_group import group_of, type_of, value_of
-from phantombase.timeline.values import dataclass
 
 from ..options import AttemptOptions
 from .options import Service, parse_services

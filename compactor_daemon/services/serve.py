@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,6 @@ from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.values import dataclass
 
 from ..service_run import ServiceAnswer, ServiceMeans
 from .options import Service, ServiceOptions

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from phantombase.timeline.dashboard.overview import FLAT
 from phantombase.timeline.dashboard.table_index import as_counted
 from phantombase.timeline.dashboard.verdict import CheckOptions, TableVerdict, of_error
 from phantombase.timeline.errors import PhantombaseError
-from phantombase.timeline.values import dataclass
 
 from ..attempt.failures import CLUSTERING
 from ..fleet.pools import Pools

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 from phantombase.timeline.clocks import clock_ms
@@ -51,7 +51,6 @@ from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.storage.storage_options import Given
 from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, human_duration, plural
-from phantombase.timeline.values import dataclass
 
 from ..cleaning.orphan_choice import Item
 from ..services.options import Service

@@ -13,7 +13,7 @@ name for `hoodie.clean.failed.writes.policy`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from phantombase.timeline.dashboard.verdict import Finding, Severity
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError
@@ -25,7 +25,6 @@ from phantombase.timeline.metadata_table.record_index import is_global, missing_
 from phantombase.timeline.metadata_table.records.keys import upkeep
 from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table
 from phantombase.timeline.terminal.text_table import human_duration
-from phantombase.timeline.values import dataclass
 
 from ..attempt.hudi_executors import ForeignTrace, foreign_trace
 from ..options import AttemptOptions

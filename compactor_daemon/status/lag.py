@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from phantombase.timeline.errors import MalformedError, MissingFileError, TableChangedError
 from phantombase.timeline.format.instant import Instant, real_time
@@ -17,7 +18,6 @@ from phantombase.timeline.planning.partition_walk import PlanNotes, Rule
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_duration
-from phantombase.timeline.values import dataclass
 from phantombase.timeline.view.view import GroupKey
 
 _NOTHING_LEFT: Mapping[GroupKey, str] = {}

@@ -23,7 +23,7 @@ bytes, times in seconds before now; what is unknown or does not apply is None.""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from phantombase.timeline.dashboard.overview import FLAT, Clock, is_late
@@ -31,7 +31,6 @@ from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.reserved_times import CANCELLED, COMMITTED
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live
-from phantombase.timeline.values import dataclass
 
 from ..attempt.failures import CLUSTERING, Failure, Parked, Readiness, RetryOptions, Waits, WorkNote, readiness
 from ..attempt.hudi_executors import ForeignTrace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 from typing import TypeAlias, TypeVar
@@ -15,7 +15,6 @@ from phantombase.timeline.locks.heartbeat import Heartbeat, read_heartbeat
 from phantombase.timeline.storage.contract import Entry, Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Snapshot, Table
-from phantombase.timeline.values import dataclass
 
 from ..attempt.failures import Failure, read_failures
 from ..attempt.hudi_executors import ForeignTrace, foreign_trace

@@ -8,7 +8,7 @@ outlook        logs that no plan holds yet, when the next plan is due, and what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -27,7 +27,6 @@ from phantombase.timeline.service.table_state import ServedState
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
-from phantombase.timeline.values import dataclass
 from phantombase.timeline.view.view import TableView
 
 from ..attempt.failures import CLUSTERING, read_failures

@@ -10,6 +10,7 @@ other order, so that it holds as long as it is visible.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
@@ -22,7 +23,6 @@ from phantombase.timeline.read.windows import check_as_of
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.table import Snapshot, Table
-from phantombase.timeline.values import dataclass
 from phantombase.timeline.view.view import TableView, input_names, is_replaced, latest_slice
 
 ACTION = "savepoint"

@@ -124,11 +124,11 @@ def test_status_starts_without_the_daemon() -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
     found = set(done.stdout.split())
     assert not [name for name in found if name.startswith("phantombase.compactor_daemon.daemon")]
-    assert not {"structlog", "pyarrow", "numpy", "polars", "kazoo", "pydantic"} & found
+    assert not {"structlog", "pyarrow", "numpy", "polars", "kazoo"} & found
     assert not {f"phantombase.compactor_daemon.{name}" for name in ("attempt.attempt", "cleaning.clean")} & found
 
 
-_NEVER = frozenset(("pandas", "pydantic", "duckdb", "jinja2", "uvicorn", "obstore", "kazoo", "pyspark"))
+_NEVER = frozenset(("pandas", "duckdb", "jinja2", "uvicorn", "obstore", "kazoo", "pyspark"))
 """What none of these needs; `status` does not even need what writes and merges."""
 _MAY_LOAD = {"status": frozenset[str](), "read": frozenset(("polars",)), "import": frozenset[str]()}
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import count
 
 from ..errors import MalformedError
@@ -24,7 +25,6 @@ from ..record_fields import Fields
 from ..storage.contract import Storage
 from ..storage.folders import RECORDS
 from ..table.table import Table
-from ..values import dataclass
 
 AUDIT_LOG = f"{RECORDS}/audit"
 

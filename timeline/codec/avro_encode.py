@@ -26,6 +26,7 @@ differences in how Arrow stores them:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -35,7 +36,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import UnsupportedError, UsageError
-from ..values import dataclass
 from .arrow_schema import avro_field
 from .avro_schema import without_null
 from .columns import flags, flat, list_parts

@@ -7,6 +7,7 @@ accept, they decode or refuse, so errors are theirs."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -14,7 +15,6 @@ import pyarrow as pa
 
 from ..errors import PhantombaseError
 from ..event_log import get_logger
-from ..values import dataclass
 from .arrow_schema import avro_field
 from .avro_schema import FIXED_BYTES_MAX, parse_avro
 

@@ -21,6 +21,7 @@ import base64
 import math
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -28,7 +29,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import MalformedError, UnsupportedError
-from ..values import dataclass
 from .row_hash import Index, byte_blocks
 
 # Hudi's defaults of hoodie.index.bloom.num_entries, .fpp, hoodie.bloom.index.filter.dynamic.max.entries.

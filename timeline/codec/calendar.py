@@ -11,6 +11,7 @@ of today, and the new classes the local mean time of its location."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -23,7 +24,6 @@ import pyarrow.parquet as pq
 
 from ..clocks import utc_now
 from ..errors import UnsupportedError
-from ..values import dataclass
 from .columns import leaf_types, list_parts
 from .conform import null_mask
 

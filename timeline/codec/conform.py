@@ -25,7 +25,7 @@ The digits are the fewest that read back as the same value, but two at least (4.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 from typing import Any, TypeAlias
@@ -34,7 +34,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import MalformedError, UnsupportedError
-from ..values import dataclass
 from .columns import list_parts
 from .stored_names import SAME_NAMES, Names, names_in
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 
 from ..errors import UsageError
 from ..option import check_least, least_of, option, spelled_class
-from ..values import dataclass
 
 
 class Codec(Enum):

@@ -7,13 +7,13 @@ specification. Thrift's own Python library has no wheel, and reads only structs 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import MalformedError
-from ..values import dataclass
 from .avro_container import decode_long, decode_varint, encode_long, encode_varint
 from .calendar import old_calendar
 from .parquet_read import open_parquet, readable

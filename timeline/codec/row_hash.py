@@ -15,6 +15,7 @@ file can be streamed in small batches."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -23,7 +24,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import MalformedError, UnsupportedError
-from ..values import dataclass
 from .columns import Hashes, flat, is_text
 
 _SEEDS = range(8)

@@ -8,13 +8,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from operator import itemgetter
 from types import MappingProxyType
 from typing import TypeAlias
 
 from ..errors import UnsupportedError
-from ..values import dataclass
 
 Names: TypeAlias = Mapping[str, str | None]
 """The name in a file by the table's name, where it differs; None: the file does not have the column."""

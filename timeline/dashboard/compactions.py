@@ -4,7 +4,7 @@ future ones: the log files that readers merge, and those that no plan holds yet.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 
@@ -14,7 +14,6 @@ from ..format.instant import Instant
 from ..format.ledger import Ledger, decode_ledgers, total
 from ..table.table import Snapshot, Table
 from ..terminal.text_table import moment
-from ..values import dataclass
 from ..view.view import GroupDebt, TableView, debt_of
 
 

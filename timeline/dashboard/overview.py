@@ -6,7 +6,7 @@ means unknown or not applicable. Texts, pages and metrics are drawn from its JSO
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -22,7 +22,6 @@ from ..locks.heartbeat import is_live, read_heartbeat
 from ..locks.pause import readable_pauses
 from ..table.table import Table, open_metadata_table
 from ..terminal.text_table import moment
-from ..values import dataclass
 from .verdict import TablePause, Unfinished
 
 FLAT = {"json": "flat"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 
@@ -19,7 +19,6 @@ from ..locks.pause import COMPACTION
 from ..option import check_finite, least_of, option, spelled_class
 from ..storage.folders import join
 from ..terminal.text_table import human_duration, plural
-from ..values import dataclass
 from ..view.view import GroupKey
 from .compactions import Debt
 

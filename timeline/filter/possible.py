@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import reduce
 from itertools import product
@@ -22,7 +23,6 @@ import pyarrow.parquet as pq
 
 from ..codec.calendar import old_calendar
 from ..codec.stored_names import SAME_NAMES, Names
-from ..values import dataclass
 from .tree import And, Compare, Filter, In, IsNull, Like, Not, Op, Or, columns_of
 
 _COMPARE = {

@@ -15,12 +15,12 @@ Order of values, as in Spark: texts by their UTF-8 bytes, NaN above all numbers 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from typing import Any, TypeAlias
 
 from ..errors import UsageError
-from ..values import dataclass
 
 
 class Op(Enum):

@@ -12,6 +12,7 @@ names files in plans by absolute URIs. Each file is in its partition, and only i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..codec.avro_container import (
@@ -29,7 +30,6 @@ from ..codec.avro_container import (
 )
 from ..errors import MalformedError, UnsupportedError
 from ..storage.folders import as_uri, inside_table
-from ..values import dataclass
 from .file_name import parse_data_file
 
 _SAVEPOINT_VERSION = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Annotated, Any, TypedDict
 
@@ -28,7 +28,6 @@ from ..codec.avro_container import (
     write_record,
 )
 from ..errors import MalformedError, reason_of
-from ..values import dataclass
 from .layout import MetadataEncoding
 
 LOG_COMPACT = "LOG_COMPACT"

@@ -7,7 +7,7 @@ which are reduced to their names when read, as in Hudi."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..codec.avro_container import (
@@ -28,7 +28,6 @@ from ..codec.avro_container import (
 )
 from ..errors import MalformedError, UnsupportedError
 from ..storage.folders import inside_table, join
-from ..values import dataclass
 
 
 def planned_paths(plan: CompactionPlan) -> list[str]:

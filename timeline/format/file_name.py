@@ -12,13 +12,13 @@ them is a mark, far above all numbers of Spark's stages and attempts."""
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import lru_cache
 from sys import intern
 
 import javaproperties
 
 from ..errors import MalformedError
-from ..values import dataclass
 
 
 def partition_metadata(instant: str, depth: int) -> bytes:

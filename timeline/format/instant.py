@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 from functools import lru_cache
 
 from ..errors import UsageError
-from ..values import dataclass
 
 
 class State(IntEnum):

@@ -11,11 +11,11 @@ completion time; then the file's modification time is used."""
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
 from ..errors import UnsupportedError
-from ..values import dataclass
 from .instant import ACTIONS, Instant, State
 
 _NAME = re.compile(r"(?P<time>\d+)(?:_(?P<completion>\d+))?\.(?P<first>\w+)(?:\.(?P<second>\D+))?")

@@ -22,12 +22,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from ..errors import LedgerError, decoding
 from ..storage.folders import join
-from ..values import dataclass
 
 MASK = (1 << 64) - 1
 

@@ -23,14 +23,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
 import pyarrow as pa
 
 from ..errors import MalformedError, decoding
-from ..values import dataclass
 
 MAGIC = b"#HUDI#"
 FORMAT_VERSION = 1

@@ -9,6 +9,7 @@ differ is decoded row by row with fastavro."""
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -21,7 +22,6 @@ from ..codec.avro_container import decode_long, encode_long
 from ..codec.avro_decode import decode_records
 from ..codec.conform import convert
 from ..errors import MalformedError, UnsupportedError
-from ..values import dataclass
 from .log_block import LogBlock
 from .log_decode import content_of, content_version, decoding
 

@@ -8,9 +8,9 @@ other blocks, later updates included."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum
 
-from ..values import dataclass
 from .log_block import BlockKind, HeaderKey, LogBlock
 
 _DATA_KINDS = frozenset({BlockKind.AVRO_DATA, BlockKind.PARQUET_DATA, BlockKind.HFILE_DATA, BlockKind.DELETE})

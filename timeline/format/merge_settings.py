@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..errors import UnsupportedError
-from ..values import dataclass
 
 PROPERTIES = ".hoodie/hoodie.properties"
 """Path of the properties file, relative to the table base."""

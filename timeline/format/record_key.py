@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
@@ -29,7 +30,6 @@ import pyarrow.compute as pc
 from ..codec.avro_schema import RECORD_KEY
 from ..codec.columns import flat
 from ..errors import MalformedError, UnsupportedError, UsageError
-from ..values import dataclass
 from .layout import Layout
 
 BUCKETS_MAX = 99_999_999

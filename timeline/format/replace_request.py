@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -43,8 +44,8 @@ from ..codec.avro_container import (
     write_record,
 )
 from ..errors import MalformedError, UnsupportedError
+from ..gathered import gathered
 from ..storage.folders import RECORD_NAME, as_uri, inside_table, join
-from ..values import dataclass, gathered
 from .commit_metadata import CLUSTER
 from .compaction_plan import named_file_id, operation_metrics
 

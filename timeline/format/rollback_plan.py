@@ -11,7 +11,7 @@ absolute paths without a scheme."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -31,7 +31,6 @@ from ..codec.avro_container import (
 )
 from ..errors import MalformedError
 from ..storage.folders import inside_table
-from ..values import dataclass
 from .instant import Instant, State
 
 _ROLLBACK_PLAN_VERSION = 1

@@ -28,6 +28,7 @@ that disagree. A writer in another zone that writes occasionally between writes 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
 from heapq import nlargest
@@ -37,10 +38,10 @@ from zoneinfo import ZoneInfo
 from ..errors import ClockError, UsageError
 from ..format.instant import MERGES, Instant, State, parse_time
 from ..format.table_config import UTC_PROPERTY, TableConfig
+from ..gathered import gathered
 from ..option import check_least, least_of, option, spelled_class
 from ..storage.contract import Storage
 from ..storage.server_clock import ahead_of
-from ..values import dataclass, gathered
 
 _WRITES = ("deltacommit", "replacecommit")
 _NEWEST = 20

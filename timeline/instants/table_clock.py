@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import cache
 
@@ -15,7 +16,6 @@ from ..format.rollback_plan import RestorePlan, decode_restore_plan, decode_roll
 from ..format.table_config import TableConfig
 from ..storage.contract import Storage, list_of_table
 from ..storage.server_clock import ahead_of
-from ..values import dataclass
 from .clock_check import (
     ClockOptions,
     Stamp,

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 
 from ..format.instant import MERGES, SERVICES, Instant, State, real_time
 from ..format.layout import Layout
-from ..values import dataclass, gathered
+from ..gathered import gathered
 from .clock_check import ClockEvidence
 
 UNKNOWN_COMPLETION = "9" * 17

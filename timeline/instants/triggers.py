@@ -6,6 +6,7 @@ commits. A new trigger is a member of `TriggerStrategy` and a case of `triggered
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -14,7 +15,6 @@ from typing import assert_never
 from ..errors import UsageError
 from ..format.instant import parse_time
 from ..option import check_least, idle_of, option
-from ..values import dataclass
 from .timeline import Timeline, delta_commits, since_completed, since_request
 
 GATE_S_MAX = 300.0

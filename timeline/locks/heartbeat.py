@@ -32,7 +32,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ from ..instants.triggers import GATE_S_MAX
 from ..record_fields import Fields
 from ..storage.contract import Storage
 from ..storage.folders import HEARTBEATS, RECORDS
-from ..values import dataclass
 
 _log = get_logger()
 _OURS = b"phantombase\n"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from ..errors import LockError, reason_of
 from ..storage.contract import Storage
-from ..values import dataclass
 
 _DRIFT_MS = 500
 """How long after its expiry an object of StorageBasedLockProvider still counts as held: Hudi's own bound."""

@@ -21,6 +21,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import xxhash
@@ -31,7 +32,6 @@ from ..format.table_config import load_table_config
 from ..storage.contract import OwnLock, Storage
 from ..storage.folders import HOODIE, RECORDS
 from ..storage.local import hold_file
-from ..values import dataclass
 from .section import LockSeen, LockState, Section, in_kernel, in_object
 from .zookeeper_lock import ZooKeeperLock, contenders, parse_zookeeper_lock
 

@@ -17,13 +17,13 @@ import logging
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, quote
 
 from ..errors import UsageError, reason_of
 from ..event_log import get_logger
-from ..values import dataclass
 
 _log = get_logger()
 _FIELDS = {name: name.replace("-", "_") for name in ("ca", "cert", "key", "digest-file", "sasl", "sasl-file")}

@@ -20,14 +20,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..clocks import clock_ms
 from ..errors import LockError, UsageError
 from ..event_log import get_logger
 from ..reachable import why_unreachable
-from ..values import dataclass
 from .section import Section
 from .zookeeper_connection import (
     CHECK_SESSION,

@@ -22,6 +22,7 @@ readers fail where a key has no base row, and by commit time where the row follo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -32,7 +33,6 @@ from ..codec.avro_schema import META_COLUMNS
 from ..codec.columns import Flags, Indices, rows_at
 from ..errors import MalformedError
 from ..format.merge_settings import NotGiven
-from ..values import dataclass
 
 SHAPE = "shape of the row"
 """The column of a row's shape, int32."""

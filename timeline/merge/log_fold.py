@@ -16,7 +16,7 @@ preCombine of both payload classes."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TypeAlias, TypeVar
 
@@ -31,7 +31,6 @@ from ..codec.ordering import Ordering, ranks, same_class
 from ..errors import MalformedError
 from ..format.log_deletes import Deletes
 from ..format.table_config import MergeMode
-from ..values import dataclass
 from .gaps import Gaps, Lacking, Trace, filled, trace
 from .rule import HUDI_0X, Keyed, MergeRule
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,6 @@ from ..codec.stored_names import StoredNames
 from ..format.log_visibility import Visibility
 from ..format.merge_settings import DeleteMarker, MergeMode
 from ..format.record_key import KeySource
-from ..values import dataclass
 from .gaps import Unset
 
 IS_DELETED = "_hoodie_is_deleted"

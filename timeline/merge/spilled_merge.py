@@ -9,7 +9,7 @@ winner does not depend on the split.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,6 @@ from ..codec.columns import Hashes, Indices, flat, rows_at
 from ..codec.row_hash import hash_keys
 from ..codec.spill_file import POSITION, SortedRun, SpillFile, by_position
 from ..format.ledger import Ledger, total
-from ..values import dataclass
 from .gaps import Gaps
 from .log_fold import Entries, EntryKind, Winners, row_numbers, settle, won, won_partly
 from .rule import NO_HASHES, Changes, Keyed, MergeRule

@@ -11,7 +11,7 @@ first of two base rows of one key shields the second from the logs."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,6 @@ from ..codec.stored_names import Names
 from ..filter.possible import group_bounds, matching, may_match
 from ..filter.tree import Filter, In, columns_of
 from ..format.log_deletes import Deletes
-from ..values import dataclass
 from .rule import Keyed
 
 

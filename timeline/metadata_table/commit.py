@@ -24,6 +24,7 @@ from ..format.file_name import LogFileName
 from ..format.instant import Instant, State
 from ..format.layout import Slicing
 from ..format.log_encode import hfile_block
+from ..gathered import gathered
 from ..locks.heartbeat import BEAT_S, heartbeat
 from ..storage.contract import Storage
 from ..storage.folders import METADATA_FOLDER
@@ -31,7 +32,6 @@ from ..storage.staged_file import place_staged
 from ..table.in_progress import check_lock, forget_rollbacks, refuse_half_upgraded, regardless
 from ..table.table import BUILD_AGAIN, Snapshot, Table, advising_rebuild, open_metadata_table
 from ..table.traces import revokes, traces_of, undo
-from ..values import gathered
 from .index_logs import IndexLog
 from .read import OpenSlice, open_slices
 from .records.hfile import encode_hfile, grouped

@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 from typing import Any
@@ -50,7 +51,6 @@ from ..codec.avro_schema import (
     without_null,
 )
 from ..errors import MalformedError
-from ..values import dataclass
 from .record_index import INDEX_DEFINITIONS, definitions_in
 
 Value = bool | int | float | str | bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
@@ -20,7 +20,6 @@ from ..format.table_config import TableConfig
 from ..storage.contract import Entry, Storage, listed_if_there, open_listed
 from ..storage.folders import METADATA_FOLDER
 from ..table.table import BUILD_AGAIN, Snapshot, Table, advising_rebuild, from_one_snapshot, open_metadata_table
-from ..values import dataclass
 from ..view.listing import Listed
 from ..view.log_blocks import slice_blocks, visibility_of
 from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, latest_slice

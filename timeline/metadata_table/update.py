@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from ..event_log import get_logger
 from ..format.commit_metadata import CommitMetadata
 from ..format.file_name import BaseFileName, parse_data_file
 from ..format.table_config import save_table_config
 from ..table.table import Table, open_metadata_table
-from ..values import dataclass
 from . import commit
 from .commit import EncodedRecords, commit_records, newest_schema
 from .index_logs import IndexLogs, RecordedKeys, index_file_groups, stage_index_logs

@@ -11,13 +11,13 @@ Megabytes are integers of 1 << 20 bytes; read and write are floored before they 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
 from typing import Generic, TypeVar
 
 from ..errors import UsageError
 from ..option import check_least, option
-from ..values import dataclass
 from ..view.view import FileSlice
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
@@ -19,7 +19,6 @@ from ..errors import UsageError
 from ..format.compaction_plan import CompactionOperation, decode_operation, encode_operation, operation_metrics
 from ..format.instant import parse_time
 from ..instants.timeline import Timeline
-from ..values import dataclass
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileSlice
 from .limits import read_bytes, write_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 
@@ -9,7 +10,6 @@ from ..errors import UsageError
 from ..instants.timeline import Timeline
 from ..instants.triggers import Trigger, TriggerOptions, TriggerStrategy, UrgencyOptions, triggered, unplanned
 from ..option import idle_of, option, spelled_class
-from ..values import dataclass
 from .limits import BoundOptions
 from .strategies import StrategyOptions
 from .universal import Picking, PickOptions

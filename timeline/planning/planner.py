@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
-from ..values import dataclass
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
 from .freshness import oldest_time

@@ -32,7 +32,7 @@ import re
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import date
 from enum import Enum
 from itertools import accumulate
@@ -40,7 +40,6 @@ from typing import Any, Generic, TypeVar
 
 from ..errors import UsageError
 from ..option import check_least, option, whole_number
-from ..values import dataclass
 from ..view.view import FileSlice
 from .limits import io_mb
 

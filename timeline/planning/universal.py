@@ -10,12 +10,12 @@ options are those of Paimon's universal compaction (`num-sorted-run.compaction-t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from ..errors import UsageError
 from ..option import check_least, option
-from ..values import dataclass
 
 
 class Picking(Enum):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -26,10 +27,10 @@ from ..codec.row_hash import KeyLookup, row_hashes
 from ..errors import UsageError
 from ..format.record_key import looks_like_bucket
 from ..format.table_config import MergeMode
+from ..gathered import gathered
 from ..merge.rule import SliceRules
 from ..merge.slice_stream import SliceStream
 from ..table.table import Snapshot, Table, TableSchema
-from ..values import dataclass, gathered
 from ..view.log_blocks import slice_blocks
 from ..view.view import FileSlice, GroupKey
 from .incremental import MARKS, Origin, Origins, WindowWrites, find_origins, find_window_writes, load_window

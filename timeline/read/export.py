@@ -13,7 +13,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar
 
@@ -25,7 +25,6 @@ from ..errors import MissingFileError, StorageError, TableChangedError, UsageErr
 from ..shown import as_html
 from ..storage.local import sync
 from ..table.table import Table, from_one_snapshot
-from ..values import dataclass
 from .changes import ChangeScan, plan
 from .held_pins import pinned
 from .pins import PinOptions

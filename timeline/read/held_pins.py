@@ -14,6 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 
 from ..clocks import Stopwatch, in_background
 from ..errors import PhantombaseError
@@ -23,7 +24,6 @@ from ..locks.heartbeat import process_name
 from ..storage.contract import Storage, listed_if_there
 from ..storage.server_clock import storage_ms
 from ..table.table import Table
-from ..values import dataclass
 from .pins import PINS, PinOptions, encode, moment_to_hold
 from .table_read import Query, ReadOptions
 from .windows import EARLIEST, completed_writes, moment_of_text

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -27,9 +27,9 @@ from ..filter.tree import And, Compare, Filter, In, Op, Or
 from ..format.commit_metadata import CLUSTER, LOG_COMPACT, SERVICE_OPERATIONS, CommitMetadata, WriteStat
 from ..format.file_name import LogFileName, parse_data_file
 from ..format.instant import Instant
+from ..gathered import gathered
 from ..instants.timeline import Timeline
 from ..table.table import Snapshot, Table
-from ..values import dataclass, gathered
 from ..view.view import FileGroup, FileSlice, GroupKey, latest_slice
 from ..view.witness import lost_completion
 from .windows import (

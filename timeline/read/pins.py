@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 from ..errors import ConflictError, MissingFileError, UsageError
 from ..format.instant import Instant
@@ -27,7 +28,6 @@ from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import RECORD_NAME, RECORDS
 from ..storage.server_clock import storage_ms
 from ..storage.snapshot import without_snapshot
-from ..values import dataclass
 
 
 def moment_to_hold(timeline: Timeline, moment: str) -> str:

@@ -11,7 +11,7 @@ slice has no matching row if some condition of the filter holds in no file. A fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import pyarrow as pa
@@ -36,7 +36,6 @@ from ..option import check_least, least_of, option, same_option, spelled_class
 from ..prefetch import at_once
 from ..table.schema_finder import WasVisible
 from ..table.table import Snapshot, Table, TableSchema, from_one_snapshot
-from ..values import dataclass
 from ..view.view import BaseFile, FileSlice, GroupKey, LogFile, TableView, latest_base_slice
 from .incremental import MARKS, Origin, Origins, find_origins, plan_increment
 from .pruning import prune, where_of

@@ -6,13 +6,14 @@ of it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..errors import TableChangedError, UsageError
 from ..format.instant import Instant
 from ..instants.instant_files import retained_by, retained_by_archived
 from ..instants.timeline import Timeline
 from ..prefetch import prefetched
 from ..table.table import Snapshot, Table
-from ..values import dataclass
 from ..view.view import FileGroup, FileSlice, TableView, latest_slice
 
 EARLIEST = ""

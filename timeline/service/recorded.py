@@ -6,7 +6,7 @@ partitions that it touches, not on the size of the table."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ..errors import MalformedError, MissingFileError, UnsupportedError
@@ -16,9 +16,9 @@ from ..format.compaction_plan import CompactionPlan
 from ..format.instant import MERGES, Instant, State
 from ..format.replace_request import pending_clustering_file_groups
 from ..format.rollback_plan import decode_rollback_plan
+from ..gathered import gathered
 from ..storage.contract import Entry, list_of_table
 from ..table.table import Snapshot, Table
-from ..values import dataclass, gathered
 from ..view.view import GroupKey, ViewFacts
 from ..view.witness import Later, NamedFile, Witness, files_of, merged_by
 

@@ -6,7 +6,7 @@ Hudi 0.15 and 1.2): the state and the client agree, or one of them is stale."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import count
@@ -18,7 +18,6 @@ from ..format.instant import MERGES, Instant, State
 from ..format.table_config import TableConfig
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..storage.contract import Entry, Storage
-from ..values import dataclass
 from ..view.grouping import file_groups
 from ..view.view import FileGroup, GroupDebt, GroupKey, ViewFacts, base_instants, debt_of, is_replaced, log_instants
 from ..view.view_loader import believed

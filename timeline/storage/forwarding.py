@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from ..errors import LockError
-from ..values import dataclass
 from .contract import Entry, OwnLock, Storage
 
 if TYPE_CHECKING:  # what `status` does not need to start

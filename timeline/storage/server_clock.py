@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..clocks import Stopwatch, clock_ms
 from ..errors import ClockError, StorageError
-from ..values import dataclass
 from .contract import Storage
 from .folders import TEMPORARY
 from .snapshot import unguarded

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 from ..errors import UnsupportedError, UsageError
-from ..values import dataclass
 from .object_url import AZURE, CLOUDS, GCS, S3, Cloud, ObjectUrl, from_hadoop, hadoop_meaning, hadoop_name, hadoop_names
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from ..codec.avro_schema import (
@@ -26,7 +27,6 @@ from ..format.instant import Instant
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
 from ..storage.contract import Storage, listed_if_there
-from ..values import dataclass
 
 LATEST_SCHEMA = "latest_schema"
 """The key in a commit's extra metadata."""

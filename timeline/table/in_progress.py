@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import TypeAlias
@@ -50,7 +50,6 @@ from ..locks.table_lock import TableLock, is_elsewhere, refuse_other_lock
 from ..storage.contract import Storage
 from ..storage.folders import HOODIE
 from ..storage.snapshot import GuardedStorage, check_guard, unguarded
-from ..values import dataclass
 from ..view.facts import HASHING_METADATA, is_consistently_hashed
 from ..view.view import GroupKey
 from .table import Snapshot, Table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,7 +14,6 @@ from ..format.commit_metadata import SERVICE_OPERATIONS
 from ..format.instant import Instant
 from ..instants.instant_files import InstantFiles
 from ..instants.timeline import Timeline
-from ..values import dataclass
 from .evolved_schema import LATEST_SCHEMA, load_columns, names_in_files, parse_columns
 
 if TYPE_CHECKING:  # not needed by `show` to start

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from ..errors import ConflictError, MalformedError, MissingFileError, UnsupportedError
@@ -26,7 +27,6 @@ from ..instants.instant_files import StateFile, load_state_files
 from ..locks.heartbeat import heartbeat_path
 from ..storage.contract import Entry, Storage
 from ..storage.folders import inside_table, join, marker_folder, staged_folder
-from ..values import dataclass
 from .table import Table
 
 _MARKER = re.compile(r"(?:(?P<partition>.+)/)?(?P<file>[^/]+)\.marker\.(?P<kind>CREATE|MERGE|APPEND)")

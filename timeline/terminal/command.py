@@ -14,14 +14,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from typing import Annotated, Any, TypeAlias, get_origin, get_type_hints
 
 import typer
 from rich.console import Console, RenderableType
 
 from ..option import NUMBERS
-from ..values import dataclass
 from .console import configure_logging, emit
 from .option_group import OptionGroup, Prefix, group_of, marked, shown, title_of, type_of, value_of
 

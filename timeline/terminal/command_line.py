@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum
+from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,6 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import UsageError
-from ..values import dataclass
 from .help_page import HelpPage, help_of, page, read_pages
 from .settings import CHOSEN, FILE, LogLevel, names_in, plain, read_file, settings_in, settings_of, variable
 
@@ -86,9 +85,6 @@ class _LazyGroup(TyperGroup):
         super().__init__(**settings)
         self.commands: Any = _Loaded(self.lazy)
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return _typed_late(super().get_params(ctx))
-
     def pages(self) -> dict[str, HelpPage]:
         return read_pages(self.help_file.read_text()) if self.help_file.exists() else {}
 
@@ -154,40 +150,10 @@ def _load(lazy: LazyCommand, name: str) -> Any:
         one.help = flowing(one.help or "")
         one.format_help = partial(_write_help, one)
         settings = settings_of(name if one is command else f"{name} {one.name}", one.params)
-        params_of = one.get_params
-        one.get_params = lambda ctx, params_of=params_of: _typed_late(params_of(ctx))
         for setting, param in settings.items():  # each may come from an environment variable, too
             if param.envvar is None and param.param_type_name == "option":
                 param.envvar = variable(setting)
     return command
-
-
-def _typed_late(params: list[Any]) -> list[Any]:
-    for param in params:
-        types = getattr(param, "get_runtime_param", None)  # typer from 0.29 on
-        if types is not None and not isinstance(types, partial):
-            param.get_runtime_param = partial(_Typed, types)
-    return params
-
-
-class _Typed:
-    """The type of an option is made when a value needs it: pydantic, and those of a command, take 0.1 s. Not given is
-    None, and a text is one."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        several, of = param.multiple or param.nargs == -1, param.type_descriptor
-        if value is None:
-            return () if several else None
-        if of.parameter_info.parser is None:
-            kind = of.annotation
-            if isinstance(kind, type) and isinstance(value, kind) and (kind is str or issubclass(kind, Enum)):
-                return value
-            if kind == list[str] and isinstance(value, list | tuple) and all(type(v) is str for v in value):
-                return list(value)
-        return self._make().coerce(value, param=param, ctx=ctx)
 
 
 def _write_help(command: Any, ctx: Any, formatter: Any) -> None:

@@ -9,10 +9,9 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
-
-from ..values import dataclass
 
 LEAST_WIDTH = 40
 MOST_WIDTH = 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -14,7 +15,6 @@ from rich.text import Text
 
 from ..errors import UsageError
 from ..format.instant import parse_time
-from ..values import dataclass
 
 
 def human_bytes(size: int | None) -> str | None:

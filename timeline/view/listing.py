@@ -5,6 +5,7 @@ The default source is the storage; the alternative is the metadata table (`metad
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from ..format.file_name import parse_data_file
@@ -12,7 +13,6 @@ from ..format.table_config import TableConfig
 from ..prefetch import prefetched, prefetched_when_slow
 from ..storage.contract import Entry, Storage
 from ..storage.folders import HOODIE
-from ..values import dataclass
 
 _PARTITION_MARK = ".hoodie_partition_metadata"
 _LISTED = "files"

@@ -8,6 +8,7 @@ all its logs are on base files, and every size is known. Other groups are left t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple, TypeAlias
 
@@ -15,7 +16,6 @@ from ..format.file_name import BASE_NAME, LOG_NAME
 from ..format.layout import Slicing
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
-from ..values import dataclass
 from .view import GroupKey, ViewFacts
 from .witness import FileRecord, Names, named_instant
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Generic, TypeAlias, TypeVar
 
@@ -19,7 +19,6 @@ from ..format.file_name import BaseFileName, LogFileName
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
 from ..storage.folders import join
-from ..values import dataclass
 from .witness import Flaw, Marks, Witness
 from .witness import GroupKey as GroupKey
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias, TypedDict
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UsageError
@@ -18,7 +18,6 @@ from ..instants.timeline import Timeline
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import HOODIE, join
 from ..storage.snapshot import list_ahead, without_snapshot
-from ..values import dataclass
 from .facts import FactLoader
 from .grouping import file_groups, may_share_time, strays
 from .listing import Listed, Listing

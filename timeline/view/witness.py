@@ -23,8 +23,8 @@ from ..errors import MalformedError, MissingFileError, PhantombaseError, reason_
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.compaction_plan import CompactionPlan
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
+from ..gathered import gathered
 from ..storage.folders import join
-from ..values import gathered
 
 _HEADER = fastavro.parse_schema({"type": "map", "values": "bytes"})
 _LONG = fastavro.parse_schema({"type": "long"})

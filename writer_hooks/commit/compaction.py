@@ -26,7 +26,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Limit
 from phantombase.compactor_daemon.attempt.slice_task import Runner
@@ -54,7 +54,6 @@ from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, is_replaced, latest_slice
 
-from ...timeline.values import dataclass
 from ..engine.row_blobs import remove_old
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, WriteOptions
 

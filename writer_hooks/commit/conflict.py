@@ -15,14 +15,13 @@ Two writes conflict if they change one file group, as in Hudi's optimistic concu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.codec.avro_schema import without_meta_columns
 from phantombase.timeline.format.commit_metadata import CLUSTER, SERVICE_OPERATIONS, CommitMetadata
 from phantombase.timeline.table.evolved_schema import LATEST_SCHEMA
 from phantombase.timeline.view.view import GroupKey
-
-from ...timeline.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

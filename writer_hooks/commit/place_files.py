@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.format.commit_metadata import WriteStat
@@ -24,7 +24,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import Marker, MarkerKind, log_marker_kind, make_marker
 from phantombase.timeline.view.view import GroupKey, is_replaced
 
-from ...timeline.values import dataclass, gathered
+from ...timeline.gathered import gathered
 from ..engine.engine import RowCounts
 from ..files.stager import FileKind, StagedFile
 from ..files.task_context import without_base

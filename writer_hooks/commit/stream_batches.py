@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -38,7 +38,6 @@ from phantombase.timeline.storage.folders import RECORD_NAME, RECORDS
 from phantombase.timeline.table.in_progress import Guard, exclusive
 from phantombase.timeline.table.table import Snapshot, Table
 
-from ...timeline.values import dataclass
 from ..engine.arrow_source import NO_ROWS
 
 CHECKPOINT = "_hudi_streaming_sink_checkpoint"

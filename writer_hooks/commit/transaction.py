@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -56,7 +56,6 @@ from phantombase.timeline.table.table import Snapshot, Table, put_completed
 from phantombase.timeline.table.traces import traces_of, undo_files
 from phantombase.timeline.view.view import GroupKey, ViewFacts
 
-from ...timeline.values import dataclass
 from ..engine.engine import RowCounts
 from ..options import Operation
 from .conflict import (

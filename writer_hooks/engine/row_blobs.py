@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any
 
@@ -26,8 +26,6 @@ from phantombase.timeline.errors import StorageError
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import HOODIE, RECORDS, ROWS
-
-from ...timeline.values import dataclass
 
 PIECE = pa.schema(
     [

@@ -12,7 +12,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import IO
 
 import pyarrow as pa
@@ -26,7 +26,6 @@ from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import ROWS
 
-from ...timeline.values import dataclass
 from .engine import LocalPieces, Pieces, Prepare, in_batches
 from .row_blobs import Piece, Spool, remove_unused
 

@@ -9,7 +9,7 @@ import math
 import random
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from itertools import repeat, takewhile
 
@@ -29,7 +29,6 @@ from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice, GroupKey
 
-from ...timeline.values import dataclass
 from .stored_keys import NOT_NOTED, KeyNotes
 from .task_context import WriteWork
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,6 @@ from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.table.table import Table, TableSchema
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
 
-from ...timeline.values import dataclass
 from ..merge_into import DELETE, MergeInto
 from .stored_keys import KEY_FIELD
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
@@ -19,7 +20,6 @@ from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.table.table import Snapshot
 from phantombase.timeline.view.view import FileGroup, latest_base, latest_slice
 
-from ...timeline.values import dataclass
 from ..engine.row_blobs import Piece, by_target
 from ..files.stager import StagedFile, Stager
 from ..files.stored_keys import base_keys, slice_keys

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -48,7 +48,6 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.table import Table, TableSchema, from_one_snapshot
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
-from ...timeline.values import dataclass
 from ..engine.engine import Pieces
 from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
 from ..files.stored_keys import positions_in, slice_keys

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,6 @@ from phantombase.timeline.merge.slice_log import may_delete
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.view.view import FileGroup, GroupKey, latest_base, latest_slice
 
-from ...timeline.values import dataclass
 from ..engine.engine import Pieces, RowCounts
 from ..engine.row_blobs import Piece, by_target, pack, packed, split
 from ..files.stager import StagedFile, Stager

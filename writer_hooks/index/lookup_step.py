@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -38,7 +38,6 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import staged_folder
 from phantombase.timeline.view.view import BaseFile, FileGroup, FileSlice, latest_base, latest_slice, slice_before
 
-from ...timeline.values import dataclass
 from ..engine.engine import Pieces
 from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
 from ..files.stored_keys import base_keys, compares, positions_in, slice_keys

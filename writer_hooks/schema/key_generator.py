@@ -18,6 +18,7 @@ as `2024-01-02 03:04:05.123`, in 0.15 and in 1.2, and so does every write with
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 import pyarrow as pa
@@ -29,7 +30,6 @@ from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format.record_key import has_text, labelled_keys, value_text
 from phantombase.timeline.format.table_config import TableConfig
 
-from ...timeline.values import dataclass
 from .partition_times import PartitionTimes
 
 DEFAULT_PARTITION = "__HIVE_DEFAULT_PARTITION__"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from phantombase.timeline.errors import MalformedError, NotATableError, StorageError, UsageError
@@ -33,7 +34,6 @@ from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.listing import subfolders
 
-from ...timeline.values import dataclass
 from .key_generator import PARTITION_TYPES, KeyGenerator, generator_kind, inferred_kind
 from .partition_times import PREFIX
 

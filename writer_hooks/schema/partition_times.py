@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -27,8 +28,6 @@ import pyarrow.compute as pc
 
 from phantombase.timeline.clocks import utc_now
 from phantombase.timeline.errors import UnsupportedError, UsageError
-
-from ...timeline.values import dataclass
 
 PREFIX = "hoodie.keygen.timebased."
 _PARSER = "hoodie.keygen.datetime.parser.class"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 
@@ -29,7 +29,7 @@ from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import is_pending_service, refuse_consistent_hashing
 from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 
-from ...timeline.values import dataclass, gathered
+from ...timeline.gathered import gathered
 from ..commit.compaction import AfterCommit, Capacity, after_commit, due_at_once, remove_leftovers, services_after
 from ..commit.conflict import WriteSet
 from ..commit.place_files import Placed, place_all, refuse_long_partitions, refuse_planned, replaced_groups, write_stat

@@ -13,7 +13,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -38,7 +38,6 @@ from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.in_progress import making_a_table
 from phantombase.timeline.table.table import Table
 
-from ...timeline.values import dataclass
 from ..commit.place_files import refuse_first_partitions
 from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
 from ..engine.arrow_source import in_arrow, rows_mark, with_columns

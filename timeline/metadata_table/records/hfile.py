@@ -24,6 +24,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,6 @@ import pyarrow.compute as pc
 
 from ...codec.avro_container import decode_varint, encode_varint
 from ...errors import MalformedError, UnsupportedError, decoding
-from ...values import dataclass
 
 ENTRIES = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
 """The schema of every batch."""
