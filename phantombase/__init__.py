@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from .compactor_daemon.execution.split import PlannedCompaction as PlannedCompaction
     from .compactor_daemon.execution.split import SliceResult as SliceResult
     from .compactor_daemon.execution.split import plan_compaction as plan_compaction
+    from .compactor_daemon.metadata_services.build import MetadataBuilt as MetadataBuilt
+    from .compactor_daemon.metadata_services.chosen import BuildOptions as BuildOptions
     from .compactor_daemon.metadata_services.due import MetadataOptions as MetadataOptions
     from .compactor_daemon.metadata_services.serve import MetadataServed as MetadataServed
     from .compactor_daemon.options import AttemptOptions as AttemptOptions
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from .compactor_daemon.undo.unschedule import Unscheduled as Unscheduled
     from .services import archive as archive
     from .services import audit as audit
+    from .services import build_metadata as build_metadata
     from .services import cancel as cancel
     from .services import check as check
     from .services import clean as clean
@@ -146,8 +149,9 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "api": "read read_table spark_read",
-    "services": "archive audit cancel check clean cluster compact delete_savepoint history maintain metadata orphans "
-    "pause replay restore resume rollback savepoint savepoints schedule status sync unschedule validate",
+    "services": "archive audit build_metadata cancel check clean cluster compact delete_savepoint history maintain "
+    "metadata orphans pause replay restore resume rollback savepoint savepoints schedule status sync unschedule "
+    "validate",
     "compactor_daemon.archiving.archive": "ArchiveResult",
     "compactor_daemon.archiving.choice": "ArchiveOptions",
     "compactor_daemon.attempt.compact_or_resume": "Compacted Limit",
@@ -165,6 +169,8 @@ _NAMES = {
     "compactor_daemon.execution.runners": "LocalRunner SparkRunner",
     "compactor_daemon.execution.spark_session": "RunningSpark",
     "compactor_daemon.execution.split": "CompactionTask PlannedCompaction SliceResult plan_compaction",
+    "compactor_daemon.metadata_services.build": "MetadataBuilt",
+    "compactor_daemon.metadata_services.chosen": "BuildOptions",
     "compactor_daemon.metadata_services.due": "MetadataOptions",
     "compactor_daemon.metadata_services.serve": "MetadataServed",
     "compactor_daemon.options": "AttemptOptions ExecuteOptions Executor",

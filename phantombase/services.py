@@ -1,7 +1,7 @@
 """What the commands do to a table and show of it, as calls: the same names, options and results, as values.
 
 schedule, compact, maintain                                       compactions; all that is due
-clean, archive, cluster, metadata, orphans                        services; with `dry_run` nothing is changed
+clean, archive, cluster, metadata, build_metadata, orphans        services; with `dry_run` nothing is changed
 rollback, restore, savepoint, delete_savepoint, unschedule        undo; the same
 pause, resume, cancel                                             hold or end work, on all machines
 sync                                                              a catalog shows the table
@@ -38,6 +38,9 @@ from .compactor_daemon.clustering.result import ClusterResult
 from .compactor_daemon.daemon.replay import Replayed, ReplayOptions, replay_table
 from .compactor_daemon.execution.run_compactions import Compactions, run_compactions
 from .compactor_daemon.execution.runners import all_storage_options, check_memory, open_runner, this_machine
+from .compactor_daemon.metadata_services.build import MetadataBuilt
+from .compactor_daemon.metadata_services.build import build_metadata as build
+from .compactor_daemon.metadata_services.chosen import BuildOptions
 from .compactor_daemon.metadata_services.due import MetadataOptions
 from .compactor_daemon.metadata_services.serve import MetadataServed, serve_metadata
 from .compactor_daemon.options import AttemptOptions, ExecuteOptions
@@ -227,10 +230,29 @@ def metadata(
     dry_run: bool = False,
     storage_options: Given = None,
 ) -> MetadataServed:
-    """Compacts, cleans and archives Hudi's metadata table, if the table has one and that is due."""
+    """Compacts, cleans and archives Hudi's metadata table, if the table has one and that is due: see `build_metadata`
+    for one that has none."""
     risk = "Another process may write to it meanwhile."
     at = locked(table, storage_options, lock, sole_writer, dry_run, "metadata", risk, service=True)
     return serve_metadata(at[0], _kept(at[0], options or MetadataOptions()), at[1], dry_run=dry_run)
+
+
+@spelled
+def build_metadata(
+    table: AnyTable,
+    options: BuildOptions | None = None,
+    *,
+    rebuild: bool = False,
+    lock: str | None = None,
+    sole_writer: bool = False,
+    dry_run: bool = False,
+    storage_options: Given = None,
+) -> MetadataBuilt:
+    """Builds the partitions of Hudi's metadata table that the table lacks. `rebuild`: partitions that are there are
+    taken out first, and built again. Others may write meanwhile: what completes is added before it becomes visible."""
+    risk = "Another process may write to it meanwhile."
+    at = locked(table, storage_options, lock, sole_writer, dry_run, "metadata", risk, service=True)
+    return build(at[0], options or BuildOptions(), at[1], again=rebuild, dry_run=dry_run)
 
 
 @spelled

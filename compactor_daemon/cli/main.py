@@ -11,7 +11,13 @@ from phantombase.timeline.terminal.command_line import lazy_app, lazy_commands
 
 _WRITERS = "phantombase.writer_hooks.erase"
 """A command that writes lies above this package: it is named here, and loaded when it is called."""
-_SERVICES = ("clean", "archive", "cluster", "metadata", "orphans")
+_SERVICES = (
+    "table_services.clean",
+    "table_services.archive",
+    "table_services.cluster",
+    "metadata.metadata",
+    "table_services.orphans",
+)
 COMMANDS = {
     **lazy_commands(
         "phantombase.compactor_daemon.cli",
@@ -37,7 +43,7 @@ COMMANDS = {
             ),
             "Table services": (
                 "maintain.maintain_command",
-                *(f"table_services.{name}_command" for name in _SERVICES),
+                *(f"{name}_command" for name in _SERVICES),
                 "sync.sync_command",
             ),
             "Savepoints and undo": (

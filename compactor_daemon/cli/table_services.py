@@ -1,4 +1,4 @@
-"""The commands of table services: `clean`, `archive`, `cluster`, `metadata`, `orphans`; what each did or would do."""
+"""The commands of table services: `clean`, `archive`, `cluster`, `orphans`; what each did or would do."""
 
 from __future__ import annotations
 
@@ -39,66 +39,9 @@ from ..clustering.cluster import cluster_table
 from ..clustering.options import ClusterOptions
 from ..clustering.result import put_off
 from ..execution.runners import CountingRunner, check_memory, open_runner, this_machine
-from ..metadata_services.due import MetadataOptions
-from ..metadata_services.serve import serve_metadata
 from ..options import ExecuteOptions
 from ..services.options import Service
 from .option_flags import TableChange, offers, typed_names, typed_options
-
-
-@offers
-def metadata_command(
-    at: Annotated[TableChange, Tries("show what is due, change nothing")], options: MetadataOptions
-) -> CommandResult:
-    """Compact, clean and archive Hudi's metadata table, if it has one and that is due.
-
-    The metadata table lists the files of the table for Hudi's readers. Each write adds a log file to each of its
-    partitions; its compaction merges them into base files, so that readers need not; its clean removes old files: two
-    slices of each file group stay. Instants that the table itself has archived are then archived here too. Hudi's
-    writers do the same in passing, writers of phantombase where they are asked to. What a dead process left is
-    finished first.
-
-    Example: `compactor-daemon metadata /data/orders --sole-writer`
-    """
-    table, lock = at.open(
-        "metadata",
-        "Without the same lock another process may write to the metadata table meanwhile. --dry-run needs neither.",
-        service=Service.METADATA,
-    )
-    return CommandResult(at.row(serve_metadata(table, options, lock, dry_run=at.dry_run)), _render_served)
-
-
-def _render_served(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    for instant in data["forgotten"]:
-        did = "would forget" if data["dry_run"] else "forgot"
-        yield f"{did} instant {instant} of the metadata table, which a dead process left unfinished"
-    for one in data["cleans"]:
-        did = "would remove" if data["dry_run"] else "removed"
-        of = "" if one["finished"] else f", {human_bytes(one['bytes'])}"
-        earlier = " of a clean of an earlier run" if one["finished"] else ""
-        yield f"{did} {plural(one['files'], 'file')}{of}{earlier}: {data['why_clean']}"
-    did = data["cleans"] or data["compactions"] or data["archived"]["instants"]
-    if not did and data["why"] == data["why_clean"] == data["archived"]["why"]:
-        yield f"nothing to do: {data['why']}"
-        return
-    if not data["cleans"]:
-        yield f"nothing to clean: {data['why_clean']}"
-    archived = data["archived"]
-    if number := len(archived["instants"]):
-        did = "would archive" if data["dry_run"] else "archived"
-        yield f"{did} {plural(number, 'instant')}, then stopped: {archived['why']}"
-    else:
-        yield f"nothing to archive: {archived['why']}"
-    if not data["compactions"]:
-        yield f"nothing to compact: {data['why']}"
-        return
-    files = (numbers("base files", "files"), numbers("log files"), sizes("of", "log_bytes"))
-    earlier_run = Column("", lambda r: "left by an earlier run" if r["finished"] else "")
-    columns = ("instant", *files, sizes("written", "bytes_written"), earlier_run)
-    title = "compactions of the metadata table that are due" if data["dry_run"] else "compacted the metadata table"
-    yield RowsTable(title, columns, data["compactions"])
-    yield data["why"]
-
 
 _OF_CLUSTERING = (*names_of(ClusterOptions), *names_of(OutputOptions), *names_of(ExecuteOptions), "conf", "props")
 

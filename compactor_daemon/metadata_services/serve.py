@@ -11,7 +11,8 @@ rolls back all pending ones here.
 A live process makes its instant visible on the data table's timeline first, and keeps it there until its work here is
 done. So an instant that is neither there nor archived has ended. These are left alone:
 
-    made-up times, and those of version 6's own services     they are not of the data table
+    those of version 6's own services                        they are not of the data table
+    those that fill a partition, while Hudi's indexer builds one
     a fresh heartbeat                                        a process of Hudi may not share the lock
     all, while a restore is pending                          Hudi 1.2 records a restore here at a new time
     all, while the table is upgraded                         half of the timeline is elsewhere
@@ -84,7 +85,12 @@ _DIGITS = 17
 def unknown(table: Table, metadata: Snapshot, now_ms: Callable[[], int]) -> tuple[Instant, ...]:
     """The pending delta commits that the data table does not know, earliest first. `now_ms`: see `is_live`.
     ConflictError: the table is being upgraded. MalformedError, UnknownStateError: its archive cannot be read."""
-    pending = [i for i in metadata.timeline.pending("deltacommit") if _is_of_data(i.requested_time)]
+    filling = ARTIFICIAL if table.config.building_metadata_partitions else "none"
+    pending = [
+        i
+        for i in metadata.timeline.pending("deltacommit")
+        if len(i.requested_time) == _DIGITS and not i.requested_time.startswith(filling)
+    ]
     if not pending:
         return ()
     # The data table's timeline is read after `metadata`: an instant of `metadata` was there before.
@@ -112,10 +118,6 @@ def forget_unknown(table: Table) -> tuple[str, ...]:
             why="the table does not know this instant",
         )
     return tuple(i.requested_time for i in found)
-
-
-def _is_of_data(time: str) -> bool:
-    return len(time) == _DIGITS and not time.startswith(ARTIFICIAL)
 
 
 def plan_all(view: TableView, instant: str) -> CompactionPlan | None:

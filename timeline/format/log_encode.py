@@ -122,6 +122,16 @@ def delete_block(
     return _block(BlockKind.DELETE, headers, [struct.pack(">ii", CONTENT_VERSION, _size(body, instant)), *body])
 
 
+def group_block(instant: str) -> bytes:
+    """The block without entries with which Hudi begins each file group of a metadata table."""
+    return b"".join(
+        bytes(part)
+        for part in _block(
+            BlockKind.DELETE, {HeaderKey.INSTANT_TIME: instant}, [struct.pack(">ii", CONTENT_VERSION, 1), b"\0"]
+        )
+    )
+
+
 def archive_block(records: Sequence[bytes], schema_text: str) -> Parts:
     """A block of an archive of version 6: Avro records of `schema_text`, of no instant."""
     parts = [part for record in records for part in (struct.pack(">i", len(record)), record)]

@@ -149,9 +149,15 @@ class TableConfig:
         kept = ",".join(name for name in self._list(_METADATA_BUILT) if name not in dropped)
         return TableConfig(properties={**self.properties, _METADATA_BUILT: kept})
 
-    def with_metadata_partition(self, name: str) -> TableConfig:
-        """The same settings of a new table that has a metadata table with this partition only."""
-        return TableConfig(properties={**self.properties, _METADATA_BUILT: name, _METADATA_BUILDING: ""})
+    def with_metadata_partitions(self, added: Collection[str]) -> TableConfig:
+        """The same settings with these partitions of the metadata table, too, so that readers use them."""
+        built = ",".join(sorted({*self._list(_METADATA_BUILT), *added}))
+        building = ",".join(name for name in self._list(_METADATA_BUILDING) if name not in added)
+        return TableConfig(properties={**self.properties, _METADATA_BUILT: built, _METADATA_BUILDING: building})
+
+    def with_index_definitions(self, path: str) -> TableConfig:
+        """The same settings with the path of the index definitions, which Hudi 1.x reads."""
+        return TableConfig(properties={**self.properties, "hoodie.table.index.defs.path": path})
 
     @property
     def version(self) -> int:

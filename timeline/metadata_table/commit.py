@@ -35,7 +35,7 @@ from ..table.traces import revokes, traces_of, undo
 from .index_logs import IndexLog
 from .read import OpenSlice, open_slices
 from .records.hfile import encode_hfile, grouped
-from .records.keys import RECORD_INDEX, file_group_index
+from .records.keys import file_group_index
 
 _ACTION = "deltacommit"
 _SAME = "makes the same commit of the metadata table"
@@ -71,7 +71,7 @@ def commit_records(
     table: Table, instant: str, records: EncodedRecords, schema_text: str, index_logs: Sequence[IndexLog] = ()
 ) -> None:
     """Makes a delta commit with these records; may be repeated. `table`: the data table, of a section (`exclusive`).
-    `index_logs`: staged log files of the record index. MalformedError: a partition without file groups. ConflictError:
+    `index_logs`: staged log files. MalformedError: a partition without file groups. ConflictError:
     another process makes the same commit, without the lock. LockError: the lock was lost."""
     metadata = open_metadata_table(table)
     by_name = not metadata.layout.has_completion_times
@@ -123,11 +123,10 @@ def _by_slice(metadata: Snapshot, records: EncodedRecords) -> dict[OpenSlice, li
 
 
 def _index_slices(metadata: Snapshot, logs: Sequence[IndexLog]) -> dict[OpenSlice, IndexLog]:
-    """The slices of the record index to which staged log files belong."""
-    if not logs:
-        return {}
-    slices = {slice_.file_id: slice_ for slice_ in open_slices(metadata, RECORD_INDEX)}
-    return {slices[log.file_id]: log for log in logs}
+    """The slices to which staged log files belong."""
+    partitions = sorted({log.partition for log in logs})
+    slices = {(s.partition, s.file_id): s for partition in partitions for s in open_slices(metadata, partition)}
+    return {slices[log.partition, log.file_id]: log for log in logs}
 
 
 def _is_recorded(

@@ -1,6 +1,6 @@
 """Makes and drops a table's metadata table.
 
-A new metadata table has the empty partition `files`:
+The metadata table of a new table has the empty partition `files`:
 
     its folders and hoodie.properties
     <first>.deltacommit.requested, .inflight | a log file | the completed delta commit
@@ -8,9 +8,13 @@ A new metadata table has the empty partition `files`:
 
 The last step makes both tables visible. No step depends on the clock or on randomness, so two processes make the same
 files, concurrently or after a crash. Hudi fills a partition in the same way under the same artificial time, with a base
-file if there are files to list."""
+file if there are files to list. For a table that is there already, `compactor_daemon.metadata_services.build` fills the
+file groups that are made here."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ..codec.avro_schema import with_meta_columns
 from ..event_log import get_logger
@@ -18,9 +22,10 @@ from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.commit_metadata import encode as encode_commit
 from ..format.file_name import LogFileName, partition_metadata
 from ..format.instant import Instant, State
-from ..format.log_encode import hfile_block
+from ..format.log_encode import group_block, hfile_block
 from ..format.merge_settings import EVENT_TIME_STRATEGY
 from ..format.table_config import PROPERTIES, TableConfig, checksum, make_table_folders, save_table_config
+from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
 from ..storage.contract import Storage
 from ..storage.folders import METADATA_FOLDER
@@ -30,7 +35,7 @@ from ..table.table import Table
 from .record_index import mark_global_keys
 from .records.entries import encoder, new_schema
 from .records.hfile import encode_hfile
-from .records.keys import files_records
+from .records.keys import FILES, files_records, new_file_ids
 from .valid_instants import ARTIFICIAL
 
 _log = get_logger()
@@ -58,33 +63,63 @@ def drop_within(table: Table, why: str) -> Table:
     return table.snapshot(cached=False)
 
 
-_PARTITION, _FILE_ID = "files", "files-0000-0"
 _CLASSES = "org.apache.hudi.metadata.HoodieTableMetadata"
 _FIRST_COMPLETION = "19700101000000000"
 """The completion time of the first delta commit, on versions that have them: before that of any write."""
 
 
 def make_metadata_table(storage: Storage, config: TableConfig) -> TableConfig:
-    """Makes it below the folder of a table with these settings; returns the settings of the table that has it.
-    May be repeated. StorageError: see `Storage`."""
+    """Makes an empty one below the folder of a new table with these settings; returns the settings of the table that
+    has it. May be repeated. StorageError: see `Storage`."""
+    put_metadata_table(storage, config)
+    completion = _FIRST_COMPLETION if config.layout.has_completion_times else None
+    make_file_groups(storage, config, fill_time(config, 0), {FILES: new_file_ids(FILES)}, completion)
+    return config.with_metadata_partitions((FILES,))
+
+
+def put_metadata_table(storage: Storage, config: TableConfig) -> None:
+    """Makes the metadata table's folders and settings. May be repeated."""
     of_metadata, below = metadata_config(config), PrefixStorage(storage, METADATA_FOLDER)
     make_table_folders(below, of_metadata)
     below.put_if_absent(PROPERTIES, of_metadata.dump())
-    time = f"{ARTIFICIAL}000" if config.layout.has_completion_times else f"{ARTIFICIAL}010"
-    log = LogFileName(file_id=_FILE_ID, instant=time, version=1, token="0-0-0")
-    content = _first_block(config, time)
+
+
+def fill_time(config: TableConfig, number: int) -> str:
+    """The artificial time of the delta commit that is the `number`-th, from 0, of those that fill partitions."""
+    return f"{ARTIFICIAL}{number if config.layout.has_completion_times else 10 + number:03}"
+
+
+def fills_of(config: TableConfig, timeline: Timeline) -> int:
+    """How many such times are in use, or before one that is. `timeline`: of the metadata table, with its archive."""
+    used = {i.requested_time for i in (*timeline.instants, *timeline.archived)}
+    numbers = [int(time[len(ARTIFICIAL) :][:3]) for time in used if time.startswith(ARTIFICIAL)]
+    return max(numbers, default=int(fill_time(config, 0)[-3:]) - 1) + 1 - int(fill_time(config, 0)[-3:])
+
+
+def make_file_groups(
+    storage: Storage, config: TableConfig, time: str, file_ids: Mapping[str, Sequence[str]], completion: str | None
+) -> None:
+    """Makes partitions with these file groups, without entries, by a delta commit at `time`. `files` gets the list of
+    partitions, which is empty. May be repeated with the same arguments. `storage`, `config`: of the data table."""
+    of_metadata, below = metadata_config(config), PrefixStorage(storage, METADATA_FOLDER)
     begun = Instant(requested_time=time, action="deltacommit", state=State.REQUESTED)
-    completion = _FIRST_COMPLETION if config.layout.has_completion_times else None
-    done = Instant(requested_time=time, action="deltacommit", state=State.COMPLETED, completion_time=completion)
-    for path, data in (
-        (_path(of_metadata, begun), b""),
-        (_path(of_metadata, begun.at(State.INFLIGHT)), b""),
-        (f"{_PARTITION}/.hoodie_partition_metadata", partition_metadata(time, 1)),
-        (f"{_PARTITION}/{log}", content),
-        (_path(of_metadata, done), _first_commit(config, log, len(content))),
-    ):
-        below.put_if_absent(path, data)
-    return config.with_metadata_partition(_PARTITION)
+    done = replace(begun.at(State.COMPLETED), completion_time=completion)
+    below.put_if_absent(_path(of_metadata, begun), b"")
+    below.put_if_absent(_path(of_metadata, begun.at(State.INFLIGHT)), b"")
+    stats = dict[str, tuple[WriteStat, ...]]()
+    for partition, ids in file_ids.items():
+        below.put_if_absent(f"{partition}/.hoodie_partition_metadata", partition_metadata(time, 1))
+        content = _first_block(config, time) if partition == FILES else group_block(time)
+        logs = [LogFileName(file_id=file_id, instant=time, version=1, token="0-0-0") for file_id in ids]
+        for log in logs:
+            below.put_if_absent(f"{partition}/{log}", content)
+        stats[partition] = tuple(_stat(partition, log, len(content)) for log in logs)
+    commit = CommitMetadata(
+        partition_to_write_stats=stats,
+        extra_metadata={"schema": new_schema(config.layout)},
+        operation_type="BULK_INSERT" if not config.layout.has_completion_times else "BULK_INSERT_PREPPED",
+    )
+    below.put_if_absent(_path(of_metadata, done), encode_commit(commit, config.layout.encoding))
 
 
 def metadata_config(config: TableConfig) -> TableConfig:
@@ -134,23 +169,18 @@ def _first_block(config: TableConfig, time: str) -> bytes:
     return b"".join(bytes(part) for part in hfile_block(content, instant=time, schema_text=text))
 
 
-def _first_commit(config: TableConfig, log: LogFileName, size: int) -> bytes:
-    stat = WriteStat(
-        file_id=_FILE_ID,
-        path=f"{_PARTITION}/{log}",
+def _stat(partition: str, log: LogFileName, size: int) -> WriteStat:
+    entries = 1 if partition == FILES else 0
+    return WriteStat(
+        file_id=log.file_id,
+        path=f"{partition}/{log}",
         prev_commit=log.instant,
-        num_writes=1,
-        num_inserts=1,
+        num_writes=entries,
+        num_inserts=entries,
         total_write_bytes=size,
-        partition_path=_PARTITION,
+        partition_path=partition,
         file_size_in_bytes=size,
         log_version=log.version,
         log_offset=0,
         log_files=(str(log),),
     )
-    commit = CommitMetadata(
-        partition_to_write_stats={_PARTITION: (stat,)},
-        extra_metadata={"schema": new_schema(config.layout)},
-        operation_type="BULK_INSERT" if not config.layout.has_completion_times else "BULK_INSERT_PREPPED",
-    )
-    return encode_commit(commit, config.layout.encoding)

@@ -178,12 +178,14 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexLog:
-    """A staged log file of one file group of the index: its path, size in bytes, number of entries."""
+    """A staged log file of one file group: its path, size in bytes, number of entries. `partition`: of the metadata
+    table."""
 
     file_id: str
     path: str
     size: int
     entries: int
+    partition: str = RECORD_INDEX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +201,18 @@ def index_file_groups(table: Table) -> tuple[str, ...]:
     return tuple(s.file_id for s in open_slices(open_metadata_table(table), RECORD_INDEX))
 
 
-def stage_index_logs(table: Table, instant: str, keys: RecordedKeys, schema_text: str) -> IndexLogs:
-    """Stages the log files; repeatable. `schema_text`: of the metadata table. MissingFileError: no such folder."""
-    file_ids, storage = index_file_groups(table), table.storage
-    encode, moment = encoder(schema_text), table.times.milliseconds(instant)
+def stage_index_logs(
+    table: Table,
+    instant: str,
+    keys: RecordedKeys,
+    schema_text: str,
+    file_ids: tuple[str, ...] | None = None,
+    written_ms: int | None = None,
+) -> IndexLogs:
+    """Stages the log files; repeatable. `schema_text`: of the metadata table. `file_ids`: of the index; None: those
+    that it has. `written_ms`: the time in the entries; None: that of the instant. MissingFileError: no such folder."""
+    file_ids, storage = index_file_groups(table) if file_ids is None else file_ids, table.storage
+    encode, moment = encoder(schema_text), table.times.milliseconds(instant) if written_ms is None else written_ms
     ordered = keys.ordered
     values = pa.array([encode(("", location(k.partition, k.file_id, moment)))[1] for k in ordered], pa.binary())
     largest = pc.max(pc.binary_length(values)).as_py() or 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import METADATA_FOLDER, RECORDS
 from ..storage.snapshot import SnapshotStorage
 from ..table.table import Snapshot, Table, open_metadata_table
-from .records.keys import RECORD_INDEX
+from .records.keys import COLUMN_STATS, RECORD_INDEX
 from .valid_instants import ARTIFICIAL, refuse_uncompleted
 
 INDEX_DEFINITIONS = ".hoodie/.index_defs/index.json"
@@ -49,6 +50,25 @@ def definitions_in(content: bytes | None) -> dict[str, Any]:
         return dict(definitions)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MalformedError("damaged index definitions", path=INDEX_DEFINITIONS, found=str(error)) from error
+
+
+def put_definitions(storage: Storage, columns: Sequence[str] | None, version: str, *, record_index: bool) -> None:
+    """Adds the definitions of built indexes to `INDEX_DEFINITIONS`, as Hudi 1.x has them. `columns`: with statistics,
+    None: no such index; `version`: how these are stored. MalformedError: damaged definitions."""
+    definitions = definitions_in(stored_definitions(storage))
+    if columns is not None:
+        definitions[COLUMN_STATS] = _definition(COLUMN_STATS, COLUMN_STATS, columns, {}, version)
+    if record_index:
+        definitions[RECORD_INDEX] = _definition(RECORD_INDEX, "", (), {"isPartitioned": "false"}, "V1")
+    if columns is not None or record_index:
+        storage.overwrite(INDEX_DEFINITIONS, json.dumps({"indexDefinitions": definitions}, indent=2).encode())
+
+
+def _definition(
+    name: str, function: str, fields: Sequence[str], options: Mapping[str, str], version: str
+) -> dict[str, Any]:
+    named = {"indexName": name, "indexType": name, "indexFunction": function}
+    return {**named, "sourceFields": list(fields), "indexOptions": dict(options), "version": version}
 
 
 GLOBAL_KEYS_MARK = f"{RECORDS}/global_record_index"

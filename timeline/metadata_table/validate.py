@@ -140,12 +140,12 @@ def _unfinished(table: Snapshot, difference: Difference) -> bool:
     if not isinstance(parse_data_file(name), LogFileName):
         return False
     path = join(difference.partition, name)
-    done = _finished_bytes(table, path)
+    done = finished_bytes(table, path)
     return done == 0 if difference.metadata_bytes is None else done == difference.metadata_bytes < stored
 
 
-def _finished_bytes(table: Snapshot, path: str) -> int:
-    """The offset at which the last block of a completed action ends."""
+def finished_bytes(table: Snapshot, path: str) -> int:
+    """Of a log file of version 6: the offset at which the last block of a completed action ends."""
     timeline = table.timeline
     completed = {i.requested_time for i in timeline.instants if i.completed}
     with table.storage.open_input(path) as source:

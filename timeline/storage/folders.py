@@ -36,6 +36,10 @@ CLUSTERINGS = f"{RECORDS}/clusterings"
 """Clusterings stage their files here before their plan is visible: a folder for each run."""
 
 
+BUILDS = f"{RECORDS}/metadata"
+"""Log files of a metadata table that is being built, before it is visible: a folder for each run."""
+
+
 def staged_folder(instant: str) -> str:
     return f"{WRITES}/{instant}"
 

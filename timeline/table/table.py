@@ -296,8 +296,8 @@ def from_one_snapshot(load: Callable[[], T]) -> T:
 
 
 BUILD_AGAIN = (
-    "Turn the metadata table off: `compactor-daemon compact TABLE --drop-metadata-table`. "
-    "The next Hudi writer builds it again."
+    "Build the metadata table again: `compactor-daemon metadata TABLE --rebuild`. Or turn it off: "
+    "`compactor-daemon compact TABLE --drop-metadata-table`; the next Hudi writer builds it."
 )
 """What to do about an unusable metadata table."""
 

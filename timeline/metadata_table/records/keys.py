@@ -38,6 +38,22 @@ BLOOM_FILTERS = "bloom_filters"
 RECORD_INDEX = "record_index"
 _KEPT = frozenset({FILES, COLUMN_STATS, PARTITION_STATS, BLOOM_FILTERS})
 OF_ROWS = (RECORD_INDEX, "secondary_index_")
+_FILE_GROUPS = {
+    FILES: ("files", 1),
+    COLUMN_STATS: ("col-stats", 2),
+    PARTITION_STATS: ("partition-stats", 1),
+    BLOOM_FILTERS: ("bloom-filters", 4),
+    RECORD_INDEX: ("record-index", 10),
+}
+"""The names of the file groups of new partitions, and Hudi's default number of them."""
+
+
+def new_file_ids(partition: str, count: int | None = None) -> tuple[str, ...]:
+    """The file ids of a new partition. `count`: None: Hudi's default."""
+    name, usual = _FILE_GROUPS[partition]
+    return tuple(f"{name}-{number:04}-0" for number in range(count or usual))
+
+
 _OF_FILES = ("expr_index_",)
 
 

@@ -1,0 +1,312 @@
+"""Builds the metadata table of a table that has none, adds partitions to it, or builds it again if it is damaged.
+
+    stage    outside the lock, in a folder that neither Hudi nor readers look at: log files of the delta commits that
+             lead from the empty state to the newest one; then what completed meanwhile, by the difference of states
+    switch   in the lock: the last difference; the staged files get their names, under artificial times as those of
+             Hudi; the property `hoodie.table.metadata.partitions` names the partitions, and so they count
+
+Until that property is saved no reader or writer regards what the switch has put: a new metadata table is made from an
+empty folder, and a new partition likewise. So a run that dies leaves nothing to continue: the next one stages again,
+and removes what it finds. To build a partition again, it is first taken out of the property: from then on readers and
+writers list the storage. The staging folder records which partitions were taken out, for the run after a death.
+
+The switch waits for pending actions of other programs: a Hudi writer that began with the metadata table off would
+complete without an entry here. Writers of phantombase read the property under the lock in which they complete."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from phantombase.timeline.clocks import Stopwatch
+from phantombase.timeline.codec.avro_schema import with_meta_columns
+from phantombase.timeline.errors import ConflictError, MissingFileError, UnsupportedError
+from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.instant import Instant, State
+from phantombase.timeline.format.table_config import save_table_config
+from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat, is_live, read_heartbeat
+from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.commit import commit_records, completion_above, forget, newest_schema
+from phantombase.timeline.metadata_table.create import (
+    drop_metadata_table,
+    fill_time,
+    fills_of,
+    make_file_groups,
+    put_metadata_table,
+)
+from phantombase.timeline.metadata_table.index_logs import IndexLog
+from phantombase.timeline.metadata_table.measure import Measure
+from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS, put_definitions
+from phantombase.timeline.metadata_table.records.entries import new_schema
+from phantombase.timeline.metadata_table.records.keys import COLUMN_STATS, FILES, PARTITION_STATS, new_file_ids
+from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
+from phantombase.timeline.shown import Shown
+from phantombase.timeline.storage.contract import listed_if_there
+from phantombase.timeline.storage.folders import BUILDS, METADATA_FOLDER
+from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.storage.snapshot import without_snapshot
+from phantombase.timeline.table.in_progress import READ_INSIDE, exclusive, is_pending_service, refuse_change_capture
+from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot, open_metadata_table
+
+from ..attempt.pending_clusterings import ALIVE
+from .chosen import BuildOptions, Chosen, approximate_bytes, choose
+from .content import Filling, ListedState, Progress, state_of
+
+_log = get_logger()
+_TAKEN_OUT = "partitions"
+_ROUNDS = 3
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataBuilt(Shown):
+    """The `built` partitions; of a dry run those that would be, with their approximate bytes. `dropped`: those that
+    were taken out and are left to Hudi. `files`: of the table. `rounds`: how often what completed meanwhile was added.
+    `why`: why nothing was built."""
+
+    built: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    partitions: int = 0
+    files: int = 0
+    bytes: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+    why: str = ""
+
+
+def _silent(what: str, done: int, total: int) -> None:
+    """No progress is shown."""
+
+
+def build_metadata(
+    table: Table,
+    options: BuildOptions,
+    lock: TableLock,
+    *,
+    again: bool = False,
+    dry_run: bool = False,
+    progress: Progress = _silent,
+) -> MetadataBuilt:
+    """Builds the partitions that the table lacks; `again`: also those that it has. `dry_run`: nothing is changed.
+    UnsupportedError: an index, or a table, for which that cannot be done. ConflictError: another process built one
+    meanwhile, or pending actions did not end in time; LockError: the lock was lost. After an error, run again."""
+    watch, seen = Stopwatch(), table.snapshot(cached=False)
+    refuse_change_capture(seen, "building the metadata table of")
+    chosen = choose(seen, options, _taken_out(seen), again=again)
+    if not chosen.names:
+        if not dry_run:
+            _remove_dead(table)
+        return MetadataBuilt(why="the table has these partitions already")
+    if dry_run:
+        state = from_one_snapshot(lambda: state_of(table.snapshot(cached=False)))
+        return replace(_report(chosen, state), bytes=approximate_bytes(seen, chosen.names, state))
+    with _run(table, chosen) as folder:
+        _remove_dead(table)
+        if chosen.again:
+            _take_out(table, lock, chosen)
+        build = _Build(table=table, lock=lock, chosen=chosen, folder=folder, options=options, progress=progress)
+        return replace(build.execute(), seconds=round(watch.seconds(), 3))
+
+
+# --- the staging folder -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _run(table: Table, chosen: Chosen) -> Iterator[str]:
+    """The staging folder of a run, with its heartbeat; removed at its end. After an error what was taken out remains
+    recorded."""
+    storage = without_snapshot(table.storage)
+    folder = f"{BUILDS}/{uuid.uuid4().hex}"
+    with heartbeat(storage, f"{folder}/{ALIVE}", BEAT_S):
+        storage.put_if_absent(f"{folder}/{_TAKEN_OUT}", json.dumps(chosen.names).encode())
+        yield folder
+    storage.delete_folder(folder)
+
+
+def _folders(table: Table) -> list[str]:
+    found = listed_if_there(without_snapshot(table.storage), BUILDS) or ()
+    return [f"{BUILDS}/{entry.name}" for entry in found if entry.is_folder]
+
+
+def _taken_out(table: Table) -> frozenset[str]:
+    """What earlier runs meant to build and did not."""
+    found = set[str]()
+    for folder in _folders(table):
+        try:
+            names = json.loads(table.storage.read(f"{folder}/{_TAKEN_OUT}"))
+        except (MissingFileError, ValueError):
+            continue
+        found |= set(map(str, names)) if isinstance(names, list) else set()
+    return frozenset(found)
+
+
+def _remove_dead(table: Table) -> None:
+    """Removes the folders of runs that ended without success. The new run has recorded what these took out."""
+    storage = without_snapshot(table.storage)
+    now_ms = storage_ms(storage)
+    for folder in _folders(table):
+        if not is_live(read_heartbeat(storage, f"{folder}/{ALIVE}"), now_ms):
+            storage.delete_folder(folder)
+
+
+def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
+    if chosen.is_new:
+        drop_metadata_table(table, lock)
+        return
+    with exclusive(table, lock, "take partitions out of the metadata table", READ_INSIDE) as held:
+        if set(chosen.again) & set(held.config.metadata_partitions):
+            save_table_config(held.storage, held.config.without_metadata_partitions(chosen.again))
+
+
+# --- stage and switch ---------------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True)
+class _Build:
+    """One run. `rounds`: the staged log files of each delta commit; `state`: what they lead to."""
+
+    table: Table
+    lock: TableLock
+    chosen: Chosen
+    folder: str
+    options: BuildOptions
+    progress: Progress
+    rounds: list[tuple[IndexLog, ...]] = field(default_factory=list)
+    state: ListedState = field(default_factory=ListedState)
+    first: int = 0
+    filling: Filling | None = None
+
+    def execute(self) -> MetadataBuilt:
+        seen = self.table.snapshot(cached=False)
+        if not self.chosen.is_new:
+            self.first = fills_of(seen.config, open_metadata_table(seen).load_timeline(archived=True))
+        self.filling = Filling(
+            file_ids={name: new_file_ids(name) for name in self.chosen.names},
+            schema_text=with_meta_columns(new_schema(seen.layout))
+            if self.chosen.is_new
+            else newest_schema(open_metadata_table(seen)),
+            folder=self.folder,
+            memory_limit=self.options.memory_limit,
+        )
+        for _ in range(_ROUNDS):
+            if not from_one_snapshot(lambda: self._catch_up(self.table.snapshot(cached=False))):
+                break
+        watch = Stopwatch()
+        while True:
+            with exclusive(self.table, self.lock, "make the metadata table visible", READ_INSIDE) as held:
+                others = others_at_work(held)
+                if not others:
+                    return self._switch(held)
+            if watch.seconds() >= self.options.pending_wait_s:
+                raise ConflictError(
+                    "actions of other programs are pending, and may not know the metadata table",
+                    path=self.table.storage.base_path,
+                    instant=others[0].requested_time,
+                    expected=f"all of them ended within {self.options.pending_wait_s:g} s",
+                    found=", ".join(f"{i.action} {i.requested_time}" for i in others[:3]),
+                    todo="Nothing is visible. Run again when they have completed or were rolled back, or with a larger "
+                    "--pending-wait.",
+                )
+            self.progress("waiting for pending actions of other programs", 0, len(others))
+            time.sleep(_POLL_S)
+
+    def _catch_up(self, seen: Snapshot) -> bool:
+        """Stages what the staged log files lack; whether that was anything."""
+        assert self.filling is not None
+        state = state_of(seen)
+        if state == self.state:
+            return False
+        instant = fill_time(seen.config, self.first + 1 + len(self.rounds))
+        logs = self.filling.stage(seen, instant, (self.state, state), self._measure(seen), self.progress)
+        self.rounds.append(logs)
+        self.state = state
+        return True
+
+    def _measure(self, seen: Snapshot) -> Measure | None:
+        """The columns to measure, by the newest schema."""
+        if not {COLUMN_STATS, PARTITION_STATS} & set(self.chosen.names) or not seen.timeline.completed_writes:
+            return None
+        schema = seen.newest_schema()
+        if schema.evolved is not None:
+            raise UnsupportedError(
+                "column statistics of a table with schema evolution on read are not supported",
+                path=seen.storage.base_path,
+                todo=f"Build {FILES} alone: --indexes {FILES}.",
+            )
+        config = seen.config.with_metadata_partitions(self.chosen.names)
+        return Measure.of(replace(seen, config=config), schema)
+
+    def _switch(self, held: Snapshot) -> MetadataBuilt:
+        assert self.filling is not None
+        config, names = held.config, self.chosen.names
+        self._check_still(held)
+        self._catch_up(held)
+        storage = held.storage
+        if self.chosen.is_new:
+            storage.delete_folder(METADATA_FOLDER)
+            put_metadata_table(storage, config)
+        for name in () if self.chosen.is_new else names:
+            storage.delete_folder(f"{METADATA_FOLDER}/{name}")
+        metadata = open_metadata_table(held)
+        for dead in metadata.timeline.pending("deltacommit"):
+            if dead.requested_time.startswith(ARTIFICIAL):
+                forget(held, dead.requested_time)
+        completion = completion_above(held, metadata)
+        make_file_groups(storage, config, fill_time(config, self.first), self.filling.file_ids, completion)
+        for number, logs in enumerate(self.rounds, start=1):
+            commit_records(held, fill_time(config, self.first + number), {}, self.filling.schema_text, logs)
+        config = config.with_metadata_partitions(names)
+        if held.layout.has_completion_times and COLUMN_STATS in names and (measure := self._measure(held)) is not None:
+            put_definitions(storage, [c.name for c in measure.columns], measure.version.name, record_index=False)
+            config = config.with_index_definitions(INDEX_DEFINITIONS)
+        save_table_config(storage, config)
+        _log.info("metadata_built", table=storage.base_path, partitions=names, files=self.state.count)
+        return replace(_report(self.chosen, self.state), bytes=self._bytes(), rounds=max(0, len(self.rounds) - 1))
+
+    def _check_still(self, held: Snapshot) -> None:
+        """ConflictError: the metadata table is not as it was when the run began."""
+        built, config = set(held.config.metadata_partitions), held.config
+        if self.chosen.is_new:
+            others = built
+        else:
+            others = built & set(self.chosen.names) if FILES in built else {FILES}
+            if not others:
+                fills = fills_of(config, open_metadata_table(held).load_timeline(archived=True))
+                others = set() if fills == self.first else built
+        if others:
+            raise ConflictError(
+                "another process changed the metadata table meanwhile",
+                path=held.storage.base_path,
+                found=", ".join(sorted(built)) or "none",
+                todo="Nothing was changed. Run again for what is missing.",
+            )
+
+    def _bytes(self) -> int:
+        return sum(log.size for logs in self.rounds for log in logs)
+
+
+def _report(chosen: Chosen, state: ListedState) -> MetadataBuilt:
+    return MetadataBuilt(built=chosen.names, dropped=chosen.dropped, partitions=len(state.files), files=state.count)
+
+
+def others_at_work(table: Snapshot) -> tuple[Instant, ...]:
+    """The pending actions that a process of another program may complete, earliest first: all but plans that no
+    process has begun, rollbacks (their targets have no entry), and instants with a heartbeat of phantombase.
+    MalformedError: a plan is torn."""
+    pending = (i for i in table.timeline.instants if not i.completed and i.action != "rollback")
+    return tuple(i for i in pending if not _is_plan(table, i) and not _is_ours(table, i))
+
+
+def _is_plan(table: Snapshot, instant: Instant) -> bool:
+    if instant.state is not State.REQUESTED:
+        return False
+    return not instant.is_write or is_pending_service(table, instant)
+
+
+def _is_ours(table: Snapshot, instant: Instant) -> bool:
+    beat = read_heartbeat(table.storage, instant.requested_time)
+    return beat is not None and beat.ours

@@ -1,0 +1,203 @@
+"""What a metadata table says about a state of its table, and log files that lead from one state to the next.
+
+A state is what readers see: the files of completed writes, as the file-system view shows them, with their sizes, and
+the newest slice of each file group. The log files are staged; each is one file group's, and memory holds the records of
+one block of each. The first difference, from the empty state, is all of the table. A later one holds what completed
+since, like the delta commits of the writes themselves: files that are there now, and files that are gone.
+
+    files              the names of each partition that changed
+    column_stats, bloom_filters   new and larger files; entries of files that are gone stay, and no reader asks for them
+    partition_stats    the ranges of new files: bounds are widened, never narrowed, as Hudi's writers do"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import IO, TypeAlias
+from uuid import uuid4
+
+from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
+from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.format.log_encode import hfile_block
+from phantombase.timeline.metadata_table.index_logs import IndexLog
+from phantombase.timeline.metadata_table.measure import KeyedRecord, Measure, index_records
+from phantombase.timeline.metadata_table.records.entries import encoder
+from phantombase.timeline.metadata_table.records.hfile import encode_hfile
+from phantombase.timeline.metadata_table.records.keys import (
+    BLOOM_FILTERS,
+    FILES,
+    MetadataRecord,
+    Sizes,
+    file_group_index,
+    files_records,
+    removed_records,
+)
+from phantombase.timeline.metadata_table.validate import finished_bytes
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.staged_file import staged_output
+from phantombase.timeline.table.table import Snapshot
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with what is done, how much of it is done, and how much there is."""
+_STAGED = ".index"
+_FILES_AT_ONCE = 512
+_SHARE = 8
+"""Encoded records may take this part of the memory limit: Python's own bytes, and the copy in the HFile, come to it."""
+_RECORD_BYTES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedState:
+    """`files`: names and sizes in bytes of the files of completed writes, by partition."""
+
+    files: Sizes = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.files.values()))
+
+
+def state_of(table: Snapshot) -> ListedState:
+    """The newest state. MissingFileError: a file of it is gone. Other errors: as in any read."""
+    view = table.load_view()
+    seen = table.with_timeline(view.timeline)
+    for slice_ in view.slices():
+        slice_.check_whole(table.storage.base_path)
+    # On version 6 a pending write may have made a log file that counts by its name.
+    by_blocks = table.layout.slicing is Slicing.BY_BASE_INSTANT and bool(view.timeline.inflight_writers)
+    files = defaultdict[str, dict[str, int]](dict)
+    for group in view.groups:
+        for file in (file for slice_ in group.slices for file in slice_.files if file.size):
+            if by_blocks and isinstance(file.name, LogFileName) and not finished_bytes(seen, file.path):
+                continue
+            files[group.partition][str(file.name)] = file.size
+    return ListedState(files=dict(files))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filling:
+    """How partitions of the metadata table are filled. `file_ids`: of each partition. `schema_text`: of its records.
+    `folder`: where log files are staged. `memory_limit`: bytes, approximately."""
+
+    file_ids: Mapping[str, Sequence[str]]
+    schema_text: str
+    folder: str
+    memory_limit: int
+
+    def stage(
+        self,
+        table: Snapshot,
+        instant: str,
+        states: tuple[ListedState, ListedState],
+        measure: Measure | None,
+        progress: Progress,
+    ) -> tuple[IndexLog, ...]:
+        """Stages the log files of the delta commit at `instant` that leads from the first state to the second one.
+        UnsupportedError: a base file has no bloom filter."""
+        before, after = states
+        with _Blocks(table.storage, instant, self) as blocks:
+            added = _grown(before.files, after.files)
+            if FILES in self.file_ids:
+                for keyed in _listed(added, before.files, after.files):
+                    blocks.add(FILES, keyed)
+            wanted = self.file_ids.keys() - {FILES}
+            done, total = 0, sum(map(len, added.values()))
+            for part in _parts(added) if wanted else ():
+                filters = 0
+                for partition, keyed in index_records(table, part, instant, measure, wanted, {}):
+                    blocks.add(partition, keyed)
+                    filters += partition == BLOOM_FILTERS
+                if BLOOM_FILTERS in wanted:
+                    _check_filters(table, part, filters)
+                done += sum(map(len, part.values()))
+                progress("measured files", done, total)
+            blocks.write()
+        return blocks.logs()
+
+
+def _grown(before: Sizes, after: Sizes) -> dict[str, dict[str, int]]:
+    """The files that are new, or larger than before."""
+    found = {p: {n: s for n, s in names.items() if before.get(p, {}).get(n) != s} for p, names in after.items()}
+    return {partition: names for partition, names in sorted(found.items()) if names}
+
+
+def _listed(added: Sizes, before: Sizes, after: Sizes) -> Iterator[KeyedRecord]:
+    """The records of `files`, one for each key."""
+    removed = {p: sorted(names.keys() - after.get(p, {}).keys()) for p, names in before.items()}
+    found = dict[str, MetadataRecord](files_records(added)) if added else {}
+    for key, record in removed_records(removed, before.keys() - after.keys()):
+        named = {**found.get(key, record)["filesystemMetadata"], **record["filesystemMetadata"]}
+        found[key] = {**record, "filesystemMetadata": named}
+    yield from found.items()
+
+
+def _parts(added: Sizes) -> Iterator[Sizes]:
+    """The files, some whole partitions at a time: the ranges of a partition are one record."""
+    part, size = dict[str, Mapping[str, int]](), 0
+    for partition, names in added.items():
+        part[partition], size = names, size + len(names)
+        if size >= _FILES_AT_ONCE:
+            yield part
+            part, size = {}, 0
+    if part:
+        yield part
+
+
+def _check_filters(table: Snapshot, part: Sizes, filters: int) -> None:
+    names = [(p, n) for p, of in part.items() for n in of if isinstance(parse_data_file(n), BaseFileName)]
+    if filters < len(names):
+        raise UnsupportedError(
+            f"{len(names) - filters} of {len(names)} base files have no bloom filter, so Hudi's look-ups would fail",
+            path=f"{table.storage.base_path}/{names[0][0]}",
+            todo="Leave bloom_filters out of --indexes.",
+        )
+
+
+class _Blocks(ExitStack):
+    """The log files of one delta commit while they are written, block by block."""
+
+    def __init__(self, storage: Storage, instant: str, filling: Filling) -> None:
+        super().__init__()
+        self._storage, self._instant, self._filling = storage, instant, filling
+        self._encode = encoder(filling.schema_text)
+        self._held = defaultdict[tuple[str, int], list[tuple[bytes, bytes]]](list)
+        self._bytes = 0
+        self._open: dict[tuple[str, int], tuple[str, IO[bytes]]] = {}
+        self._entries = defaultdict[tuple[str, int], int](int)
+
+    def add(self, partition: str, keyed: KeyedRecord) -> None:
+        """Adds a record; each key once."""
+        key, value = self._encode(keyed)
+        group = file_group_index(key, len(self._filling.file_ids[partition]))
+        self._held[partition, group].append((key.encode(), value))
+        self._bytes += len(key) + len(value) + _RECORD_BYTES
+        if self._bytes >= self._filling.memory_limit // _SHARE:
+            self.write()
+
+    def write(self) -> None:
+        """Writes the blocks of what is held."""
+        schema = self._filling.schema_text
+        for place, entries in sorted(self._held.items()):
+            if place not in self._open:
+                path = f"{self._filling.folder}/{uuid4().hex}{_STAGED}"
+                self._open[place] = path, self.enter_context(staged_output(self._storage, path))
+            content = encode_hfile(sorted(entries), {"schema": schema.encode()})
+            self._open[place][1].writelines(hfile_block(content, instant=self._instant, schema_text=schema))
+            self._entries[place] += len(entries)
+        self._held.clear()
+        self._bytes = 0
+
+    def logs(self) -> tuple[IndexLog, ...]:
+        """The written log files, after they were closed."""
+        found = []
+        for (partition, group), (path, _) in sorted(self._open.items()):
+            entry = self._storage.find(path)
+            size, file_id = entry.size if entry else 0, self._filling.file_ids[partition][group]
+            log = IndexLog(
+                partition=partition, file_id=file_id, path=path, size=size, entries=self._entries[partition, group]
+            )
+            found.append(log)
+        return tuple(found)

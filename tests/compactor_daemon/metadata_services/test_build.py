@@ -1,0 +1,326 @@
+"""The metadata table is built for a table that has none, and built again, while others write."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from phantombase import writer
+from phantombase.compactor_daemon.metadata_services.build import MetadataBuilt, build_metadata
+from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
+from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
+from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table.create import drop_metadata_table
+from phantombase.timeline.metadata_table.read import read_entries
+from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
+from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.folders import BUILDS, METADATA_FOLDER
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table, open_metadata_table
+from phantombase.writer_hooks.engine.engine import LocalEngine
+from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.write.write import write
+from tests.support.compaction_steps import open_table
+from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
+from tests.support.faults import Faults, make_old, pending_write
+from tests.support.golden_tables import one_of, unzip_golden
+from tests.support.metadata_tables import AT_ONCE, entries, files_of, rows, serve
+from tests.support.selection import ALL, deep
+
+LOCK = ProcessLock("x")
+NO_WAIT = BuildOptions(pending_wait_s=0)
+ALL_OF = {
+    "v6": ("files", "column_stats", "bloom_filters"),
+    "v8": ("files", "column_stats", "partition_stats", "bloom_filters"),
+    "v9": ("files", "column_stats", "partition_stats", "bloom_filters"),
+}
+
+
+def without(version: str, into: Path, case: str = "with_metadata_table") -> Path:
+    path = unzip_golden(f"{version}_{case}", into)
+    drop_metadata_table(open_table(path), LOCK)
+    return path
+
+
+@pytest.fixture(params=["v9", "v6", deep("v8")])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A table of real Hudi without a metadata table."""
+    return without(request.param, tmp_path)
+
+
+def build(path: Path, options: BuildOptions = NO_WAIT, *, again: bool = False, hook: object = None) -> MetadataBuilt:
+    storage: Storage = LocalStorage(str(path))
+    table = open_table(path, storage if hook is None else HookedStorage(storage, hook))  # type: ignore[arg-type]
+    return build_metadata(table, options, LOCK, again=again)
+
+
+def check(path: Path, *partitions: str) -> Table:
+    table = open_table(path)
+    assert set(table.config.metadata_partitions) >= set(partitions)
+    assert validate(table).differences == ()
+    assert not list((path / BUILDS).glob("*"))
+    return table
+
+
+@pytest.mark.parametrize("version", ["v9", "v6", deep("v8")])
+def test_it_says_what_hudi_said(version: str, tmp_path: Path) -> None:
+    path = unzip_golden(f"{version}_with_metadata_table", tmp_path)
+    table = open_table(path)
+    said = {name: dict(read_entries(table, name)) for name in table.config.built_metadata_partitions}
+    drop_metadata_table(table, LOCK)
+    assert set(build(path, BuildOptions(indexes=(",".join(said),), pending_wait_s=0)).built) == set(said)
+    for name in said:
+        found = dict(read_entries(check(path, *said), name))
+        if name == "partition_stats":  # bounds are widened from now on
+            assert {r["ColumnStatsMetadata"].pop("isTightBound") for r in found.values()} == {False}
+            assert {r["ColumnStatsMetadata"].pop("isTightBound") for r in said[name].values()} == {True}
+        assert found == said[name]
+
+
+@pytest.mark.parametrize("case", ["plain", "replaced", "rolled_back", "archived", "two_pending", "bucket_nonpart"])
+@pytest.mark.parametrize("version", ["v9", "v6"])
+def test_tables_of_hudi(version: str, case: str, tmp_path: Path) -> None:
+    """Before and after a write and a compaction of the metadata table."""
+    path = without(version, tmp_path, case)
+    check(path, *build(path).built)
+    if case == "plain":
+        writer(rows(range(3), 10**7)).upsert(str(path))
+        assert len(serve(check(path), AT_ONCE).compactions) == 1
+        check(path)
+
+
+def test_what_completes_meanwhile_is_added(path: Path) -> None:
+    """A write that begins and completes while files are staged, and one that began before and completes after."""
+    done = False
+
+    def upsert(call: Call) -> object:
+        nonlocal done
+        if call.name == "open_output" and BUILDS in call.path and not done:
+            done = True
+            writer(rows(range(6), 10**7)).upsert(str(path))
+        return call.do()
+
+    names = ALL_OF["v9" if open_table(path).layout.has_completion_times else "v6"]
+    assert build(path, BuildOptions(indexes=names, pending_wait_s=0), hook=upsert).rounds == 1
+    check(path, *names)
+    built = build_in_a_write(path)
+    assert built.rounds == 0
+    check(path, *names)
+
+
+def build_in_a_write(path: Path) -> MetadataBuilt:
+    """Everything is built again after a write began, before it completes."""
+    done = list[MetadataBuilt]()
+
+    def hook(call: Call) -> object:
+        if call.name == "place" and not done:
+            done.append(build(path, again=True))
+        return call.do()
+
+    storage = HookedStorage(LocalStorage(str(path)), hook)
+    options = Write(operation=Operation.UPSERT, options=WriteOptions())
+    write(open_table(path, storage), LocalEngine(rows(range(6), 10**8), slots=1), options)
+    return done[0]
+
+
+def test_a_pending_write_of_hudi_is_waited_for(path: Path) -> None:
+    """One of phantombase is not: it asks in the lock. Nothing is visible where the wait ends; the next run tidies."""
+    version = open_table(path).config.version
+    inflight = pending_write(path, version, "20270101000000000")
+    with pytest.raises(ConflictError, match="actions of other programs are pending") as error:
+        build(path)
+    assert error.value.instant == "20270101000000000"
+    assert not open_table(path).config.metadata_partitions
+    assert not (path / METADATA_FOLDER).exists()
+    with heartbeat(LocalStorage(str(path)), "20270101000000000", BEAT_S):
+        check(path, *build(path).built)
+    drop_metadata_table(open_table(path), LOCK)
+    inflight.unlink()
+    inflight.with_suffix(".requested").unlink()
+    check(path, *build(path).built)
+
+
+def test_partitions_are_added_to_one_that_is_there(tmp_path: Path) -> None:
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    said = entries(open_table(path))
+    assert build(path, BuildOptions(indexes=("bloom_filters",))).built == ("bloom_filters",)
+    found = entries(check(path, "bloom_filters"))
+    assert {name: found[name] for name in said} == said
+    assert len(found["bloom_filters"]) == 2
+    assert build(path).why == "the table has these partitions already"
+
+
+def test_one_partition_is_built_again(tmp_path: Path) -> None:
+    """Its HFiles are gone; the others stay as they are."""
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    writer(rows(range(6), 10**7)).upsert(str(path))
+    serve(open_table(path))
+    said, others = entries(open_table(path)), files_of(path / METADATA_FOLDER / "files")
+    for file in (path / METADATA_FOLDER / "column_stats").glob("*.hfile"):
+        file.unlink()
+    with pytest.raises(PhantombaseError):
+        entries(open_table(path))
+    assert build(path, BuildOptions(indexes=("column_stats",)), again=True).built == ("column_stats",)
+    found = entries(check(path, "column_stats"))
+    newest = set(said["column_stats"])
+    assert {name: found[name] for name in ("files", "partition_stats")} == {n: said[n] for n in found if n[0] in "fp"}
+    assert set(found["column_stats"]) == newest
+    assert others <= files_of(path / METADATA_FOLDER / "files")
+    writer(rows(range(6), 10**8)).upsert(str(path))
+    assert len(serve(open_table(path)).compactions) == 1
+    check(path, "column_stats")
+
+
+def test_only_hudi_builds_what_is_left_out(tmp_path: Path) -> None:
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    properties = path / ".hoodie/hoodie.properties"
+    properties.write_text(properties.read_text().replace("=column_stats,files", "=column_stats,files,expr_index_x"))
+    done = build(path, again=True)
+    assert done.dropped == ("expr_index_x",)
+    assert set(check(path).config.metadata_partitions) == set(done.built)
+
+
+def test_a_dry_run_changes_nothing(path: Path) -> None:
+    before = files_of(path)
+    planned = build_metadata(open_table(path), NO_WAIT, LOCK, dry_run=True)
+    assert files_of(path) == before
+    done = build(path)
+    assert (planned.built, planned.files, planned.partitions) == (done.built, done.files, done.partitions)
+    assert planned.bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("version", "names", "what"),
+    [
+        ("v6", "partition_stats", "Hudi 0.15 does not know it"),
+        ("v9", "secondary", "does not build this index"),
+        ("v9", "files,expression", "does not build this index"),
+    ],
+)
+def test_refused_by_name(version: str, names: str, what: str, tmp_path: Path) -> None:
+    path = without(version, tmp_path)
+    before = files_of(path)
+    with pytest.raises(UnsupportedError, match=what):
+        build(path, BuildOptions(indexes=(names,)))
+    assert files_of(path) == before
+
+
+def test_another_process_has_made_it_meanwhile(path: Path) -> None:
+    done = list[MetadataBuilt]()
+
+    def other(call: Call) -> object:
+        if call.name == "open_output" and BUILDS in call.path and not done:
+            done.append(build(path))
+        return call.do()
+
+    with pytest.raises(ConflictError, match="another process changed the metadata table"):
+        build(path, hook=other)
+    assert validate(open_table(path)).differences == ()
+
+
+def test_a_lost_log_file_is_noticed(path: Path) -> None:
+    """Of each delta commit that filled the partition: a further one does not fill it again."""
+
+    def upsert(call: Call) -> object:
+        if call.name == "open_output" and BUILDS in call.path and not done:
+            done.append(writer(rows(range(6), 10**7)).upsert(str(path)))
+        return call.do()
+
+    done = list[object]()
+    assert build(path, hook=upsert).rounds == 1
+    logs = [file for file in sorted((path / METADATA_FOLDER / "files").glob(".*.log.*")) if file.suffix != ".crc"]
+    assert len(logs) == 3
+    for log in logs:
+        moved = log.rename(path / "moved")
+        with pytest.raises(PhantombaseError, match="metadata TABLE --rebuild"):
+            validate(open_table(path))
+        moved.rename(log)
+    check(path, "files")
+
+
+def test_a_metadata_table_without_files_is_an_error(tmp_path: Path) -> None:
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    properties = path / ".hoodie/hoodie.properties"
+    properties.write_text(properties.read_text().replace("column_stats,files,", "column_stats,"))
+    with pytest.raises(UsageError, match="has no partition files"):
+        build(path)
+    check(path, *build(path, again=True).built)
+
+
+def later(path: Path) -> None:
+    """The heartbeats of dead runs are stale."""
+    make_old(set((path / BUILDS).glob("*/*")), 3600)
+
+
+def goes_on(path: Path, *, again: bool) -> None:
+    """After a death: readers are right at once, a write too, and a further run, dead at its end, dead no more."""
+    table = open_table(path)
+    if table.config.metadata_partitions:
+        assert validate(table).differences == ()
+    if not ALL:
+        later(path)
+        build(path, again=again)
+        check(path, "files")
+        return
+    writer(rows(range(6), 10**7)).upsert(str(path))
+    if open_table(path).config.metadata_partitions:
+        assert validate(open_table(path)).differences == ()
+        serve(open_table(path))
+    with pytest.raises(ProcessDied):
+        build(path, again=True, hook=die_at_nth(1, "overwrite", "hoodie.properties"))
+    later(path)
+    done = build(path, again=again)
+    if not done.built:
+        build(path, again=True)
+    check(path, "files")
+
+
+@one_of("path", "v6", "v9", "v8", indirect=True)
+def test_a_death_at_a_storage_call(path: Path) -> None:
+    for _, copy in Faults.of(path, lambda storage: build_metadata(open_table(path, storage), NO_WAIT, LOCK)).deaths():
+        goes_on(copy, again=False)
+
+
+@one_of("version", "v6", "v9", "v8")
+def test_a_death_while_it_is_built_again(version: str, tmp_path: Path) -> None:
+    """All of it, or a partition. What was taken out is built by a further run that names nothing."""
+    origin = unzip_golden(f"{version}_with_metadata_table", tmp_path)
+    names = open_table(origin).config.built_metadata_partitions
+
+    def work(which: tuple[str, ...]) -> Callable[[Storage], object]:
+        options = BuildOptions(indexes=which, pending_wait_s=0)
+        return lambda storage: build_metadata(open_table(origin, storage), options, LOCK, again=True)
+
+    for which in ((), names[:1]) if ALL else (names[:1],):
+        for _, copy in Faults.of(origin, work(which)).deaths():
+            built = set(open_table(copy).config.metadata_partitions)
+            if built != set(names):
+                assert not built & set(which)
+            between = shutil.copytree(copy, tmp_path / "between")
+            goes_on(between, again=True)
+            shutil.rmtree(between)
+            later(copy)
+            build(copy, again=True)
+            check(copy, *names)
+
+
+def test_services_remove_what_a_dead_run_left_on_the_timeline(tmp_path: Path) -> None:
+    """A delta commit that would fill a partition is pending: compactions would wait for it for ever."""
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    dies = die_at_nth(1, "put_if_absent", ".deltacommit.inflight")
+    with pytest.raises(ProcessDied):
+        build(path, BuildOptions(indexes=("bloom_filters",)), hook=dies)
+
+    def pending() -> list[str]:
+        timeline = open_metadata_table(open_table(path)).timeline
+        return [i.requested_time for i in timeline.pending("deltacommit")]
+
+    (filling,) = pending()
+    assert filling.startswith(ARTIFICIAL)
+    assert serve(open_table(path)).forgotten == (filling,)
+    assert not pending()
