@@ -19,16 +19,17 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
-from phantombase.timeline.clocks import Stopwatch
+from phantombase.timeline.clocks import Stopwatch, clock_ms
 from phantombase.timeline.codec.avro_schema import with_meta_columns
 from phantombase.timeline.errors import ConflictError, MissingFileError, UnsupportedError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.table_config import save_table_config
-from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat, is_live, read_heartbeat
+from phantombase.timeline.instants.triggers import GATE_S_MAX
+from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat, is_live, put_wanted, read_heartbeat, remove_wanted
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.commit import commit_records, completion_above, forget, newest_schema
 from phantombase.timeline.metadata_table.create import (
@@ -42,7 +43,13 @@ from phantombase.timeline.metadata_table.index_logs import IndexLog
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS, put_definitions
 from phantombase.timeline.metadata_table.records.entries import new_schema
-from phantombase.timeline.metadata_table.records.keys import COLUMN_STATS, FILES, PARTITION_STATS, new_file_ids
+from phantombase.timeline.metadata_table.records.keys import (
+    COLUMN_STATS,
+    FILES,
+    PARTITION_STATS,
+    RECORD_INDEX,
+    new_file_ids,
+)
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import listed_if_there
@@ -53,6 +60,7 @@ from phantombase.timeline.table.in_progress import READ_INSIDE, exclusive, is_pe
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot, open_metadata_table
 
 from ..attempt.pending_clusterings import ALIVE
+from ..clustering.rows_in import KeyTally
 from .chosen import BuildOptions, Chosen, approximate_bytes, choose
 from .content import Filling, ListedState, Progress, state_of
 
@@ -104,11 +112,13 @@ def build_metadata(
     if dry_run:
         state = from_one_snapshot(lambda: state_of(table.snapshot(cached=False)))
         return replace(_report(chosen, state), bytes=approximate_bytes(seen, chosen.names, state))
-    with _run(table, chosen) as folder:
+    with _run(table, chosen) as folder, ExitStack() as stack:
         _remove_dead(table)
         if chosen.again:
             _take_out(table, lock, chosen)
-        build = _Build(table=table, lock=lock, chosen=chosen, folder=folder, options=options, progress=progress)
+        build = _Build(
+            table=table, lock=lock, chosen=chosen, folder=folder, options=options, progress=progress, stack=stack
+        )
         return replace(build.execute(), seconds=round(watch.seconds(), 3))
 
 
@@ -175,6 +185,7 @@ class _Build:
     folder: str
     options: BuildOptions
     progress: Progress
+    stack: ExitStack
     rounds: list[tuple[IndexLog, ...]] = field(default_factory=list)
     state: ListedState = field(default_factory=ListedState)
     first: int = 0
@@ -185,12 +196,13 @@ class _Build:
         if not self.chosen.is_new:
             self.first = fills_of(seen.config, open_metadata_table(seen).load_timeline(archived=True))
         self.filling = Filling(
-            file_ids={name: new_file_ids(name) for name in self.chosen.names},
+            file_ids={name: self._file_ids(name) for name in self.chosen.names},
             schema_text=with_meta_columns(new_schema(seen.layout))
             if self.chosen.is_new
             else newest_schema(open_metadata_table(seen)),
             folder=self.folder,
             memory_limit=self.options.memory_limit,
+            tally=KeyTally(self.stack, self.options.memory_limit // 4, None) if self._is_indexed else None,
         )
         for _ in range(_ROUNDS):
             if not from_one_snapshot(lambda: self._catch_up(self.table.snapshot(cached=False))):
@@ -198,7 +210,7 @@ class _Build:
         watch = Stopwatch()
         while True:
             with exclusive(self.table, self.lock, "make the metadata table visible", READ_INSIDE) as held:
-                others = others_at_work(held)
+                others = self._waits_for(held)
                 if not others:
                     return self._switch(held)
             if watch.seconds() >= self.options.pending_wait_s:
@@ -214,10 +226,27 @@ class _Build:
             self.progress("waiting for pending actions of other programs", 0, len(others))
             time.sleep(_POLL_S)
 
+    @property
+    def _is_indexed(self) -> bool:
+        return RECORD_INDEX in self.chosen.names
+
+    def _file_ids(self, name: str) -> tuple[str, ...]:
+        return new_file_ids(name, self.options.record_index_groups if name == RECORD_INDEX else None)
+
+    def _waits_for(self, held: Snapshot) -> tuple[Instant, ...]:
+        """The pending actions that the switch waits for. A write of phantombase that began without the record index
+        does not know its keys, and would take it out."""
+        others = others_at_work(held)
+        writers = held.timeline.inflight_writers if self._is_indexed else ()
+        if not writers:
+            return others
+        put_wanted(held.storage, min(GATE_S_MAX, max(1.0, self.options.pending_wait_s)), clock_ms())
+        return tuple(sorted({*others, *writers}, key=lambda i: i.requested_time))
+
     def _catch_up(self, seen: Snapshot) -> bool:
         """Stages what the staged log files lack; whether that was anything."""
         assert self.filling is not None
-        state = state_of(seen)
+        state = state_of(seen, indexed=self._is_indexed)
         if state == self.state:
             return False
         instant = fill_time(seen.config, self.first + 1 + len(self.rounds))
@@ -260,10 +289,14 @@ class _Build:
         for number, logs in enumerate(self.rounds, start=1):
             commit_records(held, fill_time(config, self.first + number), {}, self.filling.schema_text, logs)
         config = config.with_metadata_partitions(names)
-        if held.layout.has_completion_times and COLUMN_STATS in names and (measure := self._measure(held)) is not None:
-            put_definitions(storage, [c.name for c in measure.columns], measure.version.name, record_index=False)
+        if held.layout.has_completion_times and {COLUMN_STATS, RECORD_INDEX} & set(names):
+            measure = self._measure(held) if COLUMN_STATS in names else None
+            columns, version = (None, "") if measure is None else (measure.names, measure.version.name)
+            put_definitions(storage, columns, version, record_index=self._is_indexed)
             config = config.with_index_definitions(INDEX_DEFINITIONS)
         save_table_config(storage, config)
+        if self._is_indexed:
+            remove_wanted(storage)
         _log.info("metadata_built", table=storage.base_path, partitions=names, files=self.state.count)
         return replace(_report(self.chosen, self.state), bytes=self._bytes(), rounds=max(0, len(self.rounds) - 1))
 

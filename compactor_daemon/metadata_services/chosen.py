@@ -11,13 +11,19 @@ from dataclasses import dataclass
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.timeline.metadata_table.records.keys import BLOOM_FILTERS, COLUMN_STATS, FILES, PARTITION_STATS
+from phantombase.timeline.metadata_table.records.keys import (
+    BLOOM_FILTERS,
+    COLUMN_STATS,
+    FILES,
+    PARTITION_STATS,
+    RECORD_INDEX,
+)
 from phantombase.timeline.option import check_least, least_of, option, same_option, spelled_class
 from phantombase.timeline.table.table import Snapshot, Table
 
 from .content import ListedState
 
-KNOWN = (FILES, COLUMN_STATS, PARTITION_STATS, BLOOM_FILTERS)
+KNOWN = (FILES, COLUMN_STATS, PARTITION_STATS, BLOOM_FILTERS, RECORD_INDEX)
 """The partitions that are built here."""
 
 
@@ -35,6 +41,7 @@ class BuildOptions:
     pending_wait_s: float = option(
         60.0, "seconds to wait, at the end, for pending actions of Hudi, before the build is given up", least=0
     )
+    record_index_groups: int = option(10, "file groups of a new record index", least=1, most=10_000)
     memory_limit: int = same_option(OutputOptions, "memory_limit")
 
     def __post_init__(self) -> None:
@@ -120,11 +127,13 @@ def _check_known(table: Table, name: str) -> None:
         why = "Hudi 0.15 does not know it"
     elif name == PARTITION_STATS and not table.config.partition_fields:
         why = "the table has no partitions"
+    elif name == RECORD_INDEX and not table.config.populate_meta_fields:
+        why = "its rows have no meta columns"
     if why:
         raise UnsupportedError(f"the table cannot have this index: {why}", path=table.storage.base_path, found=name)
 
 
-_NAME_BYTES, _STATS_BYTES, _FILTER_BYTES = 20, 160, 1 << 10
+_NAME_BYTES, _STATS_BYTES, _FILTER_BYTES, _KEY_SHARE = 20, 160, 1 << 10, 2
 
 
 def approximate_bytes(table: Snapshot, names: Collection[str], state: ListedState) -> int:
@@ -136,5 +145,6 @@ def approximate_bytes(table: Snapshot, names: Collection[str], state: ListedStat
         COLUMN_STATS: state.count * columns * _STATS_BYTES,
         PARTITION_STATS: len(state.files) * columns * _STATS_BYTES,
         BLOOM_FILTERS: state.count * _FILTER_BYTES,
+        RECORD_INDEX: sum(size for of in state.files.values() for size in of.values()) // _KEY_SHARE,
     }
     return sum(each[name] for name in names)

@@ -7,28 +7,51 @@ since, like the delta commits of the writes themselves: files that are there now
 
     files              the names of each partition that changed
     column_stats, bloom_filters   new and larger files; entries of files that are gone stay, and no reader asks for them
-    partition_stats    the ranges of new files: bounds are widened, never narrowed, as Hudi's writers do"""
+    partition_stats    the ranges of new files: bounds are widened, never narrowed, as Hudi's writers do
+    record_index       the keys of the file slices that changed: those of the earlier slice are deleted first
+
+The record index says one place for each key. That no key has two rows is counted over all rows first, then over the
+keys that came and went: a key that comes while another group still has it is an error."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, TypeAlias
 from uuid import uuid4
 
-from phantombase.timeline.errors import UnsupportedError
+import numpy as np
+import pyarrow as pa
+
+from phantombase.timeline.codec.avro_schema import RECORD_KEY
+from phantombase.timeline.codec.columns import Hashes
+from phantombase.timeline.codec.row_hash import hash_keys
+from phantombase.timeline.errors import ConflictError, UnsupportedError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.layout import Slicing
 from phantombase.timeline.format.log_encode import hfile_block
-from phantombase.timeline.metadata_table.index_logs import IndexLog
+from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.merge.slice_stream import SliceStream
+from phantombase.timeline.merge.table_rules import slice_rules
+from phantombase.timeline.metadata_table.index_logs import (
+    FileKeys,
+    IndexLog,
+    RecordedKeys,
+    cannot_hold,
+    opened_keys,
+    read_keys,
+    stage_index_logs,
+    stage_keys,
+)
 from phantombase.timeline.metadata_table.measure import KeyedRecord, Measure, index_records
 from phantombase.timeline.metadata_table.records.entries import encoder
 from phantombase.timeline.metadata_table.records.hfile import encode_hfile
 from phantombase.timeline.metadata_table.records.keys import (
     BLOOM_FILTERS,
     FILES,
+    RECORD_INDEX,
     MetadataRecord,
     Sizes,
     file_group_index,
@@ -39,6 +62,10 @@ from phantombase.timeline.metadata_table.validate import finished_bytes
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.table.table import Snapshot
+from phantombase.timeline.terminal.text_table import plural
+from phantombase.timeline.view.view import FileSlice, GroupKey
+
+from ..clustering.rows_in import KeyTally
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with what is done, how much of it is done, and how much there is."""
@@ -51,17 +78,21 @@ _RECORD_BYTES = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedState:
-    """`files`: names and sizes in bytes of the files of completed writes, by partition."""
+    """`files`: names and sizes in bytes of the files of completed writes, by partition. `slices`: for the record index,
+    the newest slice of each file group; `marks`: by which a change of its rows is noticed."""
 
     files: Sizes = field(default_factory=dict)
+    marks: Mapping[GroupKey, tuple[object, ...]] = field(default_factory=dict)
+    slices: Mapping[GroupKey, FileSlice] = field(default_factory=dict, compare=False)
 
     @property
     def count(self) -> int:
         return sum(map(len, self.files.values()))
 
 
-def state_of(table: Snapshot) -> ListedState:
-    """The newest state. MissingFileError: a file of it is gone. Other errors: as in any read."""
+def state_of(table: Snapshot, *, indexed: bool = False) -> ListedState:
+    """The newest state; `indexed`: with its slices. MissingFileError: a file of it is gone. Other errors: as in any
+    read."""
     view = table.load_view()
     seen = table.with_timeline(view.timeline)
     for slice_ in view.slices():
@@ -74,18 +105,30 @@ def state_of(table: Snapshot) -> ListedState:
             if by_blocks and isinstance(file.name, LogFileName) and not finished_bytes(seen, file.path):
                 continue
             files[group.partition][str(file.name)] = file.size
-    return ListedState(files=dict(files))
+    slices = {slice_.key: slice_ for slice_ in view.slices()} if indexed else {}
+    # On version 6 only the blocks of a log file show which writes count in it.
+    timeline = view.timeline
+    undone = [i.requested_time for i in timeline.instants if i.completed and i.action in ("rollback", "restore")]
+    counted = (tuple(timeline.pending_writes), tuple(undone)) if table.layout.slicing is Slicing.BY_BASE_INSTANT else ()
+    marks = {
+        key: (*((str(f.name), f.size) for f in slice_.files), *(counted if slice_.logs else ()))
+        for key, slice_ in slices.items()
+    }
+    return ListedState(files=dict(files), marks=marks, slices=slices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filling:
     """How partitions of the metadata table are filled. `file_ids`: of each partition. `schema_text`: of its records.
-    `folder`: where log files are staged. `memory_limit`: bytes, approximately."""
+    `folder`: where log files are staged. `memory_limit`: bytes, approximately. `keys`: the staged keys of each slice of
+    the last state; `tally`: of all of them, for the record index."""
 
     file_ids: Mapping[str, Sequence[str]]
     schema_text: str
     folder: str
     memory_limit: int
+    keys: dict[GroupKey, FileKeys] = field(default_factory=dict)
+    tally: KeyTally | None = None
 
     def stage(
         self,
@@ -103,7 +146,7 @@ class Filling:
             if FILES in self.file_ids:
                 for keyed in _listed(added, before.files, after.files):
                     blocks.add(FILES, keyed)
-            wanted = self.file_ids.keys() - {FILES}
+            wanted = self.file_ids.keys() - {FILES, RECORD_INDEX}
             done, total = 0, sum(map(len, added.values()))
             for part in _parts(added) if wanted else ():
                 filters = 0
@@ -115,7 +158,82 @@ class Filling:
                 done += sum(map(len, part.values()))
                 progress("measured files", done, total)
             blocks.write()
-        return blocks.logs()
+        logs = blocks.logs()
+        return logs if self.tally is None else (*logs, *self._stage_index(table, instant, states, progress))
+
+    def _stage_index(
+        self, table: Snapshot, instant: str, states: tuple[ListedState, ListedState], progress: Progress
+    ) -> tuple[IndexLog, ...]:
+        """The log files of the record index. UnsupportedError: it cannot hold the keys. ConflictError: keys moved."""
+        before, after = states
+        assert self.tally is not None
+        changed = sorted(key for key, mark in after.marks.items() if before.marks.get(key) != mark)
+        old = [
+            self.keys.pop(key) for key in {*changed, *(before.marks.keys() - after.marks.keys())} if key in self.keys
+        ]
+        seen = table.newest_schema() if changed else None
+        rules = None if seen is None else replace(slice_rules(table, seen), memory_bytes=self.memory_limit)
+        new = list[FileKeys]()
+        for number, key in enumerate(changed, start=1):
+            assert rules is not None
+            new.append(self._stage_keys(table, after.slices[key], rules))
+            self.keys[key] = new[-1]
+            progress("read the keys of file groups", number, len(changed))
+        self._check_unique(table, old, new)
+        gone = tuple(self._deleted(table.storage, one) for one in old)
+        recorded = RecordedKeys(files=tuple(new), replaced=gone, memory_limit=self.memory_limit, folder=self.folder)
+        if not recorded.ordered:
+            return ()
+        ids = tuple(self.file_ids[RECORD_INDEX])
+        return stage_index_logs(table, instant, recorded, self.schema_text, ids).logs
+
+    def _stage_keys(self, table: Snapshot, slice_: FileSlice, rules: SliceRules) -> FileKeys:
+        """The keys of the rows of a slice. Their entries name a completed write: Hudi believes no others."""
+        times = {file.name.instant for file in slice_.files}
+        written = max(
+            (t for t in times if table.timeline.is_committed(t)), default=min(table.timeline.completed_writes)
+        )
+
+        def keys() -> Iterator[pa.Array]:
+            for batch in SliceStream(table.storage, slice_, rules, [RECORD_KEY]).batches():
+                if why := cannot_hold(batch.column(0)):
+                    raise UnsupportedError(f"the record index cannot hold the keys: {why}", path=slice_.files[0].path)
+                yield batch.column(0)
+
+        staged = stage_keys(table.storage, slice_.key, f"{self.folder}/{uuid4().hex}{_STAGED}", keys(), ())
+        return replace(staged, written_ms=table.times.milliseconds(written))
+
+    def _deleted(self, storage: Storage, one: FileKeys) -> FileKeys:
+        """The same keys as deleted ones."""
+        path = f"{self.folder}/{uuid4().hex}{_STAGED}"
+        keys = (batch for batch, _ in read_keys(opened_keys(storage, one.path), one.path))
+        return stage_keys(storage, (one.partition, one.file_id), path, (), keys)
+
+    def _check_unique(self, table: Snapshot, old: Sequence[FileKeys], new: Sequence[FileKeys]) -> None:
+        assert self.tally is not None
+        if not old:
+            for one in new:
+                for keys, _ in read_keys(opened_keys(table.storage, one.path), one.path):
+                    self.tally.add(hash_keys(keys, _SEED))
+        else:
+            lost, come = (_hashed(table.storage, of) for of in (old, new))
+            self.tally.add(np.setdiff1d(come, lost))
+            self.tally.add(come[:0] if len(np.unique(come)) == len(come) else np.repeat(come[:1], 2))
+        if repeated := self.tally.repeated():
+            what = "the record index cannot be built: keys are in two file groups"
+            if old:
+                todo = "They may have moved while it was built. Run again, while less is written."
+                raise ConflictError(what, path=table.storage.base_path, found=plural(repeated, "row"), todo=todo)
+            todo = "Such a table cannot have this index. Leave record_index out of --indexes."
+            raise UnsupportedError(what, path=table.storage.base_path, found=plural(repeated, "row"), todo=todo)
+
+
+_SEED = 47
+
+
+def _hashed(storage: Storage, of: Sequence[FileKeys]) -> Hashes:
+    read = (read_keys(opened_keys(storage, one.path), one.path) for one in of)
+    return np.concatenate([np.empty(0, np.uint64), *(hash_keys(keys, _SEED) for one in read for keys, _ in one)])
 
 
 def _grown(before: Sizes, after: Sizes) -> dict[str, dict[str, int]]:

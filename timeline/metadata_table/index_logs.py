@@ -48,13 +48,14 @@ _BATCH_ROWS = 1 << 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileKeys:
     """The keys of one file: its file group, path of the file with the staged keys, or of the base file itself, number
-    of keys, bytes of the keys."""
+    of keys, bytes of the keys. `written_ms`: the time in their entries; None: that of the instant."""
 
     partition: str
     file_id: str
     path: str
     count: int
     size: int
+    written_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -119,7 +120,7 @@ def keys_of_base_file(storage: Storage, group: tuple[str, str], path: str) -> Fi
     """All keys of a base file, as new ones; text instead: why the index cannot hold one. `group`: partition and file
     id. MalformedError: the file cannot be read."""
     count, size = 0, 0
-    for keys, _ in _read_keys(_opened(storage, path), path):
+    for keys, _ in read_keys(opened_keys(storage, path), path):
         if why := cannot_hold(keys):
             return why
         count, size = count + len(keys), size + keys.nbytes
@@ -129,11 +130,12 @@ def keys_of_base_file(storage: Storage, group: tuple[str, str], path: str) -> Fi
 _BASE = ".parquet"
 
 
-def _opened(storage: Storage, path: str) -> pa.NativeFile:
+def opened_keys(storage: Storage, path: str) -> pa.NativeFile:
+    """A file with staged keys, or a base file."""
     return storage.open_input(path, whole=not path.endswith(_BASE))
 
 
-def _read_keys(source: pa.NativeFile, path: str) -> Iterator[tuple[pa.StringArray, pa.BooleanArray]]:
+def read_keys(source: pa.NativeFile, path: str) -> Iterator[tuple[pa.StringArray, pa.BooleanArray]]:
     """The keys of an opened file, and which of them are deleted, by batches."""
     with source:
         if path.endswith(_BASE):
@@ -202,19 +204,15 @@ def index_file_groups(table: Table) -> tuple[str, ...]:
 
 
 def stage_index_logs(
-    table: Table,
-    instant: str,
-    keys: RecordedKeys,
-    schema_text: str,
-    file_ids: tuple[str, ...] | None = None,
-    written_ms: int | None = None,
+    table: Table, instant: str, keys: RecordedKeys, schema_text: str, file_ids: tuple[str, ...] | None = None
 ) -> IndexLogs:
     """Stages the log files; repeatable. `schema_text`: of the metadata table. `file_ids`: of the index; None: those
-    that it has. `written_ms`: the time in the entries; None: that of the instant. MissingFileError: no such folder."""
+    that it has. MissingFileError: no such folder."""
     file_ids, storage = index_file_groups(table) if file_ids is None else file_ids, table.storage
-    encode, moment = encoder(schema_text), table.times.milliseconds(instant) if written_ms is None else written_ms
-    ordered = keys.ordered
-    values = pa.array([encode(("", location(k.partition, k.file_id, moment)))[1] for k in ordered], pa.binary())
+    encode, ordered = encoder(schema_text), keys.ordered
+    moments = (table.times.milliseconds(instant) if k.written_ms is None else k.written_ms for k in ordered)
+    places = (location(k.partition, k.file_id, moment) for k, moment in zip(ordered, moments, strict=True))
+    values = pa.array([encode(("", place))[1] for place in places], pa.binary())
     largest = pc.max(pc.binary_length(values)).as_py() or 0
     bounds = LogBounds.of(keys, len(file_ids), largest, is_file_system=storage.is_file_system)
     logs: list[IndexLog] = []
@@ -234,10 +232,10 @@ def _portions(
     held: list[pa.Table] = []
     rows, size = 0, 0
     paths = [k.path for k in keys]
-    opened = partial(_opened, storage)
+    opened = partial(opened_keys, storage)
     sources = map(opened, paths) if storage.is_file_system else prefetched(paths, opened, bounds.ahead)
     for number, (path, source) in enumerate(zip(paths, sources, strict=True)):
-        for batch, deleted in _read_keys(source, path):
+        for batch, deleted in read_keys(source, path):
             group = pa.array(file_groups_of(batch, count))
             file = pa.repeat(pa.scalar(number, pa.int64()), len(batch))
             table = pa.table({"group": group, "key": batch, "deleted": deleted, "file": file})

@@ -212,6 +212,11 @@ class Measure:
             table.layout.float_text_in_logs,
         )
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(column.name for column in self.columns)
+
     def file(self, storage: Storage, path: str, name: str) -> tuple[ColumnRange, ...]:
         """The ranges of a base or log file whose final name is `name`. Errors: as in any read of the file."""
         with storage.open_input(path) as source:

@@ -25,11 +25,12 @@ from phantombase.timeline.table.table import Table, open_metadata_table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
-from tests.support.compaction_steps import open_table
+from tests.support.compaction_steps import open_table, run_all
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.faults import Faults, make_old, pending_write
 from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.metadata_tables import AT_ONCE, entries, files_of, rows, serve
+from tests.support.record_indexes import check_index
 from tests.support.selection import ALL, deep
 
 LOCK = ProcessLock("x")
@@ -324,3 +325,48 @@ def test_services_remove_what_a_dead_run_left_on_the_timeline(tmp_path: Path) ->
     assert filling.startswith(ARTIFICIAL)
     assert serve(open_table(path)).forgotten == (filling,)
     assert not pending()
+
+
+OF_KEYS = BuildOptions(indexes=("files,record_index",), record_index_groups=3, pending_wait_s=0)
+
+
+def test_the_record_index_says_where_every_key_is(path: Path) -> None:
+    """Also of keys that were added, deleted and rewritten while it was built; a later write keeps it."""
+    writes = iter(range(3))
+
+    def meanwhile(call: Call) -> object:
+        if call.name == "open_output" and BUILDS in call.path and (number := next(writes, None)) is not None:
+            changed = rows(range(2 + number, 6 + number), 10**7 + number)
+            if number == 1:
+                writer(changed).delete(str(path))
+            else:
+                writer(changed).upsert(str(path))
+        return call.do()
+
+    assert build(path, OF_KEYS, hook=meanwhile).rounds >= 1
+    assert check_index(path)
+    writer(rows(range(3, 8), 10**8)).upsert(str(path))
+    check_index(path)
+    run_all(open_table(path))
+    assert len(serve(check(path, "record_index"), AT_ONCE).compactions) == 1
+    check_index(path)
+    assert build(path, again=True).built[-1] == "record_index"
+    check_index(path)
+
+
+def test_no_record_index_of_a_key_with_two_rows(path: Path) -> None:
+    both = rows(range(2), 10**7)
+    writer(both.set_column(1, "p", [["south", "south"]])).upsert(str(path))
+    writer(both).upsert(str(path))
+    with pytest.raises(UnsupportedError, match="keys are in two file groups"):
+        build(path, OF_KEYS)
+    assert not open_table(path).config.metadata_partitions
+
+
+def test_the_record_index_waits_for_every_pending_write(path: Path) -> None:
+    """A write that began before it does not know its keys."""
+    pending_write(path, open_table(path).config.version, "20270101000000000")
+    with heartbeat(LocalStorage(str(path)), "20270101000000000", BEAT_S):
+        with pytest.raises(ConflictError, match="pending"):
+            build(path, OF_KEYS)
+        check(path, *build(path, BuildOptions(indexes=("files",), pending_wait_s=0)).built)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.metadata_services.build import MetadataBuilt, build_metadata
@@ -17,21 +18,36 @@ from phantombase.timeline.storage.folders import METADATA_FOLDER
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import open_metadata_table
 from tests.hudi.cases.indexed_table import ALL_INDEXES, IndexedTable, compact
-from tests.hudi.cases.rows import Rows
+from tests.hudi.cases.rows import Rows, partition
 from tests.hudi.cases.shared_table import check_rows
-from tests.hudi.judge.client import Judge
+from tests.hudi.judge.client import METADATA_TABLE, Judge
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.record_indexes import check_index, hudi_places
 from tests.support.selection import versions
 
 pytestmark = pytest.mark.interop
 ROWS = Rows(seed=23)
 OFF: Mapping[str, object] = {"hoodie.metadata.enable": "false"}
+RECORD_INDEX = {
+    **METADATA_TABLE,
+    "hoodie.metadata.record.index.enable": "true",
+    "hoodie.metadata.record.index.min.filegroup.count": 2,
+    "hoodie.metadata.record.index.max.filegroup.count": 2,
+    "hoodie.index.type": "RECORD_INDEX",
+}
 INDEXES = {
     6: ("files", "column_stats", "bloom_filters"),
     8: ("files", "column_stats", "partition_stats", "bloom_filters"),
     9: ("files", "column_stats", "partition_stats", "bloom_filters"),
 }
+
+
+def keyed(numbers: Sequence[int], ts: int) -> pa.Table:
+    """Keys in ASCII: over others Hudi 0.15 cannot build the index."""
+    return pa.table(
+        {"id": [f"{n:05d}" for n in numbers], "p": [partition(n) for n in numbers], "ts": [ts] * len(numbers)}
+    )
 
 
 def without(judge: Judge, version: int, path: Path) -> IndexedTable:
@@ -84,11 +100,11 @@ def test_hudi_uses_what_was_built_again(judge: Judge, version: int, tmp_path: Pa
     table.upsert(ROWS(range(0, 40, 2), 2))
     compact(table)
     table.upsert(ROWS(range(30, 50), 3))
-    for partition in ("column_stats", "files"):
-        for file in (table.path / METADATA_FOLDER / partition).glob("*.hfile"):
+    for name in ("column_stats", "files"):
+        for file in (table.path / METADATA_FOLDER / name).glob("*.hfile"):
             file.write_bytes(file.read_bytes()[:100])
-        options = BuildOptions(indexes=(partition,), pending_wait_s=0)
-        assert partition in build_metadata(table.open(), options, ProcessLock("x"), again=True).built
+        options = BuildOptions(indexes=(name,), pending_wait_s=0)
+        assert name in build_metadata(table.open(), options, ProcessLock("x"), again=True).built
         table.agree()
         rows = ROWS(range(10, 55), 7)
         table.upsert(rows)
@@ -126,3 +142,24 @@ def test_hudi_builds_it_after_a_death_in_the_switch(judge: Judge, version: int, 
         assert "files" in table.open().config.built_metadata_partitions
         assert validate(table.open()).differences == ()
         shutil.rmtree(table.path)
+
+
+@versions(deep=[9, 6])
+def test_hudi_finds_keys_by_the_record_index(judge: Judge, version: int, tmp_path: Path) -> None:
+    """It upserts by it, and builds it not again; no row is doubled."""
+    table = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=RECORD_INDEX)
+    off = IndexedTable(judge=judge, path=table.path, version=version, options=OFF)
+    off.create(keyed(range(40), 1))
+    off.upsert(keyed(range(0, 40, 2), 2))
+    options = BuildOptions(indexes=("files,record_index",), record_index_groups=2, pending_wait_s=0)
+    build_metadata(table.open(), options, ProcessLock("x"))
+    ours = fills(table)
+    assert hudi_places(judge, table.path) == check_index(table.path)
+    table.upsert(keyed(range(30, 50), 3))
+    check_index(table.path)
+    table.writer(keyed(range(45, 55), 4)).upsert(str(table.path))
+    table.delete(keyed(range(0, 60, 7), 5))
+    table.upsert(keyed(range(20, 60), 6))
+    assert hudi_places(judge, table.path) == check_index(table.path)
+    table.agree()
+    assert fills(table) == ours, "Hudi has built it again"
