@@ -248,7 +248,8 @@ def _of_metadata(table: Table, seen: Snapshot, facts: TableFacts) -> Iterator[Fi
     """Whether the metadata table names the files of the table: Hudi reads those that it names, and no others."""
     if facts.flaws or FILES not in seen.config.built_metadata_partitions:
         return
-    from phantombase.timeline.metadata_table.validate import validate  # late: `status` starts without pyarrow
+    # late: `status` starts without pyarrow
+    from phantombase.timeline.metadata_table.validate import damaged_partitions, validate
 
     name = "metadata-files"
     try:
@@ -258,6 +259,14 @@ def _of_metadata(table: Table, seen: Snapshot, facts: TableFacts) -> Iterator[Fi
     except PhantombaseError as error:
         yield of_error(name, "the metadata table cannot be read: reads by Hudi fail", error)
         return
+    for index, why in damaged_partitions(table, contents=False).items():
+        yield Finding(
+            name="metadata-index",
+            severity=Severity.DANGER,
+            what="an index of the metadata table lacks files: what Hudi reads or writes by it fails",
+            found=f"{index}: {why}",
+            todo=f"`compactor-daemon metadata TABLE --rebuild --indexes {index}` builds it again.",
+        )
     if not different:
         return
     timeline = table.load_timeline()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..instants.timeline import commits_since_compaction
 from ..metadata_table.record_index import missing_entries
-from ..metadata_table.validate import Validation
+from ..metadata_table.validate import Validation, damaged_partitions
 from ..metadata_table.validate import validate as compare_metadata
 from ..shown import Shown
 from ..table.table import Snapshot, Table, from_one_snapshot, open_metadata_table
@@ -22,6 +23,7 @@ class Validated(Shown):
 
     metadata             the metadata table: what it names, and where it disagrees with storage
     metadata_commits     its delta commits since its last compaction, None without a metadata table
+    damaged_indexes      other partitions of the metadata table that cannot be read, or lack files, and why
     record_index         what shows that it lacks entries of rows, "": nothing does
     mistimed             instants of version 6 whose files have times that give a wrong slice
     lost                 files that completed writes name and that are missing, or have another size
@@ -31,6 +33,7 @@ class Validated(Shown):
 
     metadata: Validation
     metadata_commits: int | None
+    damaged_indexes: Mapping[str, str]
     record_index: str
     mistimed: tuple[Mistimed, ...]
     lost: tuple[Flaw, ...]
@@ -40,7 +43,14 @@ class Validated(Shown):
 
     @property
     def good(self) -> bool:
-        wrong = (self.metadata.differences, self.mistimed, self.lost, self.unnamed, self.record_index)
+        wrong = (
+            self.metadata.differences,
+            self.mistimed,
+            self.lost,
+            self.unnamed,
+            self.record_index,
+            self.damaged_indexes,
+        )
         return not any(wrong)
 
 
@@ -55,6 +65,7 @@ def validated(table: Table) -> Validated:
     return Validated(
         metadata=metadata,
         metadata_commits=commits,
+        damaged_indexes=damaged_partitions(table, contents=True),
         record_index=missing_entries(table.snapshot(cached=False)),
         mistimed=mistimed,
         lost=tuple(flaw for group in witnessed.living() for flaw in group.flaws),

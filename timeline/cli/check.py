@@ -111,6 +111,7 @@ def validate(
             }
             for d in found.metadata.differences
         ],
+        "damaged_indexes": dict(found.damaged_indexes),
         "record_index": found.record_index or None,
         "mistimed": [
             {"instant": m.instant, "file": m.path, "modified": m.modified, "why": m.why} for m in found.mistimed

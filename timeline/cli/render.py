@@ -255,6 +255,9 @@ def validate(data: Row) -> Iterator[RenderableType]:
         columns = ("partition", "file", Column("found", plain("what")), *bytes_of)
         yield RowsTable(plural(len(rows), "difference"), columns, rows)
         yield ""
+    for name, why in data["damaged_indexes"].items():
+        todo = f"`compactor-daemon metadata TABLE --rebuild --indexes {name}` builds it again"
+        yield labelled(name, "bold red", f"{why}; {todo}")
     if data["record_index"]:
         why = f"lacks entries of rows, which Hudi's writers would double: {data['record_index']}. {BUILD_AGAIN}"
         yield labelled("record index", "bold red", why)

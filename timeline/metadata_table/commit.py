@@ -34,6 +34,7 @@ from ..table.table import BUILD_AGAIN, Snapshot, Table, advising_rebuild, open_m
 from ..table.traces import revokes, traces_of, undo
 from .index_logs import IndexLog
 from .read import OpenSlice, open_slices
+from .records.entries import usable_schema
 from .records.hfile import encode_hfile, grouped
 from .records.keys import file_group_index
 
@@ -61,7 +62,10 @@ def newest_schema(metadata: Snapshot) -> str:
         with advising_rebuild(metadata):
             text = metadata.commit_metadata(writes[requested]).extra_metadata.get("schema", "")
         if text:
-            return with_meta_columns(without_meta_columns(text))
+            with advising_rebuild(metadata):
+                return usable_schema(
+                    with_meta_columns(without_meta_columns(text)), metadata.files.path(writes[requested])
+                )
     raise MalformedError(
         "no commit of the metadata table records its schema", path=metadata.storage.base_path, todo=BUILD_AGAIN
     )

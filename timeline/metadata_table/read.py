@@ -249,7 +249,8 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
     # The data table's timeline first: entries of an instant that completes later may be included, but none is missed.
     data = table.with_timeline(table.load_timeline())
     metadata = open_metadata_table(table)
-    view = load_metadata_view(metadata, {partition})
+    with advising_rebuild(metadata):
+        view = load_metadata_view(metadata, {partition})
     if partition in _NEVER_LESS:
         refuse_uncompleted(data, metadata)
         if not any(map(latest_slice, view.groups)):
@@ -257,8 +258,9 @@ def read_entries(table: Table, partition: str, keys: Keys = None) -> Iterator[tu
     valid = valid_instants(data, view.timeline)
     visibility = visibility_of(view.timeline)
     complete = Completeness(metadata) if partition in _NEVER_LESS else None
-    for slice_ in view.slices():
-        yield from slice_entries(metadata.storage, slice_, visibility, valid, keys, complete)
+    with advising_rebuild(metadata):
+        for slice_ in view.slices():
+            yield from slice_entries(metadata.storage, slice_, visibility, valid, keys, complete)
 
 
 _NEVER_LESS = (FILES, PARTITION_STATS)

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..errors import MalformedError, MissingFileError
 from ..event_log import get_logger
 from ..format.commit_metadata import CommitMetadata
 from ..format.file_name import BaseFileName, parse_data_file
@@ -215,8 +216,13 @@ def _value_type(record: MetadataRecord) -> str | None:
 
 
 def _other_types(table: Table, types: Mapping[str, str]) -> bool:
-    """Whether older records of these keys have bounds of another type, from before the column was widened."""
+    """Whether older records of these keys have bounds of another type, from before the column was widened, or cannot be
+    read."""
     if PARTITION_STATS not in table.config.built_metadata_partitions:
         return False
-    older = read_entries(table, PARTITION_STATS, types.keys())
+    try:
+        older = list(read_entries(table, PARTITION_STATS, types.keys()))
+    except (MalformedError, MissingFileError) as error:  # readers then go without it, which is exact
+        _log.warning("partition_statistics_damaged", table=table.storage.base_path, error=str(error))
+        return True
     return any(key in types and _value_type(record) not in (None, types[key]) for key, record in older)

@@ -10,20 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
-from ..errors import MissingFileError, TableChangedError
+from ..errors import MissingFileError, PhantombaseError, TableChangedError
 from ..format.file_name import LogFileName, parse_data_file
 from ..format.layout import Slicing
 from ..format.log_block import BlockKind, scan_blocks
 from ..instants.timeline import Timeline
 from ..storage.contract import Entry
 from ..storage.folders import join
-from ..table.table import Snapshot, Table
+from ..table.table import Snapshot, Table, from_one_snapshot, open_metadata_table
 from ..view.grouping import file_groups
 from ..view.listing import StorageListing
+from ..view.log_blocks import visibility_of
 from ..view.view import ViewFacts
 from ..view.view_loader import needs_archive
-from .read import ListedFiles, read_files
+from .read import ListedFiles, load_metadata_view, read_files, slice_entries
+from .records.keys import FILES
+from .valid_instants import refuse_uncompleted, valid_instants
 
 _LOOKS = 5
 
@@ -78,6 +82,36 @@ def validate(table: Table, seen: Snapshot | None = None) -> Validation:
     raise TableChangedError(
         "the table changed at every try", path=table.storage.base_path, todo="Try again while less is written."
     )
+
+
+def damaged_partitions(table: Table, *, contents: bool) -> dict[str, str]:
+    """The partitions, besides `files`, that cannot be read or lack a file that a completed delta commit names, and why.
+    `contents`: every block of each file is read, with its checksums; otherwise only names and sizes are compared."""
+    found = dict[str, str]()
+    for partition in table.config.built_metadata_partitions:
+        if partition != FILES:
+            try:
+                from_one_snapshot(partial(_read_through, table, partition, contents=contents))
+            except TableChangedError:
+                raise
+            except PhantombaseError as error:
+                found[partition] = f"{error.what}: {error.path}"
+    return found
+
+
+def _read_through(table: Table, partition: str, *, contents: bool) -> None:
+    """Reads what a reader of the partition reads, without decoding an entry."""
+    data = table.snapshot(cached=False)
+    if partition not in data.config.built_metadata_partitions:
+        return
+    data = data.with_timeline(data.timeline)
+    metadata = open_metadata_table(data)
+    view = load_metadata_view(metadata, {partition}, witness=True)
+    refuse_uncompleted(data, metadata)
+    valid, visibility = valid_instants(data, view.timeline), visibility_of(view.timeline)
+    for slice_ in view.slices() if contents else ():
+        for _ in slice_entries(metadata.storage, slice_, visibility, valid, keys=()):
+            pass
 
 
 def _compare(table: Snapshot) -> Validation:

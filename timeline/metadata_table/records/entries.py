@@ -92,6 +92,13 @@ def new_schema(layout: Layout) -> str:
     return files(__package__).joinpath(name).read_text().strip()
 
 
+def usable_schema(text: str, where: str) -> str:
+    """The schema, if records can be encoded with it. MalformedError: they cannot; `where` names the file it is from."""
+    with errors.decoding("unreadable schema of the metadata table", where, Exception):
+        fastavro.parse_schema(json.loads(text))
+    return text
+
+
 def encoder(schema_text: str) -> Callable[[tuple[str, MetadataRecord]], tuple[str, bytes]]:
     """Returns a function from (key, record) to the key and the record in Avro. HFiles store the key separately."""
     schema = fastavro.parse_schema(json.loads(schema_text))
