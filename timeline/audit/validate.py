@@ -43,15 +43,8 @@ class Validated(Shown):
 
     @property
     def good(self) -> bool:
-        wrong = (
-            self.metadata.differences,
-            self.mistimed,
-            self.lost,
-            self.unnamed,
-            self.record_index,
-            self.damaged_indexes,
-        )
-        return not any(wrong)
+        indexes = (self.metadata.differences, self.record_index, self.damaged_indexes)
+        return not any((*indexes, self.mistimed, self.lost, self.unnamed))
 
 
 def validated(table: Table) -> Validated:
