@@ -35,7 +35,7 @@ class BuildOptions:
 
     indexes: tuple[str, ...] = option(
         (),
-        f"partitions to build: {','.join(KNOWN)}; several with commas [default: those that Hudi's writers build]",
+        f"partitions to build, with commas: {', '.join(KNOWN)} [default: those that Hudi's writers build]",
         metavar="NAMES",
     )
     pending_wait_s: float = option(
