@@ -154,6 +154,13 @@ def _taken_out(table: Table) -> frozenset[str]:
     return frozenset(found)
 
 
+def died(table: Table) -> bool:
+    """Whether a run died, and none is at work."""
+    storage = without_snapshot(table.storage)
+    now_ms, folders = storage_ms(storage), _folders(table)
+    return bool(folders) and not any(is_live(read_heartbeat(storage, f"{one}/{ALIVE}"), now_ms) for one in folders)
+
+
 def _remove_dead(table: Table) -> None:
     """Removes the folders of runs that ended without success. The new run has recorded what these took out."""
     storage = without_snapshot(table.storage)

@@ -12,7 +12,7 @@ A live process makes its instant visible on the data table's timeline first, and
 done. So an instant that is neither there nor archived has ended. These are left alone:
 
     those of version 6's own services                        they are not of the data table
-    those that fill a partition, while Hudi's indexer builds one
+    those that fill a partition, unless our build died       a process of Hudi may be at it, without a heartbeat
     a fresh heartbeat                                        a process of Hudi may not share the lock
     all, while a restore is pending                          Hudi 1.2 records a restore here at a new time
     all, while the table is upgraded                         half of the timeline is elsewhere
@@ -57,6 +57,7 @@ from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
 from ..service_run import ServiceAnswer, ServiceMeans
 from ..unit_of_work import unit_of_work
+from .build import died
 from .compact import execute, request
 from .due import MetadataDue, MetadataOptions, due
 from .retention import (
@@ -85,12 +86,9 @@ _DIGITS = 17
 def unknown(table: Table, metadata: Snapshot, now_ms: Callable[[], int]) -> tuple[Instant, ...]:
     """The pending delta commits that the data table does not know, earliest first. `now_ms`: see `is_live`.
     ConflictError: the table is being upgraded. MalformedError, UnknownStateError: its archive cannot be read."""
-    filling = ARTIFICIAL if table.config.building_metadata_partitions else "none"
-    pending = [
-        i
-        for i in metadata.timeline.pending("deltacommit")
-        if len(i.requested_time) == _DIGITS and not i.requested_time.startswith(filling)
-    ]
+    pending = [i for i in metadata.timeline.pending("deltacommit") if len(i.requested_time) == _DIGITS]
+    if any(map(_fills, pending)) and not died(table):
+        pending = [i for i in pending if not _fills(i)]
     if not pending:
         return ()
     # The data table's timeline is read after `metadata`: an instant of `metadata` was there before.
@@ -118,6 +116,10 @@ def forget_unknown(table: Table) -> tuple[str, ...]:
             why="the table does not know this instant",
         )
     return tuple(i.requested_time for i in found)
+
+
+def _fills(instant: Instant) -> bool:
+    return instant.requested_time.startswith(ARTIFICIAL)
 
 
 def plan_all(view: TableView, instant: str) -> CompactionPlan | None:
