@@ -35,6 +35,7 @@ RECORD_INDEX = {
     "hoodie.metadata.record.index.min.filegroup.count": 2,
     "hoodie.metadata.record.index.max.filegroup.count": 2,
     "hoodie.index.type": "RECORD_INDEX",
+    "hoodie.metadata.index.column.stats.enable": "false",
 }
 INDEXES = {
     6: ("files", "column_stats", "bloom_filters"),
