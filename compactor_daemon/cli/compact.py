@@ -252,7 +252,9 @@ def _render_demo(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         yield "next: `compactor-daemon demo --keep FOLDER` makes this table in a folder of yours, for the guides"
     else:
         kept = shlex.quote(data["table"])
-        yield f"next: `timeline show {kept}`, `compactor-daemon status {kept}`, or the guides, with it for /data/orders"
+        yield "next, or the guides with this folder for /data/orders:"
+        for command in ("timeline show", "compactor-daemon status"):  # to be copied, so on one line each
+            yield Text(f"  {command} {kept}", no_wrap=True, overflow="ignore")
 
 
 def _current(current: int, rows: int) -> str:

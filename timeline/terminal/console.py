@@ -42,7 +42,7 @@ def emit(data: Data, json_flag: bool, render: Callable[[Data], Iterable[Renderab
         console.width = _PIPE_COLUMNS  # in a pipe each line is a row, so that grep and cut work; nothing is shortened
     for item in render(data):
         # In a pipe an error is one line of any length: so a log does not split it.
-        console.print(item, soft_wrap=isinstance(item, Text) and bool(item.no_wrap) and not console.is_terminal)
+        console.print(item, soft_wrap=isinstance(item, Text) and _is_line(item, console))
 
 
 # --- progress and logs -------------------------------------------------------------------------------------------
@@ -178,3 +178,8 @@ class _Printed(logging.Handler):
             event = step(None, record.levelname.lower(), event)
         # Looked up for each line: stderr may have been replaced since the last one.
         print(event, file=sys.stderr, flush=True)
+
+
+def _is_line(text: Text, console: Console) -> bool:
+    """Whether it is written on one line, however long: what is to be copied, and in a file what a terminal crops."""
+    return bool(text.no_wrap) and (text.overflow == "ignore" or not console.is_terminal)

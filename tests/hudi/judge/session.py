@@ -38,6 +38,8 @@ class Session:
         interpreter, jars = environment.python(), environment.jars(version)
         conf = environment.spark_conf(cores, memory) | dict(more or {})
         conf["spark.jars"] = ",".join(filter(None, (jars, conf.get("spark.jars"))))
+        # Avro looks classes of Hudi 0.15 up once a process, by the loader of the thread that asks first.
+        conf["spark.driver.extraClassPath"] = jars.replace(",", ":")
         if java_options:
             conf["spark.driver.extraJavaOptions"] = java_options
         self.version = version

@@ -261,12 +261,12 @@ def false(*_: object) -> bool:
 _QUIET = {"hudi": False, "unschedules": False, "pauses": 0, "faults": 0}
 
 
-def beside(*services: str, count: int = 100, first: int = 0, **story: Any) -> Search:
+def beside(*services: str, count: int = 100, **story: Any) -> Search:
     """Stories of so many seeds beside these services of Hudi, and a publisher that sleeps."""
-    return seeds(count, first, services=frozenset(services), **{**_QUIET, "locked": True, "deaths": 0, **story})
+    return seeds(count, services=frozenset(services), **{**_QUIET, "locked": True, "deaths": 0, **story})
 
 
-_RESTORE = beside("restore", "sleep", first=30, count=30, compactors=2, daemons=0)
+_RESTORE = beside("restore", "sleep", count=30, compactors=2, daemons=0)
 _FALLEN = turns(
     "compactor operator", before="write savepoint write schedule", twists=frozenset({Twist.SWITCH, Twist.KILL})
 )
