@@ -49,9 +49,10 @@ _TEMPORARY_NAME = re.compile(r"(clock-|probe-)?[0-9a-f]{32}(\.[a-z]+)?")
 
 
 def list_items(table: Snapshot) -> tuple[list[Item], list[str]]:
-    """What may be an orphan, and the paths of foreign files among data files, staged files and markers. `timeline`:
-    loaded before. Data files of its completed writes are left out."""
-    items, foreign = list[Item](), list[str]()
+    """What may be an orphan, and the paths of foreign files among data files, staged files and markers. Data files of
+    completed writes of `timeline` are left out: it is loaded first, since the listings stay in a snapshot, and who
+    reads them again would miss files of a write that completed after them."""
+    items, foreign, timeline = list[Item](), list[str](), table.timeline
     for folder, entries in folders(table.storage, "", _is_other_table):
         if _is_other_table(folder, entries):
             foreign.append(folder)
@@ -62,7 +63,7 @@ def list_items(table: Snapshot) -> tuple[list[Item], list[str]]:
             path, name = join(folder, entry.name), data_file(entry.name)
             if name is None:
                 foreign.append(path)
-            elif not table.timeline.is_committed(name.instant):
+            elif not timeline.is_committed(name.instant):
                 kind = OrphanKind.LOG if isinstance(name, LogFileName) else OrphanKind.BASE
                 items.append(_item(path, kind, name.instant, [entry], group=(folder, name.file_id)))
     for kind, parent in ((OrphanKind.STAGED, WRITES), (OrphanKind.MARKERS, _MARKERS), (OrphanKind.ROWS, ROWS)):

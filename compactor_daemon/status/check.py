@@ -12,10 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
-from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.dashboard.compactions import Debt
 from phantombase.timeline.dashboard.look import look
-from phantombase.timeline.dashboard.overview import FLAT, metadata_commits
+from phantombase.timeline.dashboard.overview import FLAT, Clock, metadata_commits
 from phantombase.timeline.dashboard.verdict import (
     CheckOptions,
     DuePlan,
@@ -188,6 +187,7 @@ def _examined(
         list_ahead(seen.storage, ["", RECORDS] if has_logs else [""])
     facts, state = None, None
     items = _listed(seen) if has_logs and not means.brief else []
+    moment = Clock.of(seen)  # of the heartbeats, which were just listed: to look into files may take longer than theirs
     if not means.brief:
         try:
             state = state_at(seen)
@@ -209,7 +209,7 @@ def _examined(
         return Examined(verdict=verdict, debt=facts.debt, last_write_s=written_s)
     commits, asked = metadata_commits(seen), replace(means.status, slo_s=slo_s)
     later = cache(lambda: table.snapshot(cached=False).timeline)
-    status = table_status(seen, claims, asked, later=later)
+    status = table_status(seen, claims, asked, moment, later)
     facts = replace(
         facts,
         pending=tuple(unfinished_of(status)),
@@ -221,7 +221,7 @@ def _examined(
     found += [*kept, *care_of(facts, options, slo_s), *of_status(status)]
     with suppress(ConflictError):  # what is in progress is a finding
         found += _strays(seen, items, later())
-    found += coexistence(find_hudi_signs(seen, later()), clock_ms(), means.status.attempt)
+    found += coexistence(find_hudi_signs(seen, later()), moment.now_ms, means.status.attempt)
     return Examined(
         verdict=TableVerdict.of(found, path),
         status=status,

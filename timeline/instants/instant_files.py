@@ -84,8 +84,9 @@ P = TypeVar("P")
 
 @lru_cache(maxsize=64)
 def _large_summary(storage: Storage, path: str, entry: Entry) -> CommitMetadata:
-    """`InstantFiles.summary` of a large file: its metadata is small. `entry`: a completed file is put once."""
-    return decode_summary(storage.read(path), path)
+    """`InstantFiles.summary` of a large file, without all that is large. `entry`: a completed file is put once."""
+    found = decode_summary(storage.read(path), path)
+    return CommitMetadata(extra_metadata=found.extra_metadata, operation_type=found.operation_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class InstantFiles:
         return [i for i in found if i.requested_time == only and i.is_write]
 
     def summary(self, instant: Instant) -> CommitMetadata:
-        """The metadata of a completed write, perhaps without write statistics; see `commit_metadata`."""
+        """The extra metadata and operation of a completed write, perhaps with the rest; see `commit_metadata`."""
         if (found := large_file(self.storage, path := self.path(instant))) is not None:
             with suppress(MalformedError):
                 return _large_summary(found[0], path, found[1])

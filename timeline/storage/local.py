@@ -258,6 +258,15 @@ def large_file(storage: Storage, path: str) -> tuple[LocalStorage, Entry] | None
     return None if entry is None or entry.size < LARGE_BYTES else (origin, entry)
 
 
+def read_part(storage: Storage, path: str, begin: int, length: int) -> bytes:
+    """Bytes of a file that `large_file` has found; fewer: it ends before. Errors as those of `Storage.read`."""
+    assert isinstance(storage, LocalStorage)
+    full = storage._full(path)
+    with _translated(full), open(full, "rb") as file:
+        file.seek(begin)
+        return file.read(length)
+
+
 def open_little(storage: Storage, path: str) -> pa.NativeFile:
     """As `Storage.open_input`, for a few kilobytes, as headers of log blocks: on a local disk nothing is mapped."""
     if type(storage) is LocalStorage:  # a storage that wraps it opens files in its own way

@@ -102,7 +102,7 @@ def may_share_time(partition: str, entries: Iterable[Entry], timeline: Timeline,
     for entry in entries:
         if f"_{start}." not in entry.name or (name := parse_data_file(entry.name)) is None:
             continue
-        is_of_start = name.instant == start and not (by_base and isinstance(name, LogFileName))
+        is_of_start = name.instant == start and not (isinstance(name, LogFileName) and (by_base or name.is_cdc))
         if is_of_start and entry.name not in named((partition, name.file_id)):
             return True
     return False

@@ -3,7 +3,8 @@
 A write of tens of thousands of files has a completed file of as many write statistics, and each step asks all completed
 writes of the active timeline for the files of a few partitions. So one parse finds where the statistics of each
 partition stand, and checks them all; nothing else of the file stays in memory. They are decoded again where they are
-asked for. A file is known by its path, size and modification time: a completed file is put once.
+asked for. A file is known by its path, size and modification time: a completed file is put once. Of Avro nothing
+stays: where its partitions stand only a parse of all shows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 
 from ..errors import TableChangedError
 from ..storage.contract import Entry, Storage
-from ..storage.local import large_file, open_little
+from ..storage.local import large_file, read_part
 from .witness import JsonStat, NamedFile, NamedFiles, files_of_json, named_files
 
 if TYPE_CHECKING:
@@ -67,9 +68,7 @@ class LargeFiles(NamedFiles):
 
     def _bytes(self, partition: str) -> bytes:
         begin, length, _ = self._ranges[partition]
-        with open_little(self._storage, self._path) as source:
-            source.seek(begin)
-            return bytes(source.read(length))
+        return read_part(self._storage, self._path, begin, length)
 
     def _decoded(self, data: bytes) -> tuple[NamedFile, ...]:
         try:
@@ -83,14 +82,16 @@ class LargeFiles(NamedFiles):
 def named_files_of(storage: Storage, path: str) -> NamedFiles:
     """See `named_files`, of a completed file on a storage. MissingFileError: it does not exist."""
     found = large_file(storage, path)
-    return named_files(storage.read(path), path) if found is None else _large(found[0], path, found[1])
+    large = None if found is None else _large(found[0], path, found[1])
+    return named_files(storage.read(path), path) if large is None else large
 
 
 @lru_cache(maxsize=_KEPT)
-def _large(storage: Storage, path: str, entry: Entry) -> NamedFiles:
+def _large(storage: Storage, path: str, entry: Entry) -> LargeFiles | None:
+    """None: see `_ranges`, or another content was read than that of the entry."""
     data = storage.read(path)
     ranges = _ranges(data) if len(data) == entry.size else None
-    return named_files(data, path) if ranges is None else LargeFiles(storage, path, ranges)
+    return None if ranges is None else LargeFiles(storage, path, ranges)
 
 
 def _ranges(data: bytes) -> Mapping[str, _Range] | None:

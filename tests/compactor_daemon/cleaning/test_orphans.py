@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from phantombase.compactor_daemon.archiving.archive import gone_but_there
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision
+from phantombase.compactor_daemon.cleaning import orphan_facts
 from phantombase.compactor_daemon.cleaning import orphans as remove
 from phantombase.compactor_daemon.cleaning.orphan_choice import OrphanOptions
 from phantombase.compactor_daemon.cleaning.orphans import OrphanResult, remove_orphans
@@ -42,6 +43,7 @@ from phantombase.timeline.storage.folders import WRITES, marker_folder
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.facts import HASHING_METADATA
+from phantombase.timeline.view.listing import folders
 from tests.support.archived_tables import archive, clean, compact, data_files, long_table, one_row, overwrite, upsert
 from tests.support.builders import AVRO, INSTANT_TIME, SCHEMA, avro_content, avro_schema, block
 from tests.support.compaction_steps import open_table
@@ -735,6 +737,22 @@ def test_what_names_a_file_between_listing_and_removal_keeps_it(
     assert {at.base, at.log} <= {kept.path for kept in done.kept}
     assert sum(done.reasons.values()) == len(done.kept)
     assert {at.base, at.log} <= data_files(at.path)
+
+
+def test_a_snapshot_has_its_timeline_before_its_listings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or `status`, which reads the files of completed writes from the same listings, would call new ones lost."""
+    seen, late = open_table(unzip_golden("v9_plain", tmp_path)).snapshot(), "20300101000000000"
+    listed = folders
+
+    def meanwhile(*asked: Any) -> Any:
+        found = list(listed(*asked))
+        done = f"{seen.config.timeline_folder}/{late}_20300101000000001.deltacommit"
+        assert LocalStorage(seen.storage.base_path).put_if_absent(done, b"")
+        return found
+
+    monkeypatch.setattr(orphan_facts, "folders", meanwhile)
+    orphan_facts.list_items(seen)
+    assert late not in seen.timeline.completed_writes
 
 
 def test_without_the_lock_nothing_is_removed(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -32,7 +33,9 @@ from phantombase.compactor_daemon.status.check import check_table, of_status, un
 from phantombase.compactor_daemon.status.pending import PendingCompaction, Work
 from phantombase.compactor_daemon.status.status import InProgress, PendingWrite, ServiceRun, TableStatus
 from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.dashboard import overview
 from phantombase.timeline.dashboard.compactions import table_debt
+from phantombase.timeline.dashboard.look import look
 from phantombase.timeline.dashboard.verdict import (
     CheckOptions,
     DuePlan,
@@ -162,6 +165,24 @@ def test_golden_tables(name: str, tmp_path: Path) -> None:
     assert {f.name for f in found.verdict.findings if f.severity is not Severity.INFO} <= {"no-process"}
     assert found.verdict.health is (Health.WELL if name.endswith(("_plain", "_virtual_keys")) else Health.CARE)
     assert sorted(path.rglob("*")) == before
+
+
+def test_a_writer_lives_by_the_moment_of_its_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by that at which all files of the table were looked into."""
+    table = Table.open(unzip_golden("v9_plain", tmp_path))
+    pending = table.snapshot().next_time()
+    for path in (f"{table.config.timeline_folder}/{pending}.deltacommit.requested", f".hoodie/.heartbeat/{pending}"):
+        assert table.storage.put_if_absent(path, b"")
+    late = round(time.time() * 1000) + 300_000
+
+    def slow(*asked: Any) -> Any:
+        monkeypatch.setattr(overview, "clock_ms", lambda: late)
+        return look(*asked)
+
+    monkeypatch.setattr(check, "look", slow)
+    found = check.examine(table).status
+    assert found is not None
+    assert [one.alive for one in found.writes] == [True]
 
 
 def test_a_metadata_table_that_hudi_cannot_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.errors import MalformedError, TableChangedError
-from phantombase.timeline.format.commit_metadata import decode_summary
+from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, decode_summary, encode
+from phantombase.timeline.format.layout import MetadataEncoding
+from phantombase.timeline.instants.instant_files import _large_summary
 from phantombase.timeline.storage import local
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.view import witness
 from phantombase.timeline.view.large_commits import LargeFiles, named_files_of
 from phantombase.timeline.view.witness import Witness, named_files
 
@@ -70,6 +73,21 @@ def test_a_file_is_parsed_once_and_read_partition_by_partition(tmp_path: Path, m
     for _ in range(2):
         assert [file.size for file in named_files_of(storage, "c")["b"] if not file.is_below] == [9, 10, 11]
     assert read == ["c"]
+
+
+def test_nothing_large_stays_of_avro(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from version 8 on: where its partitions stand only a parse of all shows."""
+    monkeypatch.setattr(witness, "_KEPT_EACH_BYTES", 0)
+    stats = (WriteStat(file_id="b-1", path="b/.b-1_20260101000000000.log.1_0-1-0", file_size_in_bytes=9),)
+    data = encode(CommitMetadata(partition_to_write_stats={"b": stats}, operation_type="UPSERT"), MetadataEncoding.AVRO)
+    storage = on_disk(tmp_path, data)
+    first, again = named_files_of(storage, "c"), named_files_of(storage, "c")
+    assert dict(first) == dict(again) == dict(named_files(data, "c"))
+    assert first is not again
+    entry = storage.find("c")
+    assert entry is not None
+    found = _large_summary(storage, "c", entry)
+    assert (found.partition_to_write_stats, found.operation_type) == ({}, "UPSERT")
 
 
 DAMAGED: dict[str, Callable[[bytes], bytes]] = {

@@ -363,7 +363,7 @@ def test_a_time_that_an_archived_write_shares() -> None:
         listing = listing_of("b10", "b30", "l30.1")
         alone, together = (timeline_of(LAYOUT_2, active, archived=[*more, "10_11.commit"]) for more in ([], [archived]))
         assert may_share_time("p", listing, alone, facts)
-        assert not may_share_time("p", listing_of("b10", mine), alone, facts)
+        assert not may_share_time("p", listing_of("b10", mine, ".f_30.log.1_0-0-0.cdc"), alone, facts)
         assert (pictures(group_of(alone, listing, facts)) == ["10: b10", "30: b30 l30.1"]) == (active == both[1])
         assert pictures(group_of(together, listing, facts)) == ["10: b10", "30: b30 l30.1"]
         assert together.completion_time("30") == "31"
