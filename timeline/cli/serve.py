@@ -98,7 +98,7 @@ def serve(
         raise UsageError("--root and --zookeeper name a fleet together", todo="Give both, or none.")
     fleet = None
     if root is not None and zookeeper is not None:
-        fleet = StatusFleet(installed("--zookeeper"), ["--root", root, "--zookeeper", zookeeper])
+        fleet = StatusFleet(installed("--zookeeper"), ["--root", root, "--zookeeper", zookeeper], given)
 
     def pages(served: ServedTables, access: Access) -> tuple[PeopleApp, LoginApp]:
         actions = ActionApp(access, OrderRunner(installed(), given), settings) if allow_actions else None

@@ -20,6 +20,7 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -85,13 +86,8 @@ class OrderRunner:
     """Runs commands of the program `command`. After one died, the next continues from what it left."""
 
     def __init__(self, command: Sequence[str], storage_options: Given = None) -> None:
-        options = StorageOptions.of(storage_options)
         self._command = tuple(command)
-        self._more = [
-            word for name, value in options.without_secrets for word in ("--storage-option", f"{name}={value}")
-        ]
-        # Rich breaks lines at the width of a terminal; here is no terminal.
-        self._environment = {**os.environ, **options.secret_variables, "COLUMNS": "500"}
+        self._more, self._environment = _handed_on(storage_options)
         self._ordered: dict[str, deque[Ordered]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
@@ -139,18 +135,31 @@ class OrderRunner:
         return process.returncode or 0, output[-_OUTPUT_BYTES:].decode("utf-8", "replace").strip()
 
 
-_FLEET_S, _FLEET_LATEST_S = 10.0, 60.0
+def _handed_on(storage_options: Given) -> tuple[list[str], dict[str, str]]:
+    """Words and environment that give a command the options of the storage: no secret is a word."""
+    options = StorageOptions.of(storage_options)
+    pairs = (("--storage-option", f"{name}={value}") for name, value in options.without_secrets)
+    # Rich breaks lines at the width of a terminal; here is no terminal.
+    return [word for pair in pairs for word in pair], {**os.environ, **options.secret_variables, "COLUMNS": "500"}
+
+
+_FLEET_S, _FLEET_LATEST_S = 10.0, 300.0
+_FIRST_S = 20.0
+"""How long pages wait for the first answer; later ones are waited for by none."""
+_NOT_YET = "`status` has not answered yet"
 
 
 class StatusFleet:
-    """The fleet that serves the tables below a root, as `compactor-daemon status` knows it; some seconds old at most.
-    A service without a daemon shows it. `words`: options of that command, such as `--root` and `--zookeeper`."""
+    """The fleet that serves the tables below a root, as `compactor-daemon status` has known it some seconds ago, or
+    as long ago as that takes. A service without a daemon shows it. `words`: options of that command, such as `--root`
+    and `--zookeeper`. Threads that answer writers of Hudi, too, do not wait while ZooKeeper is silent."""
 
-    def __init__(self, command: Sequence[str], words: Sequence[str]) -> None:
-        self._command = [*command, "status", *words, "--brief", "--json"]
-        self._asking = threading.Lock()
+    def __init__(self, command: Sequence[str], words: Sequence[str], storage_options: Given = None) -> None:
+        more, self._environment = _handed_on(storage_options)
+        self._command = [*command, "status", *words, *more, "--brief", "--json"]
+        self._asking, self._answered = threading.Lock(), threading.Event()
         self._asked_s = -_FLEET_S
-        self._found: Row = {"zookeeper": None, "problem": None, "daemons": [], "pools": []}
+        self._found: Row = {"zookeeper": None, "problem": _NOT_YET, "daemons": [], "pools": []}
         self._places: dict[str, TablePlace] = {}
 
     def placed(self, path: str) -> TablePlace:
@@ -164,17 +173,22 @@ class StatusFleet:
         return self._found
 
     def _ask(self) -> None:
-        with self._asking:
-            if time.monotonic() - self._asked_s < _FLEET_S:
-                return
-            try:
-                done = subprocess.run(self._command, capture_output=True, check=False, timeout=_FLEET_LATEST_S)
-                data = json.loads(done.stdout)
-            except (OSError, ValueError, subprocess.SubprocessError) as error:
-                self._found = {**self._found, "problem": f"`status` did not answer: {reason_of(error)}"}
-            else:
-                self._read(data)
+        if time.monotonic() - self._asked_s >= _FLEET_S and self._asking.acquire(blocking=False):
+            threading.Thread(target=self._run, name="fleet", daemon=True).start()
+        if not self._answered.wait(_FIRST_S):
+            self._answered.set()
+
+    def _run(self) -> None:
+        """One question; holds `_asking`, and gives it back."""
+        run = partial(subprocess.run, capture_output=True, check=False, timeout=_FLEET_LATEST_S)
+        try:
+            self._read(json.loads(run(self._command, stdin=subprocess.DEVNULL, env=self._environment).stdout))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._found = {**self._found, "problem": f"`status` did not answer: {reason_of(error)}"}
+        finally:
             self._asked_s = time.monotonic()
+            self._answered.set()
+            self._asking.release()
 
     def _read(self, data: Row) -> None:
         daemons, problem = data.get("daemons") or [], data.get("daemons_problem") or data.get("error")
@@ -185,10 +199,16 @@ class StatusFleet:
             "daemons": [{**{name: one.get(name) for name in names}, "running": []} for one in daemons],
             "pools": [{"who": one.get("who"), **use} for one in daemons for use in one.get("pools", ())],
         }
-        self._places = {
-            row["table"]: TablePlace(pool=row["pool"], served_by=tuple(map(str, row.get("served_by", ()))), own=True)
-            for row in data.get("tables", ())
-        }
+        self._places = (
+            self._places
+            if "tables" not in data
+            else {
+                row["table"]: TablePlace(
+                    pool=row["pool"], served_by=tuple(map(str, row.get("served_by", ()))), own=True
+                )
+                for row in data["tables"]
+            }
+        )
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -254,7 +274,7 @@ class ActionApp:
             raise Refused(403, reason)
         done = await self._run(Order.parse(order, given.get("instant") or None), named(name), _who(scope))
         if is_page:
-            location = f"/t/{quote(name, safe='')}#done"
+            location = f"/t/{quote(name, safe='', errors='surrogateescape')}#done"
             await send_text(send, 303, "ordered", [(b"location", location.encode())])
         else:
             status = 202 if done["exit_code"] is None else 200

@@ -100,5 +100,5 @@ def _family(
 ) -> Metric:
     family = kind(f"phantombase_{name}", text, labels=["table"])
     for path, value in values:
-        family.add_metric([path], value)
+        family.add_metric([path.encode("utf-8", "backslashreplace").decode()], value)  # a label is UTF-8
     return family

@@ -311,7 +311,7 @@ def _environment() -> Environment:
         shown=lambda value: "" if value is None else value,
         number=lambda value: "" if value is None else f"{value:,}",
         quoted=lambda text: shlex.quote(str(text)),
-        segment=lambda text: quote(str(text), safe=""),
+        segment=lambda text: quote(str(text), safe="", errors="surrogateescape"),
         parts=lambda text: str(text).split("`"),
         when=readable,
         spoken=lambda text: spoken(str(text)),

@@ -120,7 +120,7 @@ class PeopleApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Names may contain encoded slashes, so the path is split before it is decoded.
         raw = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
-        parts = [unquote(part) for part in raw.partition("?")[0].removeprefix("/").split("/")]
+        parts = [unquote(part, errors="surrogateescape") for part in raw.partition("?")[0].removeprefix("/").split("/")]
         is_api, query = parts[0] == "api", scope["query_string"]
         try:
             if scope["method"] == "POST" and self._actions is not None:

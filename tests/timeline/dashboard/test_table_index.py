@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import threading
 from datetime import datetime
+from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
-from phantombase.timeline.dashboard import table_rows
+from phantombase.timeline.dashboard import actions, table_rows
 from phantombase.timeline.dashboard.pages import tables_page, unmerged
 from phantombase.timeline.dashboard.table_index import PAGE, as_counted, tables_index
 from phantombase.timeline.dashboard.table_rows import TableRows
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.terminal.text_table import Row
-from tests.support.service_client import rows_of
+from tests.support.service_client import ServiceClient, rows_of
 
 
 def names(index: dict[str, Any]) -> list[str]:
@@ -74,6 +79,37 @@ def test_the_rows_of_many_tables_are_those_of_the_last_pass(monkeypatch: pytest.
         return found
 
     assert asyncio.run(asked()) == [0, None, 201, 0]
+
+
+def test_a_name_that_is_not_utf_8_is_a_page_and_hides_no_other(tmp_path: Path) -> None:
+    client = ServiceClient.of(tmp_path / "bad\udcff", tmp_path / "b")
+    assert 'href="/t/bad%FF"' in client.ask("/").text
+    assert [client.ask(path).status for path in ("/t/bad%FF", "/metrics")] == [200, 200]
+
+
+def test_pages_do_not_wait_for_a_fleet_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does the next question begin before the end of the last."""
+    begun, turn, asked = threading.Event(), threading.Event(), list[Any]()
+
+    def run(words: list[str], env: dict[str, str], **_: object) -> Any:
+        asked.append((words, env["AWS_SECRET_ACCESS_KEY"]))
+        begun.set()
+        turn.wait(60)
+        answer = {"tables": [{"table": "/t", "pool": "p", "served_by": ["d"]}], "daemons": []}
+        return CompletedProcess((), 0, json.dumps(answer))
+
+    monkeypatch.setattr(actions, "_FIRST_S", 0.0)
+    monkeypatch.setattr(subprocess, "run", run)
+    given = {"region": "r", "access_key_id": "k", "secret_access_key": "s"}
+    fleet = actions.StatusFleet(["program"], ["--root", "s3://b"], given)
+    assert [(fleet.placed("/t").pool, bool(fleet.fleet()["problem"])) for _ in range(2)] == [(None, True)] * 2
+    assert begun.wait(60)
+    assert [("region=r" in words, any("secret" in word for word in words), key) for words, key in asked] == [
+        (True, False, "s")
+    ]
+    turn.set()
+    with fleet._asking:  # the question has ended
+        assert (fleet.placed("/t").pool, fleet.fleet()["problem"]) == ("p", None)
 
 
 def test_a_name_does_not_depend_on_the_order_of_tables() -> None:
