@@ -31,6 +31,7 @@ from phantombase.timeline.errors import (
     UsageError,
 )
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.storage.contract import Storage, counted_requests
 from phantombase.timeline.storage.snapshot import without_snapshot
@@ -106,7 +107,7 @@ def unit_of_work(kind: str, said: Callable[[R], WorkFacts | None]) -> Callable[[
 
 
 def _leave(storage: Storage, facts: Mapping[str, Any]) -> None:
-    """Puts the row; an error is logged only."""
+    """Puts the row, unless the table is gone; an error is logged only."""
     try:
         work = WorkDone(
             id=uuid.uuid4().hex[:16],
@@ -115,6 +116,8 @@ def _leave(storage: Storage, facts: Mapping[str, Any]) -> None:
             peak_memory=_peak_memory(),
             **{**facts, "core_seconds": round(facts["core_seconds"], 3)},
         )
+        if work.outcome != "done" and storage.find(PROPERTIES) is None:
+            return  # dropped: a row would make its folder again, which Hudi takes for a broken table
         add_spent(storage.base_path, work)
         put_work(storage, work)
     except Exception as error:  # the work is done: a row is not worth its failure

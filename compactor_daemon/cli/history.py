@@ -34,6 +34,8 @@ from .fleet_flags import CatalogFlags
 from .option_flags import StorageOption, offers
 
 _SHOWN = 20
+_KINDS = ("compaction", "log compaction", "clustering", "clean", "archive", "orphans", "metadata", "sync", "rollback",
+          "restore")  # fmt: skip
 
 
 @offers
@@ -70,6 +72,8 @@ def history_command(
     since_ms = 0 if since is None else clock_ms() - duration_s(since, "--since") * 1000
     found = catalog.found(list(tables or ()), catalog.pools(None, ScheduleOptions()), options)
     paths = [full_path(one) for one in tables or ()] if found is None else list(found.taken().tables.values())
+    if output is not None:
+        check_output(None, output, overwrite)  # also where no table is found
     rows, unreadable = list[dict[str, Any]](), 0
     for path in paths:
         table = Table.open(path, options, reading=True)
@@ -78,6 +82,8 @@ def history_command(
         history = read_history(table.storage)  # all of it: estimates are by what was before
         unreadable += history.unreadable
         rows += history_rows(history, prices)
+    if kind not in (None, *_KINDS, *(row["kind"] for row in rows)):
+        raise UsageError("no such kind of work", expected=", ".join(_KINDS), found=repr(kind))
     rows = [row for row in rows if row["ended_ms"] >= since_ms and kind in (None, row["kind"])]
     rows.sort(key=lambda row: (row["ended_ms"], row["id"]))
     if output is not None:

@@ -18,6 +18,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -157,13 +158,12 @@ class WorkHistory:
 def read_history(storage: Storage, *, last: int | None = None, since_ms: int = 0) -> WorkHistory:
     """The history of a table. `last`: at most this number of rows, the newest. `since_ms`: without work that ended
     before. StorageError: it cannot be read now."""
-    for _ in range(_LISTED_AGAIN):
+    found = None
+    for left in reversed(range(_LISTED_AGAIN)):
         paths = [*_named(storage, ROWS, _ROW), *_named(storage, PACKS, _PACK)]  # in this order, see the module
-        if (found := _read(storage, paths, last, since_ms)) is not None:
+        if (found := _read(storage, paths, last, since_ms, whole=left > 0)) is not None:
             break
-    else:
-        found = {}, len(paths)
-    rows, unreadable = found
+    rows, unreadable = found or ({}, 0)
     if unreadable:
         _log.warning("history_unreadable", table=storage.base_path, files=unreadable, folder=ROWS.rpartition("/")[0])
     work = sorted((one for one in rows.values() if one.ended_ms >= since_ms), key=lambda one: (one.ended_ms, one.id))
@@ -173,9 +173,10 @@ def read_history(storage: Storage, *, last: int | None = None, since_ms: int = 0
 
 
 def _read(
-    storage: Storage, paths: Sequence[str], last: int | None, since_ms: int
+    storage: Storage, paths: Sequence[str], last: int | None, since_ms: int, *, whole: bool
 ) -> tuple[dict[str, WorkDone], int] | None:
-    """The rows by id, and the number of torn files. None: a file was packed, or has ended, since it was listed."""
+    """The rows by id, and the number of torn files. None, if `whole`: a file was packed, or has ended, since it was
+    listed; else it counts as torn."""
     found, unreadable = dict[str, WorkDone](), 0
     newest = [path for path in sorted(paths, key=_end_ms, reverse=True) if _end_ms(path) >= since_ms]
     step = len(newest) if last is None else max(8, min(last, 64))
@@ -184,10 +185,10 @@ def _read(
         if last is not None and len(ends) >= last and (not last or _end_ms(newest[first]) < ends[last - 1]):
             break
         for rows in at_once(newest[first : first + step], lambda path: _rows_at(storage, path)):
-            if rows is None:
+            if rows is None and whole:
                 return None
             unreadable += not rows
-            found |= {one.id: one for one in rows}
+            found |= {one.id: one for one in rows or ()}
     return found, unreadable
 
 
@@ -241,7 +242,8 @@ def history_rows(history: WorkHistory, prices: PriceOptions | None = None) -> li
     before, found = defaultdict[str, list[WorkDone]](list), []
     priced = prices or PriceOptions()
     for one in history.work:
-        past = [p for p in before[one.kind] if p.ended_ms <= one.started_ms][-_LEARNED:]
+        # From the end on: of all of them it would take a square of the number of rows.
+        past = tuple(islice((p for p in reversed(before[one.kind]) if p.ended_ms <= one.started_ms), _LEARNED))
         guess = _guess(one, past)
         expected = (guess.get("core_seconds", 0.0), guess.get("bytes", 0), guess.get("requests", 0))
         host, _, pid = one.who.rpartition(":")

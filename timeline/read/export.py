@@ -185,10 +185,10 @@ class Exported:
     window: Window | None = None
 
 
-def check_output(table: Table, output: Path, overwrite: bool) -> None:
-    """UsageError if the file cannot or must not be written at this path."""
+def check_output(table: Table | None, output: Path, overwrite: bool) -> None:
+    """UsageError if the file cannot or must not be written at this path. `table`: None: of no table."""
     place = output.resolve()
-    if place.is_relative_to(table.storage.location):
+    if table is not None and place.is_relative_to(table.storage.location):
         raise UsageError("the output is inside the table", path=str(output), todo="Write it to another folder.")
     if not place.parent.is_dir():
         raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.compactor_daemon.unit_of_work import note_work, unit_of_work
 from phantombase.timeline.audit.history import ROWS, WorkDone, WorkFacts, read_history
 from phantombase.timeline.errors import StoppedError, StorageError, UsageError
+from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.local import LocalStorage
@@ -153,6 +155,7 @@ class Given:
 
     def __init__(self, path: Path) -> None:
         self.storage = LocalStorage(str(path))
+        self.storage.overwrite(PROPERTIES, b"")
 
 
 def unit(path: Path, do: Any, said: Any = lambda _: None, **options: Any) -> None:
@@ -179,6 +182,17 @@ def test_what_failed_or_was_stopped_is_a_row_and_what_was_refused_is_none(tmp_pa
         unit(tmp_path, raising(ProcessDied()))
     found = sorted((one.outcome, one.error.partition(";")[0], one.bytes_read) for one in rows_of(tmp_path))
     assert found == [("failed", "b", 3), ("failed", "disk full", 3), ("stopped", "stopped here", 3)]
+
+
+def test_a_dropped_table_gets_no_folder_again(tmp_path: Path) -> None:
+    def drop() -> None:
+        note_work(instant="1")
+        shutil.rmtree(tmp_path / "t")
+        raise StorageError("no such file")
+
+    with pytest.raises(StorageError):
+        unit(tmp_path / "t", drop)
+    assert not (tmp_path / "t").exists()
 
 
 def test_facts_are_added_up_and_inner_work_is_the_outer_ones(tmp_path: Path) -> None:
@@ -213,6 +227,7 @@ def test_the_command_shows_sums_and_costs(old: Path) -> None:
     text = CliRunner().invoke(app, ["history", str(old)]).output
     assert "2 units of work" in text
     assert "in all" in text
+    assert isinstance(CliRunner().invoke(app, ["history", str(old), "--kind", "cluster"]).exception, UsageError)
     assert "no work is recorded" in CliRunner().invoke(app, ["history", str(old), "--kind", "sync"]).output
 
 
@@ -228,6 +243,11 @@ def test_a_file_has_the_form_that_its_ending_says(old: Path, tmp_path: Path) -> 
     for wrong in ("h.xls", "h.csv"):  # another form; it exists
         done = CliRunner().invoke(app, ["history", str(old), "--output", str(tmp_path / wrong)])
         assert isinstance(done.exception, UsageError)
+    (tmp_path / "h.csv").write_text("mine")
+    (empty := tmp_path / "empty").mkdir()  # no table is found, whose rows would be written
+    done = CliRunner().invoke(app, ["history", "--root", str(empty), "--output", str(tmp_path / "h.csv")])
+    assert (isinstance(done.exception, UsageError), (tmp_path / "h.csv").read_text()) == (True, "mine")
+    empty.rmdir()
     assert sorted(one.name for one in tmp_path.iterdir()) == ["h.arrow", "h.csv", "h.json", "h.parquet"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from phantombase.timeline.audit.history import (
     ROWS,
     PriceOptions,
     WorkDone,
+    WorkHistory,
     history_rows,
     history_table,
     pack_rows,
@@ -22,7 +24,7 @@ from phantombase.timeline.audit.history import (
     sums,
 )
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import UsageError
+from phantombase.timeline.errors import MissingFileError, UsageError
 from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.storage.contract import count_requests, counted_requests
 from phantombase.timeline.storage.local import LocalStorage
@@ -197,6 +199,32 @@ def test_estimates_are_what_the_last_work_took_for_its_planned_bytes(tmp_path: P
         ("compaction", 3, 1, 52.0),
         ("clean", 1, 0, 0.0),
     ]
+
+
+def test_estimates_of_many_rows_look_at_the_last_ones_only() -> None:
+    asked = []
+
+    class Time(int):
+        def __le__(self, other: int) -> bool:
+            asked.append(self)
+            return int(self) < other + 1
+
+    rows = tuple(work(n, planned_bytes=1) for n in range(100))
+    ended = tuple(replace(one, ended_ms=Time(one.ended_ms)) for one in rows)
+    assert history_rows(WorkHistory(table="t", work=ended)) == history_rows(WorkHistory(table="t", work=rows))
+    assert len(asked) < 1100
+
+
+def test_a_file_that_is_listed_and_never_there_hides_no_other_row(tmp_path: Path) -> None:
+    inner, gone = filled(tmp_path, range(3)), f"{NOW + 1:013d}"
+
+    def hook(call: Call) -> Any:
+        if call.name == "read" and gone in call.path:
+            raise MissingFileError("no such file", path=call.path)
+        return call.do()
+
+    found = read_history(HookedStorage(inner, hook))
+    assert ([one.ended_ms - NOW for one in found.work], found.unreadable) == ([0, 2], 1)
 
 
 def test_arrow_has_the_same_columns_without_a_row(tmp_path: Path) -> None:
