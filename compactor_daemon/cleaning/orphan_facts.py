@@ -144,20 +144,16 @@ def newest_time(timeline: Timeline) -> str:
     return max(timeline.used_times(), default="")
 
 
-def gather(
-    table: Table, items: Sequence[Item], newest: str, older_s: float, now_ms: int, timeline: Timeline | None = None
-) -> OrphanFacts:
-    """The facts about these items, which were listed before. Little is read where none of them may be an orphan.
-    `newest`: see `OrphanFacts`. `now_ms`: by the clock of the storage. `timeline`: loaded after the items were listed;
-    by default it is loaded now. ConflictError: see `refuse_in_progress`; or a plan of a rollback cannot be read.
-    MalformedError, MissingFileError, UnknownStateError: a record, or the archive, cannot be read: it may name any
-    file."""
-    seen = table.with_timeline(timeline or table.load_timeline())
+def gather(seen: Snapshot, items: Sequence[Item], newest: str, older_s: float, now_ms: int) -> OrphanFacts:
+    """The facts about these items. Little is read where none of them may be an orphan. `seen`: loaded after they were
+    listed. `newest`: see `OrphanFacts`. `now_ms`: by the clock of the storage. ConflictError: see `refuse_in_progress`;
+    or a plan of a rollback cannot be read. MalformedError, MissingFileError, UnknownStateError: a record, or the
+    archive, cannot be read: it may name any file."""
     refuse_in_progress(seen)
     facts = OrphanFacts(timeline=seen.timeline, newest=newest)
     if not _left(items, facts, older_s, now_ms):
         return facts
-    seen = seen.with_timeline(timeline := table.with_archive(seen.timeline))
+    seen = seen.with_timeline(timeline := seen.with_archive(seen.timeline))
     facts = replace(facts, timeline=timeline, archived=frozenset(i.requested_time for i in timeline.archived))
     if not (left := _left(items, facts, older_s, now_ms)):
         return facts
@@ -167,7 +163,7 @@ def gather(
         return facts
     wanted = {item.name for item in left} | {item.instant for item in left}
     named = dict(_named(seen, wanted, older_s, now_ms))
-    blocks = dict(_blocks(table, facts, [i for i in left if i.name not in named and i.instant not in named]))
+    blocks = dict(_blocks(seen, facts, [i for i in left if i.name not in named and i.instant not in named]))
     return replace(facts, named=named, blocks=blocks)
 
 

@@ -65,21 +65,18 @@ class OrphanResult(Shown):
     uploads: int = 0
 
 
-def _chosen(
-    table: Table,
-    items: Sequence[Item],
-    newest: str,
-    options: OrphanOptions,
-    now_ms: int,
-    timeline: Timeline | None = None,
-) -> OrphanChoice:
-    facts = gather(table, items, newest, options.older_than_s, now_ms, timeline)
+def _chosen(table: Table, items: Sequence[Item], newest: str, options: OrphanOptions, now_ms: int) -> OrphanChoice:
+    return _choice(table.with_timeline(table.load_timeline()), items, newest, options, now_ms)
+
+
+def _choice(later: Snapshot, items: Sequence[Item], newest: str, options: OrphanOptions, now_ms: int) -> OrphanChoice:
+    facts = gather(later, items, newest, options.older_than_s, now_ms)
     return choose(items, facts, options.older_than_s, now_ms)
 
 
 def strays(seen: Snapshot, items: Sequence[Item], options: OrphanOptions, later: Timeline) -> tuple[Item, ...]:
     """The orphans among these items, to be shown, by this process's clock. `later`: loaded after they were listed."""
-    return _chosen(seen, items, newest_time(seen.timeline), options, clock_ms(), later).orphans
+    return _choice(seen.with_timeline(later), items, newest_time(seen.timeline), options, clock_ms()).orphans
 
 
 def _said(done: OrphanResult) -> WorkFacts | None:

@@ -57,7 +57,7 @@ def metadata_command(
     `compactor-daemon metadata /data/orders --rebuild --dry-run`
     """
     if create and rebuild:
-        raise UsageError("--create and --rebuild cannot be combined")
+        raise UsageError("--create and --rebuild cannot be combined", todo="Leave one of them out.")
     builds = create or rebuild
     if idle := typed_options(ctx, names_of(MetadataOptions if builds else BuildOptions)):
         found, todo = ", ".join(idle), f"Leave them out, or run with{'out' if builds else ''} --create or --rebuild."

@@ -18,7 +18,7 @@ from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.instants.archived_timeline import archived_writes
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.prefetch import prefetched_when_slow
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.view.view import BaseFile, DataFile, GroupKey, LogFile
 from phantombase.timeline.view.witness import FileRecord, Marks
 
@@ -102,7 +102,7 @@ def load_history(table: Table) -> History:
     be read. MissingFileError: instants were archived meanwhile."""
     timeline = table.load_timeline(archived=True)
     reader = _Reader(timeline)
-    for instant, metadata in _recorded(table, timeline):
+    for instant, metadata in _recorded(table.with_timeline(timeline)):
         reader.add(instant, metadata)
     found = reader.history
     found.writes.sort(key=lambda one: (one.at_ms, one.instant.requested_time))
@@ -120,13 +120,13 @@ def load_history(table: Table) -> History:
     return found
 
 
-def _recorded(table: Table, timeline: Timeline) -> Iterator[tuple[Instant, CommitMetadata]]:
+def _recorded(table: Snapshot) -> Iterator[tuple[Instant, CommitMetadata]]:
     """The completed writes with what they record; an empty file, as old Flink jobs leave it, records nothing."""
-    active = {i.identity for i in timeline.completed}
-    gone = [i for i in timeline.archived if i.is_write and i.identity not in active]
+    active = {i.identity for i in table.timeline.completed}
+    gone = [i for i in table.timeline.archived if i.is_write and i.identity not in active]
     yield from archived_writes(table.storage, table.config, gone)
     files = table.files
-    for instant, metadata in prefetched_when_slow(timeline.completed, lambda i: (i, files.recorded(i))):
+    for instant, metadata in prefetched_when_slow(table.timeline.completed, lambda i: (i, files.recorded(i))):
         if metadata is not None:
             yield instant, metadata
 
