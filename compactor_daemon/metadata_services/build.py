@@ -1,9 +1,9 @@
 """Builds the metadata table of a table that has none, adds partitions to it, or builds it again if it is damaged.
 
-    stage    outside the lock, in a folder that neither Hudi nor readers look at: log files of the delta commits that
-             lead from the empty state to the newest one; then what completed meanwhile, by the difference of states
-    switch   in the lock: the last difference; the staged files get their names, under artificial times as those of
-             Hudi; the property `hoodie.table.metadata.partitions` names the partitions, and so they count
+    stage    outside the lock, in a folder that neither Hudi nor readers look at: log files that lead from the empty
+             state to the newest one; then what completed meanwhile, by the difference of states; base files of all
+    switch   in the lock: the last difference; base files get their names, in one delta commit under an artificial time
+             as those of Hudi; the property `hoodie.table.metadata.partitions` names the partitions: so they count
 
 Until that property is saved no reader or writer regards what the switch has put: a new metadata table is made from an
 empty folder, and a new partition likewise. So a run that dies leaves nothing to continue: the next one stages again,
@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from phantombase.timeline.clocks import Stopwatch, clock_ms
 from phantombase.timeline.codec.avro_schema import with_meta_columns
@@ -31,7 +32,7 @@ from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.instants.triggers import GATE_S_MAX
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat, is_live, put_wanted, read_heartbeat, remove_wanted
 from phantombase.timeline.locks.table_lock import TableLock
-from phantombase.timeline.metadata_table.commit import commit_records, completion_above, forget, newest_schema
+from phantombase.timeline.metadata_table.commit import completion_above, forget, newest_schema
 from phantombase.timeline.metadata_table.create import (
     drop_metadata_table,
     fill_time,
@@ -62,7 +63,7 @@ from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot,
 from ..attempt.pending_clusterings import ALIVE
 from ..clustering.rows_in import KeyTally
 from .chosen import BuildOptions, Chosen, approximate_bytes, choose
-from .content import Filling, ListedState, Progress, state_of
+from .content import Filling, ListedState, Progress, stage_base_files, state_of
 
 _log = get_logger()
 _TAKEN_OUT = "partitions"
@@ -184,7 +185,8 @@ def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
 
 @dataclass(kw_only=True)
 class _Build:
-    """One run. `rounds`: the staged log files of each delta commit; `state`: what they lead to."""
+    """One run. `rounds`: the staged log files of each difference; `state`: what they lead to; `bases`: base files of
+    the first `merged` rounds."""
 
     table: Table
     lock: TableLock
@@ -196,6 +198,8 @@ class _Build:
     rounds: list[tuple[IndexLog, ...]] = field(default_factory=list)
     state: ListedState = field(default_factory=ListedState)
     first: int = 0
+    merged: int = 0
+    bases: dict[tuple[str, str], IndexLog] = field(default_factory=dict)
     filling: Filling | None = None
 
     def execute(self) -> MetadataBuilt:
@@ -212,11 +216,12 @@ class _Build:
             tally=KeyTally(self.stack, self.options.memory_limit // 4, None) if self._is_indexed else None,
         )
         for _ in range(_ROUNDS):
-            if not from_one_snapshot(lambda: self._catch_up(self.table.snapshot(cached=False))):
+            if not self._go_on():
                 break
+        self._merged(self.table)
         watch = Stopwatch()
         while True:
-            with exclusive(self.table, self.lock, "make the metadata table visible", READ_INSIDE) as held:
+            with exclusive(self.table, self.lock, "make the metadata table visible") as held:
                 others = self._waits_for(held)
                 if not others:
                     return self._switch(held)
@@ -232,6 +237,8 @@ class _Build:
                 )
             self.progress("waiting for pending actions of other programs", 0, len(others))
             time.sleep(_POLL_S)
+            self._go_on()
+            self._merged(self.table)
 
     @property
     def _is_indexed(self) -> bool:
@@ -250,13 +257,25 @@ class _Build:
         put_wanted(held.storage, min(GATE_S_MAX, max(1.0, self.options.pending_wait_s)), clock_ms())
         return tuple(sorted({*others, *writers}, key=lambda i: i.requested_time))
 
+    def _go_on(self) -> bool:
+        return from_one_snapshot(lambda: self._catch_up(self.table.snapshot(cached=False)))
+
+    def _merged(self, table: Table) -> dict[tuple[str, str], IndexLog]:
+        """The staged base files: of all rounds."""
+        assert self.filling is not None
+        if self.merged < len(self.rounds):
+            logs = chain.from_iterable(self.rounds)
+            self.bases = stage_base_files(table.storage, logs, self.filling.schema_text, self.folder)
+            self.merged = len(self.rounds)
+        return self.bases
+
     def _catch_up(self, seen: Snapshot) -> bool:
         """Stages what the staged log files lack; whether that was anything."""
         assert self.filling is not None
         state = state_of(seen, indexed=self._is_indexed)
         if state == self.state:
             return False
-        instant = fill_time(seen.config, self.first + 1 + len(self.rounds))
+        instant = fill_time(seen.config, self.first)
         logs = self.filling.stage(seen, instant, (self.state, state), self._measure(seen), self.progress)
         self.rounds.append(logs)
         self.state = state
@@ -292,9 +311,8 @@ class _Build:
             if dead.requested_time.startswith(ARTIFICIAL):
                 forget(held, dead.requested_time)
         completion = completion_above(held, metadata)
-        make_file_groups(storage, config, fill_time(config, self.first), self.filling.file_ids, completion)
-        for number, logs in enumerate(self.rounds, start=1):
-            commit_records(held, fill_time(config, self.first + number), {}, self.filling.schema_text, logs)
+        filled = fill_time(config, self.first)
+        make_file_groups(storage, config, filled, self.filling.file_ids, self._merged(held), completion)
         config = config.with_metadata_partitions(names)
         if held.layout.has_completion_times and {COLUMN_STATS, RECORD_INDEX} & set(names):
             measure = self._measure(held) if COLUMN_STATS in names else None
@@ -326,7 +344,7 @@ class _Build:
             )
 
     def _bytes(self) -> int:
-        return sum(log.size for logs in self.rounds for log in logs)
+        return sum(base.size for base in self.bases.values())
 
 
 def _report(chosen: Chosen, state: ListedState) -> MetadataBuilt:

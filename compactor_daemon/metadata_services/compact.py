@@ -25,7 +25,7 @@ from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
 from phantombase.timeline.metadata_table.commit import completion_above, newest_schema, put_alone, without_lock
 from phantombase.timeline.metadata_table.read import Completeness, slice_entries
 from phantombase.timeline.metadata_table.records.entries import encoder
-from phantombase.timeline.metadata_table.records.hfile import encode_hfile
+from phantombase.timeline.metadata_table.records.hfile import encode_base
 from phantombase.timeline.metadata_table.valid_instants import refuse_uncompleted, valid_instants
 from phantombase.timeline.table.in_progress import regardless
 from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, advising_rebuild, open_metadata_table
@@ -150,9 +150,8 @@ def _write(
     """Puts the base file of one slice. Memory: its entries."""
     encoded = encoder(schema_text)
     merged = slice_entries(metadata.storage, slice_, *seen, complete=complete)
-    entries = sorted((key.encode(), value) for key, value in map(encoded, merged))
-    keys = {"minRecordKey": entries[0][0], "maxRecordKey": entries[-1][0]} if entries else {}
-    content = encode_hfile(entries, {"schema": schema_text.encode(), **keys})
+    base = encode_base(map(encoded, merged), schema_text)
+    content = base.data
     name = BaseFileName(file_id=slice_.file_id, token=_TOKEN, instant=instant, extension=".hfile")
     path = f"{slice_.partition}/{name}"
     if not metadata.storage.put_if_absent(path, content) and metadata.storage.read(path) != content:
@@ -164,8 +163,8 @@ def _write(
         file_id=slice_.file_id,
         path=path,
         prev_commit=slice_.base_instant,
-        num_writes=len(entries),
-        num_update_writes=len(entries),
+        num_writes=base.count,
+        num_update_writes=base.count,
         total_write_bytes=len(content),
         partition_path=slice_.partition,
         total_log_files_compacted=len(slice_.logs),

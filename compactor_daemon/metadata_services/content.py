@@ -16,7 +16,7 @@ keys that came and went: a key that comes while another group still has it is an
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import IO, TypeAlias
@@ -31,6 +31,7 @@ from phantombase.timeline.codec.row_hash import hash_keys
 from phantombase.timeline.errors import ConflictError, UnsupportedError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.format.log_block import scan_blocks
 from phantombase.timeline.format.log_encode import hfile_block
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_stream import SliceStream
@@ -46,8 +47,8 @@ from phantombase.timeline.metadata_table.index_logs import (
     stage_keys,
 )
 from phantombase.timeline.metadata_table.measure import KeyedRecord, Measure, index_records
-from phantombase.timeline.metadata_table.records.entries import encoder
-from phantombase.timeline.metadata_table.records.hfile import encode_hfile
+from phantombase.timeline.metadata_table.records.entries import MetadataEntry, block_entries, encoder, fold, merge
+from phantombase.timeline.metadata_table.records.hfile import encode_base, encode_hfile
 from phantombase.timeline.metadata_table.records.keys import (
     BLOOM_FILTERS,
     FILES,
@@ -234,6 +235,29 @@ _SEED = 47
 def _hashed(storage: Storage, of: Sequence[FileKeys]) -> Hashes:
     read = (read_keys(opened_keys(storage, one.path), one.path) for one in of)
     return np.concatenate([np.empty(0, np.uint64), *(hash_keys(keys, _SEED) for one in read for keys, _ in one)])
+
+
+def stage_base_files(
+    storage: Storage, logs: Iterable[IndexLog], schema_text: str, folder: str
+) -> dict[tuple[str, str], IndexLog]:
+    """Stages the base file of each file group: of its staged log files, in their order. Memory: its entries."""
+    of_group = defaultdict[tuple[str, str], list[IndexLog]](list)
+    for log in logs:
+        of_group[log.partition, log.file_id].append(log)
+    found, encoded = dict[tuple[str, str], IndexLog](), encoder(schema_text)
+    for group, own in sorted(of_group.items()):
+        merged = merge((), fold(entry for log in own for entry in _entries(storage, log.path)))
+        content = encode_base(map(encoded, merged), schema_text)
+        path = f"{folder}/{uuid4().hex}{_STAGED}"
+        storage.put_if_absent(path, content.data)
+        found[group] = replace(own[0], path=path, size=len(content.data), entries=content.count)
+    return {group: base for group, base in found.items() if base.entries}
+
+
+def _entries(storage: Storage, path: str) -> Iterator[MetadataEntry]:
+    with storage.open_input(path) as source:
+        for block in scan_blocks(source, path):
+            yield from block_entries(block, source)
 
 
 def _grown(before: Sizes, after: Sizes) -> dict[str, dict[str, int]]:

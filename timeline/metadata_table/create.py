@@ -8,8 +8,8 @@ The metadata table of a new table has the empty partition `files`:
 
 The last step makes both tables visible. No step depends on the clock or on randomness, so two processes make the same
 files, concurrently or after a crash. Hudi fills a partition in the same way under the same artificial time, with a base
-file if there are files to list. For a table that is there already, `compactor_daemon.metadata_services.build` fills the
-file groups that are made here."""
+file if there are files to list. For a table that is there already, `compactor_daemon.metadata_services.build` fills
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..codec.avro_schema import with_meta_columns
 from ..event_log import get_logger
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.commit_metadata import encode as encode_commit
-from ..format.file_name import LogFileName, partition_metadata
+from ..format.file_name import BaseFileName, LogFileName, partition_metadata
 from ..format.instant import Instant, State
 from ..format.log_encode import group_block, hfile_block
 from ..format.merge_settings import EVENT_TIME_STRATEGY
@@ -32,6 +32,7 @@ from ..storage.folders import METADATA_FOLDER
 from ..storage.forwarding import PrefixStorage
 from ..table.in_progress import READ_INSIDE, Guard, exclusive, regardless
 from ..table.table import Table
+from .index_logs import IndexLog
 from .record_index import mark_global_keys
 from .records.entries import encoder, new_schema
 from .records.hfile import encode_hfile
@@ -73,7 +74,7 @@ def make_metadata_table(storage: Storage, config: TableConfig) -> TableConfig:
     has it. May be repeated. StorageError: see `Storage`."""
     put_metadata_table(storage, config)
     completion = _FIRST_COMPLETION if config.layout.has_completion_times else None
-    make_file_groups(storage, config, fill_time(config, 0), {FILES: new_file_ids(FILES)}, completion)
+    make_file_groups(storage, config, fill_time(config, 0), {FILES: new_file_ids(FILES)}, {}, completion)
     return config.with_metadata_partitions((FILES,))
 
 
@@ -97,10 +98,19 @@ def fills_of(config: TableConfig, timeline: Timeline) -> int:
 
 
 def make_file_groups(
-    storage: Storage, config: TableConfig, time: str, file_ids: Mapping[str, Sequence[str]], completion: str | None
+    storage: Storage,
+    config: TableConfig,
+    time: str,
+    file_ids: Mapping[str, Sequence[str]],
+    bases: Mapping[tuple[str, str], IndexLog],
+    completion: str | None,
 ) -> None:
-    """Makes partitions with these file groups, without entries, by a delta commit at `time`. `files` gets the list of
-    partitions, which is empty. May be repeated with the same arguments. `storage`, `config`: of the data table."""
+    """Makes partitions with these file groups by a delta commit at `time`. `bases`: by partition and file id, staged
+    base files; other file groups have no entries, but `files` the list of partitions, which is empty. May be repeated
+    with the same arguments. `storage`, `config`: of the data table.
+
+    Log files would not do: their blocks count only while the delta commit is on the active timeline, and an archiver
+    takes the earliest times first, whether or not a compaction has merged them."""
     of_metadata, below = metadata_config(config), PrefixStorage(storage, METADATA_FOLDER)
     begun = Instant(requested_time=time, action="deltacommit", state=State.REQUESTED)
     done = replace(begun.at(State.COMPLETED), completion_time=completion)
@@ -110,10 +120,12 @@ def make_file_groups(
     for partition, ids in file_ids.items():
         below.put_if_absent(f"{partition}/.hoodie_partition_metadata", partition_metadata(time, 1))
         content = _first_block(config, time) if partition == FILES else group_block(time)
-        logs = [LogFileName(file_id=file_id, instant=time, version=1, token="0-0-0") for file_id in ids]
+        empty = [one for one in ids if (partition, one) not in bases]
+        logs = [LogFileName(file_id=file_id, instant=time, version=1, token="0-0-0") for file_id in empty]
         for log in logs:
             below.put_if_absent(f"{partition}/{log}", content)
-        stats[partition] = tuple(_stat(partition, log, len(content)) for log in logs)
+        filled = [_based(below, storage, bases[partition, one], time) for one in ids if (partition, one) in bases]
+        stats[partition] = (*(_stat(partition, log, len(content)) for log in logs), *filled)
     commit = CommitMetadata(
         partition_to_write_stats=stats,
         extra_metadata={"schema": new_schema(config.layout)},
@@ -167,6 +179,23 @@ def _first_block(config: TableConfig, time: str) -> bytes:
     entries = [(key.encode(), value) for key, value in map(encoder(text), files_records({}))]
     content = encode_hfile(entries, {"schema": text.encode()})
     return b"".join(bytes(part) for part in hfile_block(content, instant=time, schema_text=text))
+
+
+def _based(below: Storage, storage: Storage, base: IndexLog, time: str) -> WriteStat:
+    """Puts a staged base file. Memory: the file."""
+    name = BaseFileName(file_id=base.file_id, token="0-0-0", instant=time, extension=".hfile")
+    path = f"{base.partition}/{name}"
+    below.put_if_absent(path, storage.read(base.path))
+    return WriteStat(
+        file_id=base.file_id,
+        path=path,
+        prev_commit="null",
+        num_writes=base.entries,
+        num_inserts=base.entries,
+        total_write_bytes=base.size,
+        partition_path=base.partition,
+        file_size_in_bytes=base.size,
+    )
 
 
 def _stat(partition: str, log: LogFileName, size: int) -> WriteStat:

@@ -134,13 +134,10 @@ def without_rebuilt(metadata: Snapshot, facts: ViewFacts) -> ViewFacts:
 
 
 def _fillings(metadata: Snapshot) -> Iterator[tuple[Instant, Collection[str]]]:
-    """The active delta commits that made the file groups of partitions, and which: of Hudi with its files, of
-    phantombase without entries, which further delta commits under artificial times add."""
+    """The active delta commits that filled partitions, and which."""
     for instant in metadata.timeline.completed:
         if instant.action == "deltacommit" and instant.requested_time.startswith(ARTIFICIAL):
-            commit = metadata.commit_metadata(instant)
-            if (commit.operation_type or "").startswith("BULK_INSERT"):
-                yield instant, commit.partition_to_write_stats.keys()
+            yield instant, metadata.commit_metadata(instant).partition_to_write_stats.keys()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from phantombase import writer
+from phantombase.compactor_daemon.archiving.archived_files import Archive, remove_instants
 from phantombase.compactor_daemon.metadata_services.build import MetadataBuilt, build_metadata
 from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
-from phantombase.timeline.errors import ConflictError, PhantombaseError, UnsupportedError, UsageError
+from phantombase.timeline.errors import ConflictError, PhantombaseError, TableChangedError, UnsupportedError, UsageError
+from phantombase.timeline.instants.instant_files import load_state_files, of_instants
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
@@ -224,8 +226,21 @@ def test_another_process_has_made_it_meanwhile(path: Path) -> None:
     assert validate(open_table(path)).differences == ()
 
 
-def test_a_lost_log_file_is_noticed(path: Path) -> None:
-    """Of each delta commit that filled the partition: a further one does not fill it again."""
+def test_a_lost_base_file_is_noticed(path: Path) -> None:
+    """Before and after a write that adds a log file to it."""
+    build(path)
+    for number in range(2):
+        (base,) = (path / METADATA_FOLDER / "files").glob("*.hfile")
+        moved = base.rename(path / "moved")
+        with pytest.raises(PhantombaseError, match="metadata TABLE --rebuild"):
+            validate(open_table(path))
+        moved.rename(base)
+        check(path, "files")
+        writer(rows(range(6), 10**7 + number)).upsert(str(path))
+
+
+def test_an_archiver_may_take_the_delta_commit_that_filled_it(path: Path) -> None:
+    """Hudi's does so by its time alone, before a compaction has merged anything."""
 
     def upsert(call: Call) -> object:
         if call.name == "open_output" and BUILDS in call.path and not done:
@@ -233,15 +248,35 @@ def test_a_lost_log_file_is_noticed(path: Path) -> None:
         return call.do()
 
     done = list[object]()
-    assert build(path, hook=upsert).rounds == 1
-    logs = [file for file in sorted((path / METADATA_FOLDER / "files").glob(".*.log.*")) if file.suffix != ".crc"]
-    assert len(logs) == 3
-    for log in logs:
-        moved = log.rename(path / "moved")
-        with pytest.raises(PhantombaseError, match="metadata TABLE --rebuild"):
-            validate(open_table(path))
-        moved.rename(log)
-    check(path, "files")
+    assert build(path, OF_KEYS, hook=upsert).rounds == 1
+    writer(rows(range(3), 10**8)).upsert(str(path))
+    table = open_table(path)
+    metadata, said = open_metadata_table(table), entries(table)
+    files = load_state_files(metadata.storage, metadata.config)
+    fills = tuple(i for i in metadata.timeline.completed if i.requested_time.startswith(ARTIFICIAL))
+    assert len(fills) == 1
+    Archive(storage=metadata.storage, config=metadata.config, moment=table.times.moment).write(
+        fills, metadata.timeline, files
+    )
+    remove_instants(metadata.storage, of_instants(files, fills))
+    assert entries(open_table(path)) == said
+    check(path, "files", "record_index")
+    check_index(path)
+
+
+def test_no_upgrade_meanwhile(tmp_path: Path) -> None:
+    """What is staged has the shape of the version that the table had."""
+    path = without("v8", tmp_path)
+    properties = path / ".hoodie/hoodie.properties"
+
+    def upgrade(call: Call) -> object:
+        if call.name == "open_output" and BUILDS in call.path:
+            properties.write_text(properties.read_text().replace("table.version=8", "table.version=9"))
+        return call.do()
+
+    with pytest.raises(TableChangedError, match="upgraded"):
+        build(path, hook=upgrade)
+    assert not open_table(path).config.metadata_partitions
 
 
 def test_a_metadata_table_without_files_is_an_error(tmp_path: Path) -> None:

@@ -264,6 +264,21 @@ def encode_hfile(entries: Sequence[tuple[bytes, bytes]], info: Mapping[str, byte
     return _file(blocks, count, sizes, entries[-1][0] if entries else None, info)
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedBase:
+    """A base file: its bytes and its number of entries."""
+
+    data: bytes
+    count: int
+
+
+def encode_base(entries: Iterable[tuple[str, bytes]], schema_text: str) -> EncodedBase:
+    """A base file of a metadata table, of records with distinct keys in any order."""
+    ordered = sorted((key.encode(), value) for key, value in entries)
+    keys = {"minRecordKey": ordered[0][0], "maxRecordKey": ordered[-1][0]} if ordered else {}
+    return EncodedBase(encode_hfile(ordered, {"schema": schema_text.encode(), **keys}), len(ordered))
+
+
 def encode_columns(keys: pa.BinaryArray, values: pa.BinaryArray, info: Mapping[str, bytes]) -> bytes:
     """The same file from columns of keys and values; every step handles all entries at once."""
     count, key_bytes, value_bytes = len(keys), _lengths(keys), _lengths(values)
