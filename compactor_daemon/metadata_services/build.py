@@ -290,7 +290,7 @@ class _Build:
             raise UnsupportedError(
                 "column statistics of a table with schema evolution on read are not supported",
                 path=seen.storage.base_path,
-                todo=f"Build {FILES} alone: --indexes {FILES}.",
+                todo=f"Build {FILES} alone: --create --indexes {FILES}.",
             )
         config = seen.config.with_metadata_partitions(self.chosen.names)
         return Measure.of(replace(seen, config=config), schema)

@@ -225,7 +225,7 @@ class Filling:
             if old:
                 todo = "They may have moved while it was built. Run again, while less is written."
                 raise ConflictError(what, path=table.storage.base_path, found=plural(repeated, "row"), todo=todo)
-            todo = "Such a table cannot have this index. Leave record_index out of --indexes."
+            todo = "Run with --create, and --indexes without record_index: such a table cannot have this index."
             raise UnsupportedError(what, path=table.storage.base_path, found=plural(repeated, "row"), todo=todo)
 
 
@@ -294,7 +294,7 @@ def _check_filters(table: Snapshot, part: Sizes, filters: int) -> None:
         raise UnsupportedError(
             f"{len(names) - filters} of {len(names)} base files have no bloom filter, so Hudi's look-ups would fail",
             path=f"{table.storage.base_path}/{names[0][0]}",
-            todo="Leave bloom_filters out of --indexes.",
+            todo="Run with --create, and --indexes without bloom_filters.",
         )
 
 

@@ -74,8 +74,8 @@ _OWN = {Guard.ROLLBACK: "a pending rollback of the instant is the one to finish;
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledBack(Shown):
     """`rollback`: its instant; "": of a clustering, which has none. `files`: those that a clustering had joined, which
-    are visible again; None: a write. `metadata_dropped`: the metadata table was dropped, since one of its compactions
-    holds the write."""
+    are visible again; None: a write. `metadata_dropped`: the metadata table was dropped, since a compaction holds
+    the write, or it was built after it."""
 
     instant: str
     rollback: str = ""
@@ -129,7 +129,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
         elif found.completed and begun is not None:  # two processes may work on it: none removes the plan now
             table.storage.delete(heartbeat_path(begun.instant))
         if drops:
-            table = drop_within(table, f"a compaction of it holds this {'write' if is_write else 'clustering'}")
+            table = drop_within(table, f"this {'write' if is_write else 'clustering'} cannot be taken out of it")
         if found.completion_time is not None:  # from here on no file shows that this time was used
             put_tombstone(table.storage, found.completion_time)
         if clustering is not None:
@@ -283,11 +283,13 @@ def refuse_cleaned(table: Snapshot, write: Instant) -> None:
 
 def is_merged(table: Table, write: Instant) -> bool:
     """Whether a compaction, or log compaction, of the metadata table has merged the write, or its plan may name a log
-    file of it. The write's records cannot be removed then: a plan without one of its files cannot be executed, and
-    Hudi's readers would list what the compaction has merged."""
+    file of it; or the metadata table was built after the write. The write's records cannot be removed then: a plan
+    without one of its files cannot be executed, and Hudi's readers would list what was merged, or built upon."""
     if not table.config.metadata_partitions:
         return False
     metadata = open_metadata_table(table)
+    if write.completed and metadata.timeline.find(write.requested_time, "deltacommit") is None:
+        return True
     later = [i for i in metadata.timeline.instants if i.requested_time > write.requested_time]
     logs = (i for i in later if i.completed and i.family == "deltacommit")
     return any(i.family == "commit" or i.action in MERGES for i in later) or any(

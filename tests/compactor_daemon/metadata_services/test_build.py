@@ -12,6 +12,7 @@ from phantombase import writer
 from phantombase.compactor_daemon.archiving.archived_files import Archive, remove_instants
 from phantombase.compactor_daemon.metadata_services.build import MetadataBuilt, build_metadata
 from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.errors import ConflictError, PhantombaseError, TableChangedError, UnsupportedError, UsageError
 from phantombase.timeline.instants.instant_files import load_state_files, of_instants
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
@@ -262,6 +263,22 @@ def test_an_archiver_may_take_the_delta_commit_that_filled_it(path: Path) -> Non
     assert entries(open_table(path)) == said
     check(path, "files", "record_index")
     check_index(path)
+
+
+def test_a_rollback_of_an_earlier_write_drops_it(path: Path) -> None:
+    """The files of the write are in what was built, and no delta commit of it could be removed."""
+    writer(rows(range(100, 106), 10**7)).upsert(str(path))
+    build(path)
+    assert roll_back_newest(open_table(path), LOCK, newest_write(path)).metadata_dropped
+    assert not open_table(path).config.metadata_partitions
+    build(path)
+    writer(rows(range(100, 106), 10**8)).upsert(str(path))
+    assert not roll_back_newest(open_table(path), LOCK, newest_write(path)).metadata_dropped
+    check(path, "files")
+
+
+def newest_write(path: Path) -> str:
+    return max(open_table(path).load_timeline().completed_writes)
 
 
 def test_no_upgrade_meanwhile(tmp_path: Path) -> None:
