@@ -117,13 +117,7 @@ def test_hudi_uses_what_was_built_again(judge: Judge, version: int, tmp_path: Pa
 def test_hudi_builds_it_after_a_death_in_the_switch(judge: Judge, version: int, tmp_path: Path) -> None:
     """At each kind of file that the switch puts; the process that Hudi is may know nothing of the remains."""
     made = without(judge, version, tmp_path / "table")
-    for ending in (
-        "/hoodie.properties",
-        "deltacommit.requested",
-        "deltacommit.inflight",
-        ".log.1_0-0-0",
-        "deltacommit",
-    ):
+    for ending in ("/hoodie.properties", "deltacommit.requested", "deltacommit.inflight", ".hfile", "deltacommit"):
         table = made.copy()
 
         def hook(call: Call, ending: str = ending) -> object:

@@ -257,6 +257,7 @@ ASKED = {
     "cancel a clustering": "SETTINGS UPGRADE RESTORE",
     "cancel an unreadable decision": "UPGRADE RESTORE",
     "roll back {instant}": "SETTINGS UPGRADE RESTORE",
+    "take partitions out of the metadata table": "UPGRADE RESTORE ROLLBACK",
     "unschedule a compaction": "UPGRADE RESTORE",
     "write a completed file again": "SETTINGS UPGRADE RESTORE",
 }
