@@ -520,7 +520,7 @@ ORPHANS: tuple[Mutant, ...] = (
     (_ORPHAN_FACTS, "    if found is None or not is_time(found.instant):\n", "    if found is None:\n", "orphans"),
     (_ORPHAN_FACTS, "    return found if found.token is None or _TOKEN.fullmatch(found.token) else None\n", "    return found\n", "orphans"),
     (_ORPHAN_FACTS, "    refuse_in_progress(seen)\n", "", "orphans"),
-    (_ORPHAN_FACTS, "table.with_archive(seen.timeline)", "seen.timeline", "orphans"),
+    (_ORPHAN_FACTS, "seen.with_archive(seen.timeline)", "seen.timeline", "orphans"),
     (_ORPHAN_FACTS, "        if isinstance(rollback, Torn):\n", "        if isinstance(rollback, Torn):\n            continue\n", "orphans"),
     (_ORPHAN_FACTS, "if time in shown and not table.timeline.at(time):", "if False:", "orphans"),
     (_ORPHAN_FACTS, "if pin.is_live(now_ms)]", "if False]", "orphans"),
