@@ -23,10 +23,11 @@ from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules, Sto
 from phantombase.compactor_daemon.daemon.http_service import Reports
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.metrics import Metrics
-from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
+from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.daemon.work import Observer, Summary
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.catalog import Catalog, FolderListing
+from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.fleet.pools import Pool, Pools
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
@@ -36,7 +37,9 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.storage_options import StorageOptions
+from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, run_all
+from tests.support.golden_tables import LOCK
 from tests.support.servers.zookeeper_server import ZooKeeper
 
 WAIT_S = 120.0
@@ -181,3 +184,15 @@ def daemon_process(log: Path, *args: str) -> Iterator[subprocess.Popen[bytes]]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def served_on(table: Table) -> TableOnStorage:
+    """A table as the loop of a daemon knows it, with usual settings."""
+    settings = DaemonSettings(
+        who="a daemon",
+        output=OutputOptions(),
+        attempt=AttemptOptions(),
+        retry=RetryOptions(),
+        order=DaemonOrder.EARLIEST,
+    )
+    return TableOnStorage(table.storage.base_path, TableClaims(table, "a"), LOCK, LocalRunner(1), settings)

@@ -98,9 +98,9 @@ def may_share_time(partition: str, entries: Iterable[Entry], timeline: Timeline,
     start, named = timeline.start, facts.witness.names
     if start not in facts.witness.known:
         return False
-    by_base = timeline.layout.slicing is Slicing.BY_BASE_INSTANT
+    by_base, its_time = timeline.layout.slicing is Slicing.BY_BASE_INSTANT, f"_{start}."
     for entry in entries:
-        if f"_{start}." not in entry.name or (name := parse_data_file(entry.name)) is None:
+        if its_time not in entry.name or (name := parse_data_file(entry.name)) is None:
             continue
         is_of_start = name.instant == start and not (isinstance(name, LogFileName) and (by_base or name.is_cdc))
         if is_of_start and entry.name not in named((partition, name.file_id)):

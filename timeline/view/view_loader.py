@@ -268,9 +268,9 @@ def needs_archive(timeline: Timeline, facts: ViewFacts, partition: str, entries:
     `is_unknown` and `may_share_time`."""
     entries = list(entries)
     logs, bases = log_instants(entries), base_instants(entries)
-    if may_share_time(partition, entries, timeline, facts):
+    if any(timeline.needs_archive(t) for t in logs) or any(timeline.is_unknown(t) for t in logs | bases):
         return True
-    return any(timeline.needs_archive(t) for t in logs) or any(timeline.is_unknown(t) for t in logs | bases)
+    return timeline.start in logs | bases and may_share_time(partition, entries, timeline, facts)
 
 
 def _may_be_homeless(timeline: Timeline, entries: Iterable[Entry]) -> bool:

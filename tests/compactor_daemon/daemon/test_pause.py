@@ -13,14 +13,12 @@ from typer.testing import CliRunner
 import phantombase
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
-from phantombase.compactor_daemon.attempt.failures import Paused, Ready, RetryOptions
+from phantombase.compactor_daemon.attempt.failures import Paused, Ready
 from phantombase.compactor_daemon.attempt.slice_record import SliceDone
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
-from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.served_table import TableOnStorage
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.execution.runners import LocalRunner
-from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.services.options import ServiceOptions
 from phantombase.timeline.clocks import clock_ms
@@ -32,9 +30,9 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table
-from tests.support.daemons import ROWS, daemon_on, pending_table
+from tests.support.daemons import ROWS, daemon_on, pending_table, served_on
 from tests.support.faults import Faults
-from tests.support.golden_tables import LOCK, unzip_golden
+from tests.support.golden_tables import unzip_golden
 from tests.support.servers.s3_server import S3Server
 from tests.support.written_tables import read_rows
 
@@ -47,17 +45,6 @@ def invoke(*words: object, code: int = 0) -> Any:
 
 def refused(*words: object) -> BaseException | None:
     return CliRunner().invoke(app, [str(word) for word in words]).exception
-
-
-def served(table: Table) -> TableOnStorage:
-    settings = DaemonSettings(
-        who="a daemon",
-        output=OutputOptions(),
-        attempt=AttemptOptions(),
-        retry=RetryOptions(),
-        order=DaemonOrder.EARLIEST,
-    )
-    return TableOnStorage(table.storage.base_path, TableClaims(table, "a"), LOCK, LocalRunner(1), settings)
 
 
 def test_nobody_begins_work_on_a_paused_table_until_it_is_resumed(tmp_path: Path) -> None:
@@ -113,7 +100,7 @@ def test_a_pause_of_some_services_one_that_is_over_and_one_that_cannot_be_read(t
     invoke("pause", path, "--reason", "audit", "--services", "clean,archive")
     assert len(pause_files(storage)) == 1  # the one that was over is removed
     assert isinstance(refused("clean", path, "--sole-writer"), PausedError)
-    assert [one.readiness for one in served(open_table(path)).snapshot().pending] == [Ready()]
+    assert [one.readiness for one in served_on(open_table(path)).snapshot().pending] == [Ready()]
     (tmp_path / "rides/.hoodie/.phantombase/0-pause-torn").write_bytes(b"{")
     for error in (refused("compact", path), refused("clean", path, "--sole-writer")):
         assert isinstance(error, MalformedError)
@@ -141,9 +128,9 @@ def test_a_poll_makes_no_more_requests_for_pauses_and_none_where_nothing_is_pend
         lists = [one.query for one in asked if "list-type" in one.query and "phantombase" in one.query]
         return lists, len(asked), seen
 
-    first = served(Table.open(s3.upload(idle, bucket, "idle")))
+    first = served_on(Table.open(s3.upload(idle, bucket, "idle")))
     assert polled(first)[0] == []
-    second = served(table := Table.open(s3.upload(path, bucket, "rides")))
+    second = served_on(table := Table.open(s3.upload(path, bucket, "rides")))
     polled(second)  # it opens the table, too
     lists, number, seen = polled(second)
     assert (len(lists), number, seen.paused) == (1, 3, False)

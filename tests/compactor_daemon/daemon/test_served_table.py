@@ -6,31 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.failures import RetryOptions
-from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
-from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
-from phantombase.compactor_daemon.execution.runners import LocalRunner
-from phantombase.compactor_daemon.fleet.claims import TableClaims
-from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.timeline.audit.ledgers import audit_path
-from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.storage.local import LocalStorage
-from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.schema.new_table import NewTable, create_table
-from tests.support.golden_tables import LOCK
+from tests.support.daemons import served_on
 
 FIRST, SECOND, THIRD = (f"2026010100000000{n}" for n in range(3))
-
-
-def served_on(table: Table) -> TableOnStorage:
-    settings = DaemonSettings(
-        who="a daemon",
-        output=OutputOptions(),
-        attempt=AttemptOptions(),
-        retry=RetryOptions(),
-        order=DaemonOrder.EARLIEST,
-    )
-    return TableOnStorage(table.storage.base_path, TableClaims(table, "a"), LOCK, LocalRunner(1), settings)
 
 
 @pytest.mark.parametrize(("left", "is_done"), [("commit", True), ("compaction.requested", False), (None, True)])
