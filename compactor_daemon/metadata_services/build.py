@@ -25,7 +25,7 @@ from itertools import chain
 
 from phantombase.timeline.clocks import Stopwatch, clock_ms
 from phantombase.timeline.codec.avro_schema import with_meta_columns
-from phantombase.timeline.errors import ConflictError, MissingFileError, UnsupportedError
+from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.table_config import save_table_config
@@ -44,13 +44,7 @@ from phantombase.timeline.metadata_table.index_logs import IndexLog
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS, put_definitions
 from phantombase.timeline.metadata_table.records.entries import new_schema
-from phantombase.timeline.metadata_table.records.keys import (
-    COLUMN_STATS,
-    FILES,
-    PARTITION_STATS,
-    RECORD_INDEX,
-    new_file_ids,
-)
+from phantombase.timeline.metadata_table.records.keys import COLUMN_STATS, FILES, RECORD_INDEX, new_file_ids
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import listed_if_there
@@ -62,7 +56,7 @@ from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot,
 
 from ..attempt.pending_clusterings import ALIVE
 from ..clustering.rows_in import KeyTally
-from .chosen import BuildOptions, Chosen, approximate_bytes, choose
+from .chosen import BuildOptions, Chosen, approximate_bytes, choose, measured_schema
 from .content import Filling, ListedState, Progress, stage_base_files, state_of
 
 _log = get_logger()
@@ -283,15 +277,9 @@ class _Build:
 
     def _measure(self, seen: Snapshot) -> Measure | None:
         """The columns to measure, by the newest schema."""
-        if not {COLUMN_STATS, PARTITION_STATS} & set(self.chosen.names) or not seen.timeline.completed_writes:
+        schema = measured_schema(seen, self.chosen.names)
+        if schema is None:
             return None
-        schema = seen.newest_schema()
-        if schema.evolved is not None:
-            raise UnsupportedError(
-                "column statistics of a table with schema evolution on read are not supported",
-                path=seen.storage.base_path,
-                todo=f"Build {FILES} alone: --create --indexes {FILES}.",
-            )
         config = seen.config.with_metadata_partitions(self.chosen.names)
         return Measure.of(replace(seen, config=config), schema)
 

@@ -19,7 +19,8 @@ from phantombase.timeline.metadata_table.records.keys import (
     RECORD_INDEX,
 )
 from phantombase.timeline.option import check_least, least_of, option, same_option, spelled_class
-from phantombase.timeline.table.table import Snapshot, Table
+from phantombase.timeline.table.schema_finder import TableSchema
+from phantombase.timeline.table.table import Snapshot
 
 from .content import ListedState
 
@@ -67,13 +68,20 @@ class Chosen:
         return FILES in self.names
 
 
-def choose(table: Table, options: BuildOptions, taken_out: Collection[str], *, again: bool) -> Chosen:
-    """Chooses by the settings of the table. `taken_out`: what earlier runs took out, or meant to build, and did not.
-    `again`: partitions that are there are built again, too. UnsupportedError: an index that the table cannot have, or
-    that is not built here. UsageError: the metadata table has no partition `files`."""
-    config, asked = table.config, options.names
+def choose(table: Snapshot, options: BuildOptions, taken_out: Collection[str], *, again: bool) -> Chosen:
+    """Chooses by the settings and the newest schema. `taken_out`: what earlier runs took out, or meant to build, and
+    did not. `again`: partitions that are there are built again, too. UnsupportedError: an index that the table cannot
+    have, or that is not built here. UsageError: the metadata table has no partition `files`."""
+    asked = options.names
     for name in asked:
         _check_known(table, name)
+    chosen = _chosen(table, asked, taken_out, again)
+    measured_schema(table, chosen.names)
+    return chosen
+
+
+def _chosen(table: Snapshot, asked: Collection[str], taken_out: Collection[str], again: bool) -> Chosen:
+    config = table.config
     if config.building_metadata_partitions and not again:
         raise UnsupportedError(
             "Hudi is building an index of this table",
@@ -102,18 +110,33 @@ def choose(table: Table, options: BuildOptions, taken_out: Collection[str], *, a
     return Chosen(names=_ordered(names), again=_ordered(names & set(config.metadata_partitions)))
 
 
+def measured_schema(table: Snapshot, names: Collection[str]) -> TableSchema | None:
+    """The newest schema, whose columns are measured; None: none are. UnsupportedError: they cannot be."""
+    if not {COLUMN_STATS, PARTITION_STATS} & set(names):
+        return None
+    schema = table.newest_schema() if table.timeline.completed_writes else None
+    if schema is None or schema.evolved is not None:
+        why = "without a completed write" if schema is None else "with schema evolution on read"
+        raise UnsupportedError(
+            f"column statistics of a table {why} are not supported",
+            path=table.storage.base_path,
+            todo=f"Build {FILES} alone: --indexes {FILES}.",
+        )
+    return schema
+
+
 def _ordered(names: Collection[str]) -> tuple[str, ...]:
     return tuple(name for name in KNOWN if name in names)
 
 
-def _usual(table: Table) -> tuple[str, ...]:
+def _usual(table: Snapshot) -> tuple[str, ...]:
     """What Hudi's writers build by default: 0.15.0 on version 6, 1.2.0 on 8 and 9."""
-    if not table.layout.has_completion_times:
+    if not table.layout.has_completion_times or not table.timeline.completed_writes:
         return (FILES,)
     return (FILES, COLUMN_STATS, PARTITION_STATS) if table.config.partition_fields else (FILES, COLUMN_STATS)
 
 
-def _check_known(table: Table, name: str) -> None:
+def _check_known(table: Snapshot, name: str) -> None:
     if name not in KNOWN:
         raise UnsupportedError(
             "phantombase does not build this index",

@@ -27,8 +27,10 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table, open_metadata_table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all
+from tests.support.evolved_tables import alter, columns_of
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
 from tests.support.faults import Faults, make_old, pending_write
 from tests.support.golden_tables import one_of, unzip_golden
@@ -212,6 +214,27 @@ def test_refused_by_name(version: str, names: str, what: str, tmp_path: Path) ->
     with pytest.raises(UnsupportedError, match=what):
         build(path, BuildOptions(indexes=(names,)))
     assert files_of(path) == before
+
+
+def refused(path: Path, what: str, options: BuildOptions) -> None:
+    """Also before a partition is taken out."""
+    before = files_of(path)
+    for dry_run in (True, False):
+        with pytest.raises(UnsupportedError, match=what):
+            build_metadata(open_table(path), options, LOCK, again=True, dry_run=dry_run)
+    assert files_of(path) == before
+
+
+def test_columns_that_cannot_be_measured(tmp_path: Path) -> None:
+    evolved = unzip_golden("v9_with_metadata_table", tmp_path)
+    alter(open_table(evolved), columns_of(open_table(evolved)))
+    refused(evolved, "schema evolution on read", NO_WAIT)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    create_table(LocalStorage(str(empty)), NewTable(name="t", version=9, key_fields=("id",), partition_fields=("p",)))
+    refused(empty, "without a completed write", BuildOptions(indexes=("column_stats",)))
+    assert build(empty).built == ("files",)
+    check(empty, "files")
 
 
 def test_another_process_has_made_it_meanwhile(path: Path) -> None:
