@@ -162,7 +162,7 @@ def _slice(folder: str, logs: int) -> FileSlice:
 
 
 def _rules(folder: str, limit: int | None) -> SliceRules:
-    from phantombase.timeline.format.log_visibility import Visibility
+    from phantombase.timeline.format.log_block import Visibility
     from phantombase.timeline.format.record_key import KeySource
     from phantombase.timeline.format.table_config import MergeMode
     from phantombase.timeline.merge.rule import MergeRule, SliceRules

@@ -26,7 +26,7 @@ from phantombase.timeline.errors import BarrierError, ConflictError, MissingFile
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.format.log_visibility import Visibility
+from phantombase.timeline.format.log_block import Visibility
 from phantombase.timeline.instants.reserved_times import attempts, reserve
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.table_lock import TableLock

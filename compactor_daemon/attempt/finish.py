@@ -34,8 +34,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.storage.staged_file import PLACED
-from phantombase.timeline.storage.unfinished_uploads import abort_uploads
+from phantombase.timeline.storage.staged_file import PLACED, abort_uploads
 from phantombase.timeline.table.in_progress import (
     READ_INSIDE,
     Guard,

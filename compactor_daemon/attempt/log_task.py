@@ -20,7 +20,7 @@ import pyarrow as pa
 from phantombase.timeline.errors import LedgerError
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.ledger import Ledger, total
-from phantombase.timeline.format.log_block import BlockKind, scan_blocks
+from phantombase.timeline.format.log_block import BlockKind, Selection, scan_blocks, select_blocks
 from phantombase.timeline.format.log_decode import content_of
 from phantombase.timeline.format.log_encode import (
     BLOCK_BYTES,
@@ -31,7 +31,6 @@ from phantombase.timeline.format.log_encode import (
     delete_block,
     split_rows,
 )
-from phantombase.timeline.format.log_visibility import Selection, select_blocks
 from phantombase.timeline.merge.log_fold import Winners
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_log import LogCounts, count_blocks, read_logs

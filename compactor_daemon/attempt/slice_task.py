@@ -26,7 +26,7 @@ from phantombase.timeline.errors import AttemptDeadError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName
 from phantombase.timeline.format.ledger import Ledger
-from phantombase.timeline.format.log_visibility import Skipped
+from phantombase.timeline.format.log_block import Skipped
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_log import LogCounts

@@ -24,7 +24,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.storage.unfinished_uploads import abort_uploads
+from phantombase.timeline.storage.staged_file import abort_uploads
 from phantombase.timeline.table.in_progress import exclusive
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, plural

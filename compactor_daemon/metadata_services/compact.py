@@ -19,7 +19,7 @@ from phantombase.timeline.format.compaction_plan import CompactionOperation, Com
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.format.log_visibility import Visibility
+from phantombase.timeline.format.log_block import Visibility
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
 from phantombase.timeline.metadata_table.commit import completion_above, newest_schema, put_alone, without_lock

@@ -332,7 +332,7 @@ fn decimal(bytes: &[u8], limit: i128) -> Result<i128> {
 const DEEPEST: usize = 100;
 const LARGEST: usize = 4096;
 
-/// Reads columns from the numbers in which `timeline/codec/avro_native.py` puts a schema.
+/// Reads columns from the numbers in which `timeline/codec/avro_decode.py` puts a schema.
 pub struct Program<'a> {
     pub numbers: std::slice::Iter<'a, i64>,
     pub symbols: &'a [Vec<Vec<u8>>],

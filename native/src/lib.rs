@@ -1,6 +1,6 @@
 //! Decodes blocks of Avro records into Arrow buffers; see README.md.
 //!
-//! What this module does not decode, for whatever reason, is a ValueError: `timeline/codec/avro_native.py` then asks
+//! What this module does not decode, for whatever reason, is a ValueError: `timeline/codec/avro_decode.py` then asks
 //! the decoders in Python, whose errors name the place and the cause.
 
 mod arrow;

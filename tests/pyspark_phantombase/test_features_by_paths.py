@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from phantombase import ExecuteOptions, Executor, compact, read, read_table, schedule, writer
 from phantombase.compactor_daemon.cli.main import app as daemon_app
-from phantombase.timeline.audit.modification_times import all_files, repair_times
+from phantombase.timeline.audit.validate import all_files, repair_times
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import UnsupportedError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName

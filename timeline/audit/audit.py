@@ -23,8 +23,7 @@ from ..codec.parquet_read import open_parquet, readable
 from ..errors import LedgerError, PhantombaseError, UsageError
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..format.ledger import GroupLedger
-from ..format.log_block import HeaderKey, scan_blocks
-from ..format.log_visibility import select_blocks
+from ..format.log_block import HeaderKey, scan_blocks, select_blocks
 from ..instants.reserved_times import STAGED_DATA, staged_files
 from ..instants.timeline import Timeline
 from ..merge.rule import SliceRules

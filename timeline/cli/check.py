@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from ..audit.clusterings import audits
-from ..audit.modification_times import Retimed, all_files, find_mistimed
-from ..audit.modification_times import repair_times as set_times
-from ..audit.validate import validated
+from ..audit.validate import Retimed, all_files, find_mistimed, validated
+from ..audit.validate import repair_times as set_times
 from ..instants.clock_check import ClockOptions
 from ..storage.storage_options import parse_pairs
 from ..table.table import Table, from_one_snapshot

@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from .. import errors
 from ..codec.avro_container import decode_long
-from ..codec.avro_decode import decode_records, record_starts
-from ..codec.avro_native import REFUSALS, native_columns
+from ..codec.avro_decode import REFUSALS, decode_records, native_columns, record_starts
 from ..codec.avro_schema import OPERATION, changelog, parse_avro
 from ..codec.columns import counted
 from ..codec.conform import NO_DEFAULTS, Defaults, conform

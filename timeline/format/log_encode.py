@@ -18,7 +18,7 @@ from ..codec.avro_container import encode_long
 from ..codec.avro_encode import encode_table, exact_rows
 from ..codec.avro_schema import parse_avro
 from ..codec.calendar import NEW_CALENDAR
-from ..codec.ordering import Ordering
+from ..codec.columns import Ordering
 from ..codec.parquet_write import open_parquet_writer
 from ..errors import UnsupportedError, UsageError
 from .log_block import FORMAT_VERSION, MAGIC, BlockKind, HeaderKey, LogBlock

@@ -39,7 +39,7 @@ class LockSeen:
 
 
 def in_object(storage: Storage, path: str, now_ms: int) -> LockSeen:
-    """The state of a lock object, see `storage.object_promises`. LockError: it is malformed."""
+    """The state of a lock object, see `storage.object_lease`. LockError: it is malformed."""
     if storage.find(path) is None:
         return LockSeen(lock=path, state=LockState.FREE)
     try:

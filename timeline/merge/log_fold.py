@@ -25,9 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..codec import ordering
-from ..codec.columns import Flags, Indices, rows_at
-from ..codec.ordering import Ordering, ranks, same_class
+from ..codec.columns import Flags, Indices, Ordering, concat, ranks, rows_at, same_class
 from ..errors import MalformedError
 from ..format.log_deletes import Deletes
 from ..format.table_config import MergeMode
@@ -45,7 +43,7 @@ class EntryKind(IntEnum):
 
 def winners(mode: MergeMode, codes: Ints, kinds: npt.NDArray[np.uint8], natural: Flags, order: Ints, keys: int) -> Ints:
     """For each key 0..keys-1 the index of its winning entry.
-    codes: key of each entry; order: rank of its ordering value (see `ordering.ranks`). Every key has an entry."""
+    codes: key of each entry; order: rank of its ordering value (see `columns.ranks`). Every key has an entry."""
     positions = np.arange(len(codes), dtype=np.int64)
     if mode is MergeMode.COMMIT_TIME:
         return _last(codes, positions, keys)
@@ -319,7 +317,7 @@ def settle(rule: MergeRule, parts: Sequence[Entries], gaps: Gaps | None = None) 
     keys = encoded.chunk(0).dictionary if encoded.num_chunks else pa.array([], pa.string())
     codes = _concat([np.asarray(c.indices).astype(np.int64) for c in encoded.chunks], np.int64)
     kinds, natural = _concat([p.kinds for p in parts], np.uint8), _concat([p.natural for p in parts], np.bool_)
-    values = tuple(ordering.concat([p.ordering[i] for p in parts], kind) for i, kind in enumerate(rule.ordering_types))
+    values = tuple(concat([p.ordering[i] for p in parts], kind) for i, kind in enumerate(rule.ordering_types))
     mode = rule.mode
     order = ranks(values, len(codes), hudi_0x=mode in HUDI_0X) if mode is not MergeMode.COMMIT_TIME else codes
     best = winners(mode, codes, kinds, natural, order, len(keys))

@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..codec.columns import MANY_BYTES, Flags, Hashes, Indices, cuts, flat, row_bytes, rows_at
+from ..codec.columns import MANY_BYTES, Flags, Hashes, Indices, Ordering, cuts, flat, row_bytes, rows_at
 from ..codec.conform import NO_DEFAULTS, Defaults
-from ..codec.ordering import Ordering
 from ..codec.stored_names import StoredNames
-from ..format.log_visibility import Visibility
+from ..format.log_block import Visibility
 from ..format.merge_settings import DeleteMarker, MergeMode
 from ..format.record_key import KeySource
 from .gaps import Unset

@@ -25,10 +25,19 @@ from ..codec.conform import check_conformable
 from ..codec.spill_file import spill_folder
 from ..codec.stored_names import stored
 from ..errors import MalformedError, PhantombaseError, UnsupportedError
-from ..format.log_block import MAGIC, BlockKind, HeaderKey, LogBlock, scan_blocks
+from ..format.log_block import (
+    MAGIC,
+    BlockKind,
+    HeaderKey,
+    LogBlock,
+    Selection,
+    Skipped,
+    Visibility,
+    scan_blocks,
+    select_blocks,
+)
 from ..format.log_decode import CONTENT_VERSION, check_block, count_entries, decode_rows, decoding
 from ..format.log_deletes import Deletes, decode_deletes
-from ..format.log_visibility import Selection, Skipped, Visibility, select_blocks
 from ..format.merge_settings import DeleteMarker
 from ..prefetch import prefetched
 from ..storage.contract import Storage, open_listed

@@ -25,8 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..codec.avro_schema import COMMIT_SEQNO, COMMIT_TIME, RECORD_KEY
-from ..codec.columns import Flags, Hashes, Indices, rows_at
-from ..codec.ordering import at_least
+from ..codec.columns import Flags, Hashes, Indices, at_least, rows_at
 from ..codec.row_hash import KeyLookup, hash_sum, row_hashes
 from ..format.ledger import MASK, Identity, Ledger
 from ..format.table_config import MergeMode

@@ -27,9 +27,8 @@ from ..format.merge_settings import EVENT_TIME_STRATEGY
 from ..format.table_config import PROPERTIES, TableConfig, checksum, make_table_folders, save_table_config
 from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
-from ..storage.contract import Storage
+from ..storage.contract import PrefixStorage, Storage
 from ..storage.folders import METADATA_FOLDER
-from ..storage.forwarding import PrefixStorage
 from ..table.in_progress import READ_INSIDE, Guard, exclusive, regardless
 from ..table.table import Table
 from .index_logs import IndexLog

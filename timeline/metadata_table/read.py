@@ -14,8 +14,7 @@ from ..errors import MalformedError, MissingFileError, PhantombaseError, TableCh
 from ..format.file_name import BaseFileName, LogFileName, parse_data_file
 from ..format.instant import Instant
 from ..format.layout import Slicing
-from ..format.log_block import HeaderKey, LogBlock
-from ..format.log_visibility import Visibility, select_blocks
+from ..format.log_block import HeaderKey, LogBlock, Visibility, select_blocks
 from ..format.table_config import TableConfig
 from ..storage.contract import Entry, Storage, listed_if_there, open_listed
 from ..storage.folders import METADATA_FOLDER

@@ -30,9 +30,7 @@ from ..clocks import COPY_ENDS, PUT_AGAIN, retries
 from ..errors import LockError, MissingFileError, StorageError
 from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock, count_requests
 from .object_clients import Clients, Upload, open_clients, open_object
-from .object_lease import hold_lease
-from .object_promises import ensure_promises
-from .object_reads import content_tag, read_object
+from .object_lease import content_tag, ensure_promises, hold_lease, read_object
 from .object_url import AZURE, ObjectUrl
 from .server_clock import ensure_agreed
 from .storage_options import StorageOptions, without_secrets

@@ -22,9 +22,8 @@ from functools import partial
 from hashlib import md5
 
 from ..errors import MissingFileError
-from .contract import Entry, Storage, list_at_once
+from .contract import Entry, ForwardingStorage, PrefixStorage, Storage, list_at_once
 from .folders import AFTER_INSTANTS, RECORDS
-from .forwarding import ForwardingStorage, PrefixStorage
 
 _THREADS = 8
 _MD5_DIGITS = 32

@@ -33,9 +33,8 @@ from ..instants.instant_files import InstantFiles
 from ..instants.table_clock import TableClock, TimelineLoader
 from ..instants.timeline import Timeline
 from ..option import path_text
-from ..storage.contract import Storage
+from ..storage.contract import PrefixStorage, Storage
 from ..storage.folders import HEARTBEATS, HOODIE, METADATA_FOLDER
-from ..storage.forwarding import PrefixStorage
 from ..storage.open_storage import open_storage
 from ..storage.snapshot import ContentCache, SnapshotStorage, list_ahead, without_snapshot
 from ..storage.storage_options import Given

@@ -70,7 +70,7 @@ def _show_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        from ..codec.avro_native import native
+        from ..codec.avro_decode import native
 
         decoder = "polars" if native is None else f"phantombase-native {native.__version__}"
         print(f"phantombase {version('phantombase')} (decodes Avro by {decoder})")

@@ -8,8 +8,7 @@ import pyarrow as pa
 
 from ..errors import MalformedError
 from ..format.layout import Slicing
-from ..format.log_block import BlockKind, HeaderKey, LogBlock, scan_blocks
-from ..format.log_visibility import Selection, Visibility
+from ..format.log_block import BlockKind, HeaderKey, LogBlock, Selection, Visibility, scan_blocks
 from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..storage.contract import Storage, open_listed
 from ..storage.folders import join

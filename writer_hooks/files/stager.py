@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantombase.timeline.codec.avro_schema import COMMIT_SEQNO, COMMIT_TIME, FILE_NAME, PARTITION_PATH, RECORD_KEY
-from phantombase.timeline.codec.ordering import Ordering
+from phantombase.timeline.codec.columns import Ordering
 from phantombase.timeline.codec.parquet_write import write_base_file
 from phantombase.timeline.format.file_name import WRITER, BaseFileName, LogFileName
 from phantombase.timeline.format.log_encode import BLOCK_BYTES, data_block, delete_block, split_rows

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phantombase.timeline.codec.ordering import Ordering
+from phantombase.timeline.codec.columns import Ordering
 from phantombase.timeline.format.log_encode import LogFormat, Parts, data_block, delete_block
 from phantombase.timeline.table.table import TableSchema
 from phantombase.timeline.view.view import FileSlice

@@ -16,10 +16,10 @@ from zipfile import ZipFile
 import pyarrow as pa
 import pytest
 
-from phantombase.timeline.codec import avro_native
+from phantombase.timeline.codec import avro_decode
 from phantombase.timeline.codec.arrow_schema import arrow_schema
 from phantombase.timeline.codec.avro_container import encode_long
-from phantombase.timeline.codec.avro_native import NativeColumns, load_module, native_columns
+from phantombase.timeline.codec.avro_decode import NativeColumns, load_module, native_columns
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format import log_decode
 from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks
@@ -30,7 +30,7 @@ from tests.support.places import GOLDEN_FOLDER
 from tests.support.selection import deep, for_each
 
 native = pytest.mark.skipif(
-    avro_native.native is None, reason="phantombase-native is not built: deploy/setup.sh does so where cargo is"
+    avro_decode.native is None, reason="phantombase-native is not built: deploy/setup.sh does so where cargo is"
 )
 
 KEYS = avro_schema(("k", "string"), ("v", ["null", "long"]))
@@ -151,8 +151,8 @@ def test_records_by_number() -> None:
 
     def chosen(*numbers: int) -> pa.Table:
         args = columns.program, columns.symbols, columns.wanted
-        array = avro_native.native.decode(content, len(ROWS), *args, True, list(numbers))
-        return pa.record_batch(avro_native._Exported(columns.schema, array))
+        array = avro_decode.native.decode(content, len(ROWS), *args, True, list(numbers))
+        return pa.record_batch(avro_decode._Exported(columns.schema, array))
 
     for numbers in ([], [0], [19], [3, 4, 17], list(range(20))):
         assert chosen(*numbers).to_pylist() == [ROWS[i] for i in numbers]
@@ -214,7 +214,7 @@ def test_without_the_module() -> None:
     text = json.dumps({**json.loads(KEYS), "doc": "not in the cache"})
     content = avro_content(text, ROWS)
     torn = content[:12] + b"\x7f" + content[13:]
-    with mock.patch.object(avro_native, "native", None):
+    with mock.patch.object(avro_decode, "native", None):
         assert native_columns(text, ("k",)) is None
     for version, used in (("0.1.9", True), ("0.2.0", False)):  # another one could take our numbers for other types
         other = SimpleNamespace(__version__=version)

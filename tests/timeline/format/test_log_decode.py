@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phantombase.timeline.codec import avro_native
+from phantombase.timeline.codec import avro_decode
 from phantombase.timeline.codec.arrow_schema import arrow_schema, arrow_type, project
 from phantombase.timeline.codec.avro_container import decode_long, encode_long
 from phantombase.timeline.codec.avro_decode import decode_records
@@ -216,7 +216,7 @@ def test_avro_fastavro_and_parquet_agree(drawn: tuple[str, list[dict[str, Any]]]
     expected = as_arrow(schema, rows)
     log = avro_block("10", text, rows)
     assert rows_of(log, schema).equals(expected)
-    if avro_native.native is not None and rows:
+    if avro_decode.native is not None and rows:
         with mock.patch.object(decode_module, "decode_records", side_effect=AssertionError("by others")):
             (only,) = blocks_of(log)
             (by_module,) = decode_rows(only, pa.BufferReader(log), schema)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from phantombase.timeline.codec.arrow_schema import arrow_schema
-from phantombase.timeline.codec.ordering import Ordering
+from phantombase.timeline.codec.columns import Ordering
 from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.format import log_encode as log_write
 from phantombase.timeline.format.log_block import BlockKind, HeaderKey, scan_blocks

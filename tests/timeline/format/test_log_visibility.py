@@ -14,8 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantombase.timeline.errors import MalformedError
-from phantombase.timeline.format.log_block import BlockKind, HeaderKey, LogBlock
-from phantombase.timeline.format.log_visibility import Selection, Skipped, Visibility, select_blocks
+from phantombase.timeline.format.log_block import (
+    BlockKind,
+    HeaderKey,
+    LogBlock,
+    Selection,
+    Skipped,
+    Visibility,
+    select_blocks,
+)
 from tests.support.selection import for_each
 
 EVERYTHING = Visibility(latest="99", completed=frozenset(), pending=frozenset(), start="", by_file=True)

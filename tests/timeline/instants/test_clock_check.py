@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.cli.main import app as daemon
-from phantombase.timeline.audit.modification_times import Retimed, find_mistimed, mistimed, repair_times
+from phantombase.timeline.audit.validate import Retimed, find_mistimed, mistimed, repair_times
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import ClockError, PhantombaseError, StorageError
 from phantombase.timeline.format.instant import format_time, later

@@ -11,7 +11,7 @@ import pytest
 
 from phantombase.timeline.errors import MissingFileError, PhantombaseError
 from phantombase.timeline.format.file_name import LogFileName
-from phantombase.timeline.format.log_visibility import Visibility
+from phantombase.timeline.format.log_block import Visibility
 from phantombase.timeline.format.record_key import KeySource
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.merge.rule import MergeRule, SliceRules

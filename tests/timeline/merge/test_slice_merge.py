@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phantombase.timeline.codec.ordering import at_least, ranks
+from phantombase.timeline.codec.columns import at_least, ranks
 from phantombase.timeline.errors import LedgerError, MalformedError
 from phantombase.timeline.format.ledger import Identity, Ledger, total
 from phantombase.timeline.format.log_deletes import Deletes

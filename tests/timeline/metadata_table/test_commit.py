@@ -40,9 +40,8 @@ from phantombase.timeline.metadata_table.update import Change, apply_update, pre
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import PrefixStorage, Storage
 from phantombase.timeline.storage.folders import METADATA_FOLDER
-from phantombase.timeline.storage.forwarding import PrefixStorage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table, open_metadata_table
 from phantombase.timeline.table.traces import revoke, traces_of

@@ -17,7 +17,7 @@ from phantombase import read, writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
-from phantombase.timeline.audit.modification_times import all_files, repair_times
+from phantombase.timeline.audit.validate import all_files, repair_times
 from phantombase.timeline.cli.main import app
 from phantombase.timeline.errors import MissingFileError, NotATableError, PhantombaseError, TableChangedError
 from phantombase.timeline.format.table_config import save_table_config

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.errors import StalePlanError, UsageError
 from phantombase.timeline.format.file_name import LogFileName
-from phantombase.timeline.format.log_block import BlockKind, HeaderKey, LogBlock
-from phantombase.timeline.format.log_visibility import Visibility
+from phantombase.timeline.format.log_block import BlockKind, HeaderKey, LogBlock, Visibility
 from phantombase.timeline.format.merge_settings import NotGiven
 from phantombase.timeline.format.record_key import KeySource
 from phantombase.timeline.format.table_config import MergeMode

@@ -13,7 +13,7 @@ import pytest
 from phantombase.timeline import clocks
 from phantombase.timeline.clocks import Retry
 from phantombase.timeline.errors import ClockError, LockError
-from phantombase.timeline.storage import object_lease, object_reads, server_clock
+from phantombase.timeline.storage import object_lease, server_clock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage
@@ -70,7 +70,7 @@ def test_a_lease_that_was_just_taken_does_not_look_free(
 
     forget()
     with storage.hold("lock", 0, BUSY) as is_held:
-        monkeypatch.setattr(object_reads, "READ_AGAIN", Retry((0.0,)))
+        monkeypatch.setattr(object_lease, "READ_AGAIN", Retry((0.0,)))
         monkeypatch.setattr(obstore, "get", get)
         with pytest.raises(LockError, match="another"), ObjectStorage(storage.base_path).hold("lock", 0, BUSY):
             pass

@@ -16,9 +16,8 @@ from phantombase.timeline.errors import ConflictError, LockError, TableChangedEr
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.rollback_plan import RollbackPlan, encode_rollback_plan
 from phantombase.timeline.locks.section import Section
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import PrefixStorage, Storage
 from phantombase.timeline.storage.folders import HOODIE
-from phantombase.timeline.storage.forwarding import PrefixStorage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import Guard, check_lock, exclusive, refuse_in_progress, regardless
 from phantombase.timeline.table.table import Table

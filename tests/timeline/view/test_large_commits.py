@@ -16,7 +16,7 @@ from phantombase.timeline.instants.instant_files import _large_summary
 from phantombase.timeline.storage import local
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.view import witness
-from phantombase.timeline.view.large_commits import LargeFiles, named_files_of
+from phantombase.timeline.view.facts import LargeFiles, named_files_of
 from phantombase.timeline.view.witness import Witness, named_files
 
 COMMIT = {

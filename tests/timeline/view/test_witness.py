@@ -10,8 +10,7 @@ import pytest
 
 from phantombase.timeline.errors import MalformedError, MissingFileError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
-from phantombase.timeline.format.log_block import HeaderKey
-from phantombase.timeline.format.log_visibility import Skipped, select_blocks
+from phantombase.timeline.format.log_block import HeaderKey, Skipped, select_blocks
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.view.grouping import file_groups

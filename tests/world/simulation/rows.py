@@ -27,8 +27,7 @@ from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteSta
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file, partition_metadata
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.ledger import Identity, Ledger
-from phantombase.timeline.format.log_block import scan_blocks
-from phantombase.timeline.format.log_visibility import Visibility, select_blocks
+from phantombase.timeline.format.log_block import Visibility, scan_blocks, select_blocks
 from phantombase.timeline.format.replace_request import ClusterGroup
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.instants.reserved_times import attempt_folder

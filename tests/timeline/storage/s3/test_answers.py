@@ -17,7 +17,7 @@ import pytest
 
 from phantombase.timeline.clocks import Retry
 from phantombase.timeline.errors import MissingFileError, StorageError, UnsupportedError
-from phantombase.timeline.storage import object_clients, object_reads, object_store
+from phantombase.timeline.storage import object_clients, object_lease, object_store
 from phantombase.timeline.storage.contract import open_listed
 from phantombase.timeline.storage.object_clients import forget
 from phantombase.timeline.storage.object_store import ObjectStorage
@@ -40,7 +40,7 @@ def storage(faulty_s3: FaultProxy, s3: S3Server, monkeypatch: pytest.MonkeyPatch
     backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2), "base": 2}
     monkeypatch.setitem(object_clients._PATIENCE, "backoff", backoff)
     monkeypatch.setitem(object_clients._PATIENCE, "retry_timeout", timedelta(seconds=0.03))
-    for module, name in ((object_store, "PUT_AGAIN"), (object_clients, "READ_AGAIN"), (object_reads, "READ_AGAIN")):
+    for module, name in ((object_store, "PUT_AGAIN"), (object_clients, "READ_AGAIN"), (object_lease, "READ_AGAIN")):
         monkeypatch.setattr(module, name, Retry((0.0,) * 3))
     monkeypatch.setattr(object_clients, "_WHOLE_BYTES", 1 << 20)
     monkeypatch.setattr(object_clients, "_END_BYTES", 1000)
@@ -194,7 +194,7 @@ def test_a_tag_that_is_no_sum_is_found_once(
 ) -> None:
     """As of an object that is encrypted with a key of KMS: the store's word on its size decides, and later reads ask
     nothing more."""
-    monkeypatch.setattr(object_reads, "is_of", lambda tag, content: False)
+    monkeypatch.setattr(object_lease, "is_of", lambda tag, content: False)
     faulty_s3.restart()
     assert storage.read("d/n0") == storage.read("d/n1") == DATA
     assert [asked.kind for asked in faulty_s3.asked] == [Kind.GET, Kind.HEAD] * 2 + [Kind.GET]

@@ -222,7 +222,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "table/exclusive",
     ),
     ("timeline/storage/snapshot", "        self.check()\n", "        pass\n", "table/exclusive"),
-    ("timeline/storage/forwarding", "            self._changing(*paths)\n", "            pass\n", "table/exclusive"),
+    ("timeline/storage/contract", "            self._changing(*paths)\n", "            pass\n", "table/exclusive"),
     # A lock that is lost inside the section.
     (
         "compactor_daemon/attempt/attempt",
