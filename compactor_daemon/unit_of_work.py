@@ -1,4 +1,4 @@
-"""Units of work: what executes a compaction or a service leaves a row in the history of the table (`audit.history`).
+"""Units of work: what executes a compaction or a service leaves a row in the history of the table (`table.history`).
 
 The row is put after the work of a daemon, command, writer or call. A dry run leaves none, and neither does work that
 had nothing to do, or that ended with an error before it called `note_work`: nothing had been changed. Work inside other
@@ -19,7 +19,6 @@ from functools import wraps
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
-from phantombase.timeline.audit.history import WorkDone, WorkFacts, put_work
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import (
     ClaimedError,
@@ -35,6 +34,7 @@ from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.storage.contract import Storage, counted_requests
 from phantombase.timeline.storage.snapshot import without_snapshot
+from phantombase.timeline.table.history import WorkDone, WorkFacts, put_work
 
 P = ParamSpec("P")
 R = TypeVar("R")

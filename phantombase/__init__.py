@@ -86,7 +86,6 @@ if TYPE_CHECKING:
     from .timeline.audit.audit import GroupAudit as GroupAudit
     from .timeline.audit.audit import InstantAudit as InstantAudit
     from .timeline.audit.audit import Verdict as Verdict
-    from .timeline.audit.history import PriceOptions as PriceOptions
     from .timeline.audit.validate import Validated as Validated
     from .timeline.codec.output_options import Codec as Codec
     from .timeline.codec.output_options import OutputOptions as OutputOptions
@@ -133,6 +132,7 @@ if TYPE_CHECKING:
     from .timeline.read.table_read import Fallback as Fallback
     from .timeline.read.table_read import Query as Query
     from .timeline.read.table_read import ReadOptions as ReadOptions
+    from .timeline.table.history import PriceOptions as PriceOptions
     from .timeline.table.table import Table as Table
     from .writer_hooks.commit.compaction import AfterCommit as AfterCommit
     from .writer_hooks.erase.api import erase as erase
@@ -183,7 +183,7 @@ _NAMES = {
     "compactor_daemon.undo.savepoint": "KeptSavepoint",
     "compactor_daemon.undo.unschedule": "Unscheduled",
     "timeline.audit.audit": "GroupAudit InstantAudit Verdict",
-    "timeline.audit.history": "PriceOptions",
+    "timeline.table.history": "PriceOptions",
     "timeline.audit.validate": "Validated",
     "timeline.codec.output_options": "Codec OutputOptions",
     "timeline.dashboard.verdict": "CheckOptions Finding Health Severity TableVerdict",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from .compactor_daemon.jvm_archive import require_pyspark
-from .timeline.audit.history import history_rows, history_table, read_history
 from .timeline.errors import UsageError
 from .timeline.filter.bind import bound
 from .timeline.filter.possible import matching
@@ -21,6 +20,7 @@ from .timeline.option import path_text, spelled
 from .timeline.read.export import Rows, read_any
 from .timeline.read.pins import PinOptions
 from .timeline.read.table_read import Query, ReadOptions
+from .timeline.table.history import history_rows, history_table, read_history
 from .timeline.table.table import Table
 
 if TYPE_CHECKING:

@@ -45,9 +45,15 @@ from .compactor_daemon.metadata_services.due import MetadataOptions
 from .compactor_daemon.metadata_services.serve import MetadataServed, serve_metadata
 from .compactor_daemon.options import AttemptOptions, ExecuteOptions
 from .compactor_daemon.services.maintain import MaintainStep, Maintenance, maintain_table
-from .compactor_daemon.services.options import Service, ServiceOptions, parse_services, usual_services
+from .compactor_daemon.services.options import (
+    Options,
+    Service,
+    ServiceOptions,
+    parse_services,
+    read_policies,
+    usual_services,
+)
 from .compactor_daemon.services.pause import cancel_instant, pause_table, resume_table
-from .compactor_daemon.services.policies import Options, read_policies
 from .compactor_daemon.status.check import CheckMeans, TableCheck, check_table
 from .compactor_daemon.status.pending import StatusOptions
 from .compactor_daemon.status.status import TableStatus, table_status
@@ -59,7 +65,6 @@ from .compactor_daemon.undo.savepoint import KeptSavepoint
 from .compactor_daemon.undo.unschedule import Unscheduled
 from .timeline.audit.audit import InstantAudit
 from .timeline.audit.clusterings import audits
-from .timeline.audit.history import PriceOptions, history_rows, history_table, read_history
 from .timeline.audit.validate import Validated, validated
 from .timeline.codec.output_options import OutputOptions
 from .timeline.dashboard.verdict import CheckOptions
@@ -69,6 +74,7 @@ from .timeline.option import path_text, spelled
 from .timeline.planning.options import PLAN_NOW, ScheduleOptions
 from .timeline.planning.schedule import Scheduled, schedule_compaction
 from .timeline.storage.open_storage import open_storage
+from .timeline.table.history import PriceOptions, history_rows, history_table, read_history
 from .timeline.table.table import Table, from_one_snapshot
 
 

@@ -1,6 +1,6 @@
 """Writes a DataFrame, or the batches of a stream, by the source: tasks stage their rows, one commit writes them.
 
-Spark gives a source no shuffle, so tasks only stage the rows that they get (`engine.staged`). Spark names the files of
+Spark gives a source no shuffle, so tasks only stage the rows that they get (`engine.engine`). Spark names the files of
 those runs of tasks that it took, one of each task, to `commit`, in a process of Spark's driver; there one write takes
 the rows from the files. Until it is completed no reader sees anything. What tasks staged is removed when the job ends;
 what a dead driver left, by a later write, a day after it was staged.
@@ -24,8 +24,8 @@ except ImportError:  # PySpark 4.0 has none; `streamWriter` says so
 from phantombase.timeline.errors import UnknownStateError, UsageError
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
+from phantombase.writer_hooks.engine.engine import StagedPart, StagedRows, remove_job, stage
 from phantombase.writer_hooks.engine.spark import from_spark
-from phantombase.writer_hooks.engine.staged import StagedPart, StagedRows, remove_job, stage
 from phantombase.writer_hooks.options import Operation
 from phantombase.writer_hooks.write.writer import Writer
 

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from phantombase.compactor_daemon.execution import spark_session
-from phantombase.timeline.audit import history
 from phantombase.timeline.clocks import Retry
 from phantombase.timeline.codec import parquet_write
 from phantombase.timeline.codec.bloom import BloomBuilder
 from phantombase.timeline.event_log import NAME
 from phantombase.timeline.instants import instant_files
+from phantombase.timeline.table import history
 from tests.support.places import SEED, memory
 from tests.support.selection import ALL, COLLECTED, PARTS, asked_part, is_usual, parts_of, place
 

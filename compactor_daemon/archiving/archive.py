@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.instant_files import StateFiles, load_state_files, of_instants, retained_by
@@ -31,6 +30,7 @@ from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.evolved_schema import newest_history
+from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, refuse_in_progress
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot, open_metadata_table
 from phantombase.timeline.table.torn import remove_torn

@@ -37,7 +37,6 @@ from phantombase.timeline.table.table import Table, TableSchema
 
 from ..options import AttemptOptions
 from .compaction import Compaction
-from .completed import completed_compaction
 from .hudi_executors import ForeignTrace, ForeignWatch, foreign_trace, refuse_live
 from .job import Job
 from .outcome import (
@@ -52,7 +51,7 @@ from .outcome import (
     write_outcome,
 )
 from .publish import not_published
-from .slice_record import SliceDone, done_slices, leave_record
+from .slice_record import SliceDone, completed_compaction, done_slices, leave_record
 from .slice_task import StageTask, Tasks
 from .validity import OF_ATTEMPT, assess, gather_evidence, refuse, validity_of
 

@@ -33,7 +33,6 @@ from phantombase.timeline.table.table import Snapshot, Table, TableSchema, from_
 from phantombase.timeline.table.traces import Marker, MarkerKind, data_files, delete_markers, make_marker
 from phantombase.timeline.view.view import FileGroup, GroupKey, TableView, input_names, is_replaced
 
-from .completed import keep_ledger, remove_placed
 from .job import Clauses
 from .outcome import CommitDecision, Placement, ReplacedGroup, decisions
 from .pending_clusterings import (
@@ -44,7 +43,7 @@ from .pending_clusterings import (
     staging_folder,
     why_passed,
 )
-from .slice_record import OutputFile, SliceDone, slices_in
+from .slice_record import OutputFile, SliceDone, keep_ledger, remove_placed, slices_in
 from .slice_task import StageTask
 
 _WRITES = ("commit", "deltacommit", "replacecommit")

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.audit.ledgers import ledger_of
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
@@ -39,6 +38,7 @@ from phantombase.timeline.prefetch import at_once
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.storage.staged_file import probe_partitions
+from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.table import Table, from_one_snapshot
 
 from ..options import AttemptOptions

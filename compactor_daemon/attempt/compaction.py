@@ -40,12 +40,11 @@ from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.view.view import GroupKey, TableView
 
-from .completed import keep_ledger
 from .hudi_executors import inflight_path
 from .inputs import Input, has_barrier, planned_inputs
 from .job import Clauses
 from .outcome import CommitDecision, Placement, ReplacedGroup
-from .slice_record import SliceDone
+from .slice_record import SliceDone, keep_ledger
 from .slice_task import SliceChunk, SliceTask, StageSpec, StageTask, compact_slice
 
 

@@ -44,11 +44,17 @@ from phantombase.timeline.table.in_progress import (
 )
 from phantombase.timeline.table.table import Snapshot, Table
 
-from .completed import completed_commits, completed_compaction, decision_of_commit, is_ours, named_files, remove_placed
 from .outcome import STAGED_ENDINGS, CommitDecision, decisions, declare_dead, is_revoked
 from .retire import remove_staged, remove_strays, retire
-from .revert import retract_commit, revert_files, stale_commit
-from .validity import ASKED, Validity, decided_instant, validity_of
+from .slice_record import (
+    completed_commits,
+    completed_compaction,
+    decision_of_commit,
+    is_ours,
+    named_files,
+    remove_placed,
+)
+from .validity import ASKED, Validity, decided_instant, retract_commit, revert_files, stale_commit, validity_of
 
 _log = get_logger()
 _BY_COMMIT = {

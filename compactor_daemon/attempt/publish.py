@@ -47,12 +47,28 @@ from phantombase.timeline.table.in_progress import check_version, exclusive
 from phantombase.timeline.table.table import Table
 
 from .compaction import placed_group
-from .completed import completed_commits, completed_compaction, is_ours, named_files, remove_placed
 from .job import Job
 from .outcome import CommitDecision, Placement, is_revoked
-from .revert import check_after_put, refuse_revoked, revert_files
-from .slice_record import SliceDone, done_slices
-from .validity import OF_ATTEMPT, Validity, decided_instant, job_of, refuse, validity_of
+from .slice_record import (
+    SliceDone,
+    completed_commits,
+    completed_compaction,
+    done_slices,
+    is_ours,
+    named_files,
+    remove_placed,
+)
+from .validity import (
+    OF_ATTEMPT,
+    Validity,
+    check_after_put,
+    decided_instant,
+    job_of,
+    refuse,
+    refuse_revoked,
+    revert_files,
+    validity_of,
+)
 
 _ALONE = nullcontext()
 

@@ -22,9 +22,9 @@ from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.view.view import GroupKey
 
 from .compaction import placed_group
-from .completed import completed_compaction, named_files
 from .outcome import STAGED_ENDINGS, CommitDecision
 from .publish import place
+from .slice_record import completed_compaction, named_files
 from .validity import decided_instant, job_of, refuse_rollback
 
 

@@ -18,11 +18,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.terminal.text_table import plural
 
@@ -30,8 +30,7 @@ from ..service_run import ServiceAnswer, ServiceMeans
 from ..unit_of_work import unit_of_work
 from .catalog import Calls, CatalogPartition, CatalogTable, TableCatalog, base_path, same_place
 from .options import ICEBERG, SyncedTable, SyncOptions, SyncResult, open_catalog
-from .partitions import Mark, PartitionChanges, changes_since, is_behind
-from .tables import partition_values, tables_of, widens
+from .tables import Mark, PartitionChanges, changes_since, is_behind, partition_values, tables_of, widens
 
 _log = get_logger()
 _EMPTY: Mapping[tuple[str, ...], CatalogPartition] = {}

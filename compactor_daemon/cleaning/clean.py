@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
 
-from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.clean import CleanPlan, decode_clean_plan, encode_clean_metadata, encode_clean_plan
@@ -31,6 +30,7 @@ from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.snapshot import without_snapshot
+from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, regardless, rollback_in_progress
 from phantombase.timeline.table.table import Snapshot, Table, put_requested
 from phantombase.timeline.table.torn import remove_torn

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
-from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
@@ -25,6 +24,7 @@ from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.staged_file import abort_uploads
+from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.in_progress import exclusive
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, plural

@@ -31,7 +31,7 @@ from phantombase.timeline.terminal.settings import (
 )
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
-from ..services.policies import LOCK, PREFIX, change_policies, policy_names, read_policies
+from ..services.options import LOCK, PREFIX, change_policies, policy_names, read_policies
 from .option_flags import StorageOption, TableChange, offers
 
 config_app = typer.Typer(

@@ -17,7 +17,6 @@ import pyarrow.parquet
 import typer
 from rich.console import RenderableType
 
-from phantombase.timeline.audit.history import PriceOptions, history_rows, history_table, read_history, sums
 from phantombase.timeline.clocks import clock_ms, utc_text
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.option import duration_s
@@ -25,6 +24,7 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.read.export import check_output
 from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
+from phantombase.timeline.table.history import PriceOptions, history_rows, history_table, read_history, sums
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult
 from phantombase.timeline.terminal.option_group import Only

@@ -28,8 +28,7 @@ from ..attempt.slice_task import Runner
 from ..execution.runners import all_storage_options, check_memory, open_runner, this_machine
 from ..options import AttemptOptions, ExecuteOptions
 from ..services.maintain import MaintainStep, Maintenance, maintain_table
-from ..services.options import Service, ServiceOptions, parse_services, usual_services
-from ..services.policies import read_policies
+from ..services.options import Service, ServiceOptions, parse_services, read_policies, usual_services
 from .fleet_flags import CatalogFlags
 from .option_flags import (
     DryRun,

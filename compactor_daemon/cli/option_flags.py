@@ -36,8 +36,7 @@ from phantombase.timeline.terminal.option_group import names_of
 from ..hudi_names import contradiction
 from ..options import AttemptOptions, ExecuteOptions
 from ..services.hudi_conf import KINDS, command_conf, conf_fields, conf_names
-from ..services.options import Service
-from ..services.policies import NO_POLICIES, Policies, by_hand, has_policies, policy_names, read_policies
+from ..services.options import NO_POLICIES, Policies, Service, by_hand, has_policies, policy_names, read_policies
 
 _log = get_logger()
 OUTPUT, EXECUTE, ATTEMPT, CLOCK = OutputOptions(), ExecuteOptions(), AttemptOptions(), ClockOptions()

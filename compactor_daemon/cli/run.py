@@ -18,7 +18,6 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from phantombase.timeline.audit.history import PriceOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.overview import as_json
@@ -31,6 +30,7 @@ from phantombase.timeline.option import help_of, option
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.storage.storage_options import parse_pairs
+from phantombase.timeline.table.history import PriceOptions
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Each
 from phantombase.timeline.terminal.option_group import Only
@@ -56,8 +56,7 @@ from ..daemon.replay import ReplayOptions, replay_table
 from ..daemon.served_table import DaemonSettings
 from ..daemon.work import Summary
 from ..options import AttemptOptions, ExecuteOptions
-from ..services.options import Service, ServiceOptions, parse_services
-from ..services.policies import read_policies
+from ..services.options import Service, ServiceOptions, parse_services, read_policies
 from .fleet_flags import CatalogFlags, ZooKeeperFlags
 from .option_flags import (
     Lock,

@@ -29,7 +29,6 @@ from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.table.traces import delete_markers, traces_of, undo, unpublish
 from phantombase.timeline.view.witness import lost_completion
 
-from ..attempt.completed import is_ours, named_staged_files
 from ..attempt.outcome import (
     CommitDecision,
     dead_record,
@@ -50,8 +49,8 @@ from ..attempt.pending_clusterings import (
 )
 from ..attempt.publish import publish
 from ..attempt.retire import remove_staged, retire
-from ..attempt.revert import revert_files
-from ..attempt.validity import Validity, job_of, validity_of
+from ..attempt.slice_record import is_ours, named_staged_files
+from ..attempt.validity import Validity, job_of, revert_files, validity_of
 
 _log = get_logger()
 _PENDING = {Guard.ROLLBACK: "a rollback of a completed write does not depend on a plan, which may be what blocks it"}

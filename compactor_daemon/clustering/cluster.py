@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.clocks import Stopwatch
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
@@ -45,6 +44,7 @@ from phantombase.timeline.metadata_table.record_index import missing_entries
 from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
 from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.in_progress import (
     READ_INSIDE,
     exclusive,
@@ -60,7 +60,6 @@ from phantombase.timeline.view.view import TableView
 from ..attempt.attempt import WaitScope, keep_slot, open_attempt
 from ..attempt.clustering import Clustering
 from ..attempt.compact_or_resume import Compacted, compact_instant, decide
-from ..attempt.completed import finished_slices, is_ours
 from ..attempt.needed_records import tidy
 from ..attempt.outcome import CommitDecision, decisions, find_decision
 from ..attempt.pending_clusterings import (
@@ -74,7 +73,7 @@ from ..attempt.pending_clusterings import (
 )
 from ..attempt.publish import publish
 from ..attempt.retire import retire
-from ..attempt.slice_record import SliceDone
+from ..attempt.slice_record import SliceDone, finished_slices, is_ours
 from ..attempt.slice_task import Runner
 from ..execution.runners import LocalRunner
 from ..leftovers import forget_heartbeats, remove_left_behind

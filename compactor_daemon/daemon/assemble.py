@@ -35,8 +35,8 @@ from ..fleet.zookeeper_claims import ZooKeeperClaims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..options import ExecuteOptions
 from ..services.serve import ServiceDone
+from .control import Assigned
 from .dispatch import Rules
-from .events import Assigned
 from .loop import Daemon
 from .served_table import DaemonSettings, Served, TableOnStorage
 from .table_state import SeenTable

@@ -39,7 +39,7 @@ from ..fleet.claims import Claim
 from ..fleet.pools import Pool
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
-from ..services.policies import NO_POLICIES, Policies, read_policies
+from ..services.options import NO_POLICIES, Policies, read_policies
 from ..status.check import of_service, of_status, unfinished_of
 from ..status.pending import Claimed, StatusOptions
 from ..status.status import ServiceRun, claim_rows, service_runs, table_status

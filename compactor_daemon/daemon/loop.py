@@ -36,11 +36,10 @@ from ..fleet.catalog import FleetTables
 from ..fleet.pools import Pool, Pools, PoolUsage, QuotaUsage
 from ..services.serve import ServiceDone
 from ..status.lag import Freshness
-from .control import Control
-from .dispatch import UPKEEP_LEAST, Action, Relist, Request, Resume, Rules, Serve, Stop, Sweep, Take
-from .events import (
+from .control import (
     Assigned,
     ClaimsChanged,
+    Control,
     DoorbellRang,
     Event,
     Moment,
@@ -57,6 +56,7 @@ from .events import (
     WorkEnded,
     WorkSuspended,
 )
+from .dispatch import UPKEEP_LEAST, Action, Relist, Request, Resume, Rules, Serve, Stop, Sweep, Take
 from .record import Recorder
 from .served_table import Served
 from .table_state import TableState

@@ -39,11 +39,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from phantombase.timeline.audit.history import PriceOptions
 from phantombase.timeline.dashboard.metrics import add_process, table_families
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.table.history import PriceOptions
 from phantombase.timeline.terminal.text_table import Row
 
 from ..attempt.compact_or_resume import Compacted

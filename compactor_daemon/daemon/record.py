@@ -21,9 +21,8 @@ from typing import Any
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 
-from .control import Control
+from .control import Control, Event, Moment
 from .dispatch import NextSteps
-from .events import Event, Moment
 
 _log = get_logger()
 

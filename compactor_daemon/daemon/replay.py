@@ -33,9 +33,8 @@ from phantombase.timeline.view.view import FileSlice, ViewFacts
 
 from ..attempt.failures import RetryOptions
 from ..fleet.pools import Pools, QuotaUsage
-from .control import Control
+from .control import Control, Moment, PlanRequested, SnapshotTaken, Swept, WorkEnded
 from .dispatch import UPKEEP_LEAST, Relist, Request, Rules, Sharing, Take, next_steps
-from .events import Moment, PlanRequested, SnapshotTaken, Swept, WorkEnded
 from .past_state import Merge, PastTable, Rates, ReplayCost, pending_instant, replay_recorded
 from .past_writes import History, PastKind, PastLog, PastWrite, clock_at, load_history, time_ms
 from .table_state import Pending, SeenLag, SeenTable, TableState

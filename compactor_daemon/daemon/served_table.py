@@ -73,8 +73,7 @@ from ..clustering.options import ClusterOptions
 from ..fleet.claims import Claims, HeldClaim, while_held
 from ..options import AttemptOptions
 from ..service_run import ServiceMeans
-from ..services.options import Service, ServiceOptions
-from ..services.policies import LOCK, Policies, read_policies
+from ..services.options import LOCK, Policies, Service, ServiceOptions, read_policies
 from ..services.serve import ServiceDone, last_runs, note_runs, serve_table
 from ..services.serve import due as due_services
 from ..status.lag import LagTracker, row_ms

@@ -28,7 +28,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.event_log import get_logger
@@ -43,6 +42,7 @@ from phantombase.timeline.metadata_table.read import load_metadata_view
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.in_progress import (
     READ_INSIDE,
     Guard,

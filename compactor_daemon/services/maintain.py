@@ -26,8 +26,7 @@ from ..catalogs.options import SyncOptions
 from ..execution.run_compactions import InstantProgress, run_compactions
 from ..options import AttemptOptions, ExecuteOptions
 from ..service_run import ServiceAnswer, ServiceMeans
-from .options import Service, ServiceOptions
-from .policies import Policies
+from .options import Policies, Service, ServiceOptions
 from .serve import guarded, note_runs, serve_table
 
 SCHEDULE, COMPACT = "schedule", "compact"

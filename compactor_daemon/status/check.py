@@ -52,8 +52,7 @@ from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, from_
 from phantombase.timeline.terminal.text_table import human_bytes, human_duration, plural
 
 from ..cleaning.orphan_choice import Item
-from ..services.options import Service
-from ..services.policies import NO_POLICIES, Policies, read_policies
+from ..services.options import NO_POLICIES, Policies, Service, read_policies
 from .coexistence import coexistence, find_hudi_signs
 from .pending import Claimed, PendingCompaction, StatusOptions
 from .status import InProgress, PendingWrite, ServiceRun, TableStatus, table_status

@@ -64,10 +64,10 @@ from phantombase.timeline.table.traces import data_files, delete_markers
 from phantombase.timeline.view.view import DataFile, FileSlice, GroupKey
 
 from ..attempt.compaction import merge_rules
-from ..attempt.completed import completed_compaction, finished_slices, named_staged_files
 from ..attempt.hudi_executors import foreign_trace, refuse_live
 from ..attempt.outcome import read_outcome, revoke_decision
 from ..attempt.pending_clusterings import PendingClustering, every_pending, has_begun
+from ..attempt.slice_record import completed_compaction, finished_slices, named_staged_files
 from ..attempt.slice_task import read_back
 from ..attempt.validity import refuse_rollback
 from ..options import AttemptOptions

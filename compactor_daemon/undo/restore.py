@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.errors import ConflictError, MissingFileError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import parse_data_file
@@ -43,6 +42,7 @@ from phantombase.timeline.read.windows import check_as_of
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
+from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.in_progress import (
     READ_INSIDE,
     Guard,

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phantombase.timeline.audit.history import WorkFacts
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import LOG_COMPACT
@@ -38,6 +37,7 @@ from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.shown import Shown
+from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.in_progress import (
     Guard,
     PendingRollback,

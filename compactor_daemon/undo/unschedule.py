@@ -71,7 +71,7 @@ from ..attempt.outcome import (
     write_outcome,
 )
 from ..attempt.retire import remove_staged
-from ..attempt.revert import revert_files
+from ..attempt.validity import revert_files
 from ..options import AttemptOptions
 from .preconditions import refuse_inflight, refuse_touched, written_groups
 

@@ -22,7 +22,7 @@ from phantombase.compactor_daemon.cleaning.orphans import remove_orphans
 from phantombase.compactor_daemon.status.check import check_table
 from phantombase.timeline.dashboard.verdict import Health
 from phantombase.timeline.storage.folders import ROWS
-from phantombase.writer_hooks.engine import staged as staged_rows
+from phantombase.writer_hooks.engine import engine as staged_rows
 from pyspark_phantombase import DefaultSource
 from pyspark_phantombase.batch_reader import spark_columns
 from tests.support.faults import make_old

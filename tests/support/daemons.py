@@ -32,11 +32,11 @@ from phantombase.compactor_daemon.fleet.pools import Pool, Pools
 from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOptions
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, Executor
 from phantombase.compactor_daemon.services.options import ServiceOptions
-from phantombase.timeline.audit.history import PriceOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.storage_options import StorageOptions
+from phantombase.timeline.table.history import PriceOptions
 from phantombase.timeline.table.table import Table
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.golden_tables import LOCK

@@ -14,8 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from phantombase.compactor_daemon.daemon.control import Control
-from phantombase.compactor_daemon.daemon.events import Moment
+from phantombase.compactor_daemon.daemon.control import Control, Moment
 from phantombase.compactor_daemon.daemon.record import as_record
 from phantombase.compactor_daemon.daemon.table_state import TableState
 from phantombase.compactor_daemon.fleet.pools import QuotaUsage

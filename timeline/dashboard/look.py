@@ -87,8 +87,8 @@ def _looked_into(
     """A file group that a writer moves meanwhile is left to the next look."""
     if not left:
         return
+    from ..merge.slice_stream import check_inputs
     from ..merge.table_rules import slice_rules  # late: they take pyarrow
-    from ..planning.survey import check_inputs
 
     try:
         rules = slice_rules(table, table.newest_schema())

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
-from ..audit.history import history_rows, read_history, sums
 from ..clocks import clock_ms
 from ..errors import PhantombaseError
 from ..event_log import get_logger
@@ -23,6 +22,7 @@ from ..locks.section import LockSeen
 from ..locks.table_lock import STORAGE, inspect_lock
 from ..service.served_tables import Held, ServedTable
 from ..service.table_state import ServedState
+from ..table.history import history_rows, read_history, sums
 from ..table.table import Table, from_one_snapshot
 from ..terminal.text_table import Row
 from .compactions import CompletedCompaction, Debt, completed_compactions

@@ -199,7 +199,7 @@ def lock_on(storage: Storage, given: str | None, *, sole_writer: bool = False, n
 
 
 POLICIES = f"{RECORDS}/table.properties"
-"""Options that the table keeps: lines `phantombase.NAME=VALUE`, see `compactor_daemon/services/policies.py`."""
+"""Options that the table keeps: lines `phantombase.NAME=VALUE`, see `compactor_daemon/services/options.py`."""
 UNREADABLE_POLICIES = "the policies of the table cannot be read"
 _KEPT = "phantombase.lock="
 

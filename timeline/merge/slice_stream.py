@@ -33,7 +33,7 @@ from ..storage.contract import Storage, open_listed
 from ..view.view import FileSlice
 from .log_fold import Winners
 from .rule import NO_CHANGES, Changes, Keyed, SliceRules
-from .slice_log import LogCounts, read_logs
+from .slice_log import LogCounts, check_slice, read_logs
 from .slice_merge import IdentityTally, SliceMerge, identity_columns, identity_sum
 from .spilled_merge import LogSpill, SpilledMerge
 from .where import Where
@@ -224,6 +224,14 @@ def base_tables(
         file, wanted = _opened(source, path, schema, names)
         for batch in parquet_batches(source, file, wanted, batch_rows, groups(file)):
             yield conform(counted(batch), schema, path, names=names, defaults=defaults), file.metadata.num_rows
+
+
+def check_inputs(storage: Storage, merged: FileSlice, rules: SliceRules, *, footer: bool) -> None:
+    """The error with which a compaction of the slice would fail, by the headers of its logs, and the footer of its base
+    file if that is asked for."""
+    check_slice(storage, merged, rules)
+    if footer and merged.base is not None:
+        check_base(storage, merged.base.path, rules, rules.names.at(merged.base.name.instant))
 
 
 def check_base(storage: Storage, path: str, rules: SliceRules, names: Names) -> None:

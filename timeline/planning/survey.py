@@ -17,11 +17,11 @@ from ..format.log_block import BlockKind
 from ..instants.timeline import Timeline
 from ..instants.triggers import Trigger
 from ..merge.rule import SliceRules
-from ..merge.slice_log import KnownBlocks, check_slice, log_entries
-from ..merge.slice_stream import check_base
+from ..merge.slice_log import KnownBlocks, log_entries
+from ..merge.slice_stream import check_base, check_inputs
 from ..merge.table_rules import slice_rules
 from ..prefetch import prefetched, prefetched_when_slow
-from ..storage.contract import Entry, OwnLock, Storage, list_of_table, listed_if_there
+from ..storage.contract import Entry, OwnLock, list_of_table, listed_if_there
 from ..storage.folders import join
 from ..table.table import Snapshot
 from ..view.grouping import file_groups
@@ -224,14 +224,6 @@ class Survey:
             found = self._table.storage.find(path)
             if found is not None:
                 yield found
-
-
-def check_inputs(storage: Storage, merged: FileSlice, rules: SliceRules, *, footer: bool) -> None:
-    """The error with which a compaction of the slice would fail, by the headers of its logs, and the footer of its base
-    file if that is asked for."""
-    check_slice(storage, merged, rules)
-    if footer and merged.base is not None:
-        check_base(storage, merged.base.path, rules, rules.names.at(merged.base.name.instant))
 
 
 def _waiting_in(plan: Plan, *, last: bool) -> Iterable[str]:

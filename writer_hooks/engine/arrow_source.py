@@ -15,8 +15,8 @@ import pyarrow as pa
 from phantombase.timeline.codec.row_hash import hash_sum, row_hashes
 from phantombase.timeline.errors import UnsupportedError, UsageError
 
+from .engine import StagedRows
 from .spark import run, to_arrow
-from .staged import StagedRows
 
 _EXPECTED = "a Spark DataFrame, or rows of pyarrow, pandas, Polars, DuckDB or another library with __arrow_c_stream__"
 _INDEX = re.compile(r"__index_level_\d+__")

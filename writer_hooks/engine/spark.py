@@ -25,9 +25,8 @@ from phantombase.timeline.codec.arrow_schema import arrow_of_spark
 from phantombase.timeline.errors import PhantombaseError, SparkError, UnsupportedError, UsageError
 from phantombase.timeline.storage.contract import Storage
 
-from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, Step, summed
+from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, StagedRows, Step, summed
 from .row_blobs import SPARK_PIECE, Piece, Spool, fact, from_batches, to_batch
-from .staged import StagedRows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

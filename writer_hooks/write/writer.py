@@ -41,9 +41,8 @@ from phantombase.timeline.table.table import Table
 from ..commit.place_files import refuse_first_partitions
 from ..commit.stream_batches import DEFAULT_STREAM, StreamBatch, checked_stream
 from ..engine.arrow_source import in_arrow, rows_mark, with_columns
-from ..engine.engine import Engine, LocalEngine, Pieces
+from ..engine.engine import Engine, LocalEngine, Pieces, StagedEngine, StagedRows
 from ..engine.spark import SparkEngine, classic, default_slots, streaming_run
-from ..engine.staged import StagedEngine, StagedRows
 from ..merge_into import MergeInto
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.key_generator import PARTITION_TYPES

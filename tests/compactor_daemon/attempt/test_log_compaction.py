@@ -17,10 +17,10 @@ import pytest
 
 from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
-from phantombase.compactor_daemon.attempt.completed import named_files
 from phantombase.compactor_daemon.attempt.failures import FailureClass, classify, failure_of
 from phantombase.compactor_daemon.attempt.inputs import has_barrier
 from phantombase.compactor_daemon.attempt.publish import publish
+from phantombase.compactor_daemon.attempt.slice_record import named_files
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.audit.audit import audit

@@ -16,9 +16,9 @@ import pytest
 from phantombase.compactor_daemon.attempt import compaction
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.compaction import merge_again
-from phantombase.compactor_daemon.attempt.completed import completed_compaction, remove_placed
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, Placement, find_decision, read_outcome
 from phantombase.compactor_daemon.attempt.publish import place, publish
+from phantombase.compactor_daemon.attempt.slice_record import completed_compaction, remove_placed
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.errors import ConflictError, MissingFileError, PhantombaseError, StorageError

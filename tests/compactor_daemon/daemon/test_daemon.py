@@ -18,8 +18,8 @@ from phantombase.compactor_daemon.attempt.attempt import WaitScope
 from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Limit
 from phantombase.compactor_daemon.attempt.failures import Parked, RetryOptions, Waits, WorkNote
 from phantombase.compactor_daemon.daemon import loop
+from phantombase.compactor_daemon.daemon.control import Assigned, Moment, SessionChanged, SnapshotTaken, Stopped
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Stop
-from phantombase.compactor_daemon.daemon.events import Assigned, Moment, SessionChanged, SnapshotTaken, Stopped
 from phantombase.compactor_daemon.daemon.loop import Daemon
 from phantombase.compactor_daemon.daemon.record import as_record
 from phantombase.compactor_daemon.daemon.table_state import Pending, SeenTable

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
-from phantombase.compactor_daemon.daemon.control import Control
+from phantombase.compactor_daemon.daemon.control import Control, Moment, PlanRequested, SnapshotTaken, Swept, WorkEnded
 from phantombase.compactor_daemon.daemon.dispatch import Request, Rules, Take
-from phantombase.compactor_daemon.daemon.events import Moment, PlanRequested, SnapshotTaken, Swept, WorkEnded
 from phantombase.compactor_daemon.daemon.table_state import Pending, SeenLag, SeenTable, TableState
 from phantombase.compactor_daemon.fleet.pools import Pools, QuotaUsage
 from phantombase.timeline.planning.freshness import OldestRow, Pace, urgent_age_s

@@ -21,7 +21,7 @@ from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, Tab
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.compactor_daemon.services.policies import PATH, change_policies, read_policies
+from phantombase.compactor_daemon.services.options import PATH, change_policies, read_policies
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import LockError, MalformedError, UsageError
 from phantombase.timeline.locks.table_lock import table_lock

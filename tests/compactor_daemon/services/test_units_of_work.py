@@ -23,12 +23,12 @@ from phantombase.compactor_daemon.daemon.metrics import Metrics
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.compactor_daemon.unit_of_work import note_work, unit_of_work
-from phantombase.timeline.audit.history import ROWS, WorkDone, WorkFacts, read_history
 from phantombase.timeline.errors import StoppedError, StorageError, UsageError
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.history import ROWS, WorkDone, WorkFacts, read_history
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import archive, clean, cluster, compact, old_table, one_row, small_files, upsert
 from tests.support.compaction_steps import open_table, run_all

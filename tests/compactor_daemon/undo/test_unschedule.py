@@ -20,11 +20,11 @@ import phantombase.compactor_daemon.undo.preconditions
 import phantombase.compactor_daemon.undo.unschedule
 from phantombase.compactor_daemon.attempt.attempt import decide_commit, open_attempt
 from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant, pending_instants
-from phantombase.compactor_daemon.attempt.completed import completed_compaction
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.outcome import find_decision, read_outcome
 from phantombase.compactor_daemon.attempt.publish import place, publish
+from phantombase.compactor_daemon.attempt.slice_record import completed_compaction
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.undo.restore import restore_table

@@ -22,10 +22,10 @@ from phantombase.compactor_daemon.daemon.metrics import Metrics
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import ServiceDone
 from phantombase.compactor_daemon.unit_of_work import add_spent
-from phantombase.timeline.audit.history import PriceOptions, WorkDone
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.dashboard.metrics import exposition
 from phantombase.timeline.service.served_tables import ServedTable
+from phantombase.timeline.table.history import PriceOptions, WorkDone
 from tests.outside.containers.compose import compose_command
 from tests.outside.containers.engine import NoContainersError
 from tests.outside.containers.monitoring import RULE

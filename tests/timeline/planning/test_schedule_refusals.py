@@ -220,7 +220,7 @@ def test_what_is_requested_is_what_a_compactor_checks(tmp_path: Path, monkeypatc
         check_slice(*args, **options)
         raise PhantombaseError("some day another rule")
 
-    monkeypatch.setattr("phantombase.timeline.planning.survey.check_slice", fail)
+    monkeypatch.setattr("phantombase.timeline.merge.slice_stream.check_slice", fail)
     one = replace(PLAN_NOW, max_file_slices=1)  # blocks that are known are not checked again
     assert "some day another rule" in schedule(path, one).why
 
@@ -386,7 +386,7 @@ def test_of_very_many_base_files_one_of_each_write_is_asked(tmp_path: Path, monk
         asked.append(path)
         check_base(storage, path, *rest)
 
-    monkeypatch.setattr("phantombase.timeline.planning.survey.check_base", counted)
+    monkeypatch.setattr("phantombase.timeline.merge.slice_stream.check_base", counted)
     command("schedule", str(path), "--dry-run")
     assert len(asked) == 2
     monkeypatch.setattr("phantombase.timeline.planning.survey._FOOTERS_MAX", 0)

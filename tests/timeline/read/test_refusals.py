@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from phantombase import read
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
-from phantombase.compactor_daemon.attempt.completed import completed_compaction
+from phantombase.compactor_daemon.attempt.slice_record import completed_compaction
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.errors import (

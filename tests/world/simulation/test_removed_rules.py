@@ -283,11 +283,11 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "F2: a decision stands",
         _RESTORE,
-        {"attempt.publish.validity_of": stands, "attempt.revert.validity_of": stands},
+        {"attempt.publish.validity_of": stands, "attempt.validity.validity_of": stands},
         "lost|does not exist",
     ),
     ("F3: only the plan's file groups", _SAME, {"attempt.retire._groups": everything_there}, "lost"),
-    ("F3: told apart", _SAME, {"attempt.completed.completed_commits": every_completed}, "still pending"),
+    ("F3: told apart", _SAME, {"attempt.slice_record.completed_commits": every_completed}, "still pending"),
     (
         "F4: a place is tried first",
         _ELSEWHERE,
@@ -305,7 +305,7 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "log compactions: known by their commit",
         _MINOR,
-        {"attempt.completed._is_service": commits_only},
+        {"attempt.slice_record._is_service": commits_only},
         "still pending|left",
     ),
     ("F9: replaced is nothing to do", _REPLACED, {"attempt.inputs._closed": planned_always}, "still pending"),

@@ -9,8 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from phantombase.timeline.audit import history
-from phantombase.timeline.audit.history import (
+from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.errors import MissingFileError, UsageError
+from phantombase.timeline.prefetch import at_once
+from phantombase.timeline.storage.contract import count_requests, counted_requests
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table import history
+from phantombase.timeline.table.history import (
     PACKS,
     ROWS,
     PriceOptions,
@@ -23,11 +28,6 @@ from phantombase.timeline.audit.history import (
     read_history,
     sums,
 )
-from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import MissingFileError, UsageError
-from phantombase.timeline.prefetch import at_once
-from phantombase.timeline.storage.contract import count_requests, counted_requests
-from phantombase.timeline.storage.local import LocalStorage
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
 from tests.support.places import capture_logs
 
