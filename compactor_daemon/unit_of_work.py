@@ -1,4 +1,5 @@
-"""Units of work: what executes a compaction or a service leaves a row in the history of the table (`table.history`).
+"""Units of work: what executes a compaction or a service leaves a row in the history of the table (`table.history`);
+and what every table service is given and answers (the services themselves are in `services.options`).
 
 The row is put after the work of a daemon, command, writer or call. A dry run leaves none, and neither does work that
 had nothing to do, or that ended with an error before it called `note_work`: nothing had been changed. Work inside other
@@ -17,9 +18,10 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from threading import Lock
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import (
     ClaimedError,
     LockError,
@@ -32,9 +34,11 @@ from phantombase.timeline.errors import (
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.storage.contract import Storage, counted_requests
 from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.table.history import WorkDone, WorkFacts, put_work
+from phantombase.timeline.table.table import Table
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -157,3 +161,38 @@ def forget_spent(path: str) -> None:
     with _adding:
         for key in [one for one in _spent if one[0] == path]:
             del _spent[key]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceMeans:
+    """How files are written. `runner`: where, see `attempt.slice_task.Runner`; None: one at a time, in this process.
+    `resumes`: pending clusterings are executed too, see `cluster_table`. `dry_run`: nothing is changed, and the answer
+    is what a run would do."""
+
+    output: OutputOptions = field(default_factory=OutputOptions)
+    runner: Callable[..., Any] | None = None
+    resumes: bool = True
+    dry_run: bool = False
+
+    def did(self, what: str) -> str:
+        """The participle in an answer: "removed", of a dry run "would be removed"."""
+        return f"would be {what}" if self.dry_run else what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAnswer:
+    """`what`: in one line, also why there was nothing to do. `instants`: the clean, clusterings, archived instants, or
+    those that served the metadata table. `files`, `bytes`: files of the table, or of its metadata table, that were
+    removed; bytes of those."""
+
+    what: str
+    instants: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+class RunService(Protocol):
+    """Does what is due on a table, and finishes what a dead process left; `options`: of the service."""
+
+    def __call__(self, table: Table, options: Any, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
+        """Errors of the tree: another service may run all the same."""

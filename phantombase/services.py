@@ -44,7 +44,14 @@ from .compactor_daemon.metadata_services.chosen import BuildOptions
 from .compactor_daemon.metadata_services.due import MetadataOptions
 from .compactor_daemon.metadata_services.serve import MetadataServed, serve_metadata
 from .compactor_daemon.options import AttemptOptions, ExecuteOptions
-from .compactor_daemon.services.maintain import MaintainStep, Maintenance, maintain_table
+from .compactor_daemon.services.maintain import (
+    MaintainStep,
+    Maintenance,
+    cancel_instant,
+    maintain_table,
+    pause_table,
+    resume_table,
+)
 from .compactor_daemon.services.options import (
     Options,
     Service,
@@ -53,7 +60,6 @@ from .compactor_daemon.services.options import (
     read_policies,
     usual_services,
 )
-from .compactor_daemon.services.pause import cancel_instant, pause_table, resume_table
 from .compactor_daemon.status.check import CheckMeans, TableCheck, check_table
 from .compactor_daemon.status.pending import StatusOptions
 from .compactor_daemon.status.status import TableStatus, table_status

@@ -41,8 +41,7 @@ from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_ha
 from ..attempt.finish import forget_archived
 from ..attempt.needed_records import tidy, unfinished_compactions
 from ..cleaning.orphan_facts import data_file
-from ..service_run import ServiceAnswer, ServiceMeans
-from ..unit_of_work import unit_of_work
+from ..unit_of_work import ServiceAnswer, ServiceMeans, unit_of_work
 from .archived_files import Archive, remove_instants
 from .choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, ArchiveOptions, choose
 from .history import compact_history

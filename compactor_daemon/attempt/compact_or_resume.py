@@ -51,8 +51,7 @@ from .inputs import planned_inputs
 from .job import Job
 from .outcome import CommitDecision, attempt_dead, find_decision, read_outcome, remove_attempt
 from .pending_clusterings import every_pending
-from .publish import publish
-from .retire import retire
+from .publish import publish, retire
 from .slice_record import SliceDone
 from .slice_task import Runner, SliceProgress, Tasks
 

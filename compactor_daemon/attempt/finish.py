@@ -45,7 +45,7 @@ from phantombase.timeline.table.in_progress import (
 from phantombase.timeline.table.table import Snapshot, Table
 
 from .outcome import STAGED_ENDINGS, CommitDecision, decisions, declare_dead, is_revoked
-from .retire import remove_staged, remove_strays, retire
+from .publish import remove_staged, remove_strays, retire
 from .slice_record import (
     completed_commits,
     completed_compaction,

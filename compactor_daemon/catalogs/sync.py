@@ -26,8 +26,7 @@ from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.terminal.text_table import plural
 
-from ..service_run import ServiceAnswer, ServiceMeans
-from ..unit_of_work import unit_of_work
+from ..unit_of_work import ServiceAnswer, ServiceMeans, unit_of_work
 from .catalog import Calls, CatalogPartition, CatalogTable, TableCatalog, base_path, same_place
 from .options import ICEBERG, SyncedTable, SyncOptions, SyncResult, open_catalog
 from .tables import Mark, PartitionChanges, changes_since, is_behind, partition_values, tables_of, widens

@@ -29,8 +29,7 @@ from phantombase.timeline.table.in_progress import exclusive
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
-from ..service_run import ServiceAnswer, ServiceMeans
-from ..unit_of_work import unit_of_work
+from ..unit_of_work import ServiceAnswer, ServiceMeans, unit_of_work
 from .orphan_choice import Item, KeptItem, OrphanChoice, OrphanKind, OrphanOptions, choose
 from .orphan_facts import found_again, gather, list_items, newest_time, upload_item
 

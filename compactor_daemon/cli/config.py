@@ -18,8 +18,7 @@ from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, command
-from phantombase.timeline.terminal.help_page import shown_default
-from phantombase.timeline.terminal.option_group import OptionGroup, shown
+from phantombase.timeline.terminal.option_group import OptionGroup, shown, shown_default
 from phantombase.timeline.terminal.settings import (
     FILE,
     WRITES,

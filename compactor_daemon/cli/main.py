@@ -44,7 +44,7 @@ COMMANDS = {
             "Table services": (
                 "maintain.maintain_command",
                 *(f"{name}_command" for name in _SERVICES),
-                "sync.sync_command",
+                "table_services.sync_command",
             ),
             "Savepoints and undo": (
                 "undo.savepoint_app",

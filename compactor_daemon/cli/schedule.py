@@ -28,7 +28,7 @@ from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.text_table import Column, first_rows, human_bytes, plain, plural
 
 from ..fleet.zookeeper_claims import ring
-from ..services.pause import PAUSABLE, cancel_instant, pause_table, resume_table
+from ..services.maintain import PAUSABLE, cancel_instant, pause_table, resume_table
 from ..undo.unschedule import unschedule
 from .fleet_flags import Fleet
 from .option_flags import DryRun, StorageOption, TableChange, TablePath, name_idle, offers

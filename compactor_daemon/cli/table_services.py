@@ -1,4 +1,4 @@
-"""The commands of table services: `clean`, `archive`, `cluster`, `orphans`; what each did or would do."""
+"""The commands of table services: `clean`, `archive`, `cluster`, `orphans`, `sync`; what each did or would do."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from rich.console import RenderableType
 
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.locks.pause import refuse_paused
+from phantombase.timeline.storage.storage_options import parse_pairs
+from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.console import reporting
 from phantombase.timeline.terminal.option_group import names_of
@@ -30,6 +33,8 @@ from phantombase.timeline.terminal.text_table import (
 
 from ..archiving.archive import archive_table
 from ..archiving.choice import ArchiveOptions
+from ..catalogs.options import SyncOptions
+from ..catalogs.sync import sync_table
 from ..cleaning.choice import CleanOptions
 from ..cleaning.clean import clean_table
 from ..cleaning.orphan_choice import OrphanOptions
@@ -41,7 +46,7 @@ from ..clustering.result import put_off
 from ..execution.runners import CountingRunner, check_memory, open_runner, this_machine
 from ..options import ExecuteOptions
 from ..services.options import Service
-from .option_flags import TableChange, offers, typed_names, typed_options
+from .option_flags import StorageOption, TableChange, TablePath, offers, typed_names, typed_options
 
 _OF_CLUSTERING = (*names_of(ClusterOptions), *names_of(OutputOptions), *names_of(ExecuteOptions), "conf", "props")
 
@@ -331,3 +336,55 @@ def _render_orphans(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     if foreign := data["foreign"]:
         kept = f"{plural(len(foreign), 'file')} with names of neither Hudi nor phantombase kept"
         yield f"{kept}, as {foreign[0]}"
+
+
+@offers
+def sync_command(
+    *,
+    table: TablePath,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only ask the catalog; show what would change")] = False,
+    options: SyncOptions,
+    storage_option: StorageOption = None,
+) -> CommandResult:
+    """Make a Hive Metastore or AWS Glue show the table as it is now: its names there, columns and partitions.
+
+    Engines that find tables in a catalog then find this one: Spark SQL, Hive, Trino, Athena. What is made is what
+    Hudi's own sync makes, so both may sync one table. Only what has changed since the last sync is sent: the tables of
+    the catalog say up to which write they were synced.
+
+    To an Iceberg catalog the read-optimized view is published, as fresh as the last compaction: the same data files,
+    and one snapshot for all that has changed. Options that are about Hive are refused there.
+
+    No lock is needed: the table itself is only read, and syncs may run concurrently. As a service, `run --services
+    sync`, or after each commit of a writer, it runs by itself.
+
+    Examples: `compactor-daemon sync /data/orders --to hive:metastore:9083 --database sales`,
+    `compactor-daemon sync /data/orders --to glue:eu-west-1 --dry-run`
+    """
+    opened = Table.open(table, parse_pairs(storage_option), reading=True)
+    if not dry_run:
+        refuse_paused(opened.storage, Service.SYNC.value)
+    done = sync_table(opened, options, dry_run=dry_run)
+    return CommandResult({"table": table, "dry_run": dry_run, **asdict(done)}, _render_synced)
+
+
+def _render_synced(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    where = f"{data['catalog']} {data['database']}"
+    if data["why"]:
+        yield f"nothing to sync: {data['why']}"
+        return
+    changed = [one for one in data["tables"] if _is_changed(one)]
+    if not changed:
+        yield f"up to date: {where}: {', '.join(one['name'] for one in data['tables'])}"
+        return
+    columns = (
+        Column("name", plain("name")),
+        Column("", lambda r: "new" if r["created"] else "altered" if r["altered"] else ""),
+        Column("columns", lambda r: ", ".join(r["columns"]), shorten=True),
+        *(numbers(f"{changed[0]['of']}s {did}", did) for did in ("added", "moved", "dropped")),
+    )
+    yield RowsTable(f"{'would be synced' if data['dry_run'] else 'synced'} in {where}", columns, changed)
+
+
+def _is_changed(one: Mapping[str, Any]) -> bool:
+    return any(one[what] for what in ("created", "altered", "added", "moved", "dropped"))

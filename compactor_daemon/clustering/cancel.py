@@ -47,8 +47,7 @@ from ..attempt.pending_clusterings import (
     remove_dead_runs,
     work_left,
 )
-from ..attempt.publish import publish
-from ..attempt.retire import remove_staged, retire
+from ..attempt.publish import publish, remove_staged, retire
 from ..attempt.slice_record import is_ours, named_staged_files
 from ..attempt.validity import Validity, job_of, revert_files, validity_of
 

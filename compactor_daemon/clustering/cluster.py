@@ -54,6 +54,7 @@ from phantombase.timeline.table.in_progress import (
     regardless,
 )
 from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, from_one_snapshot, put_requested
+from phantombase.timeline.table.traces import forget_heartbeats, remove_left_behind
 from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.view import TableView
 
@@ -71,15 +72,12 @@ from ..attempt.pending_clusterings import (
     remove_dead_runs,
     work_left,
 )
-from ..attempt.publish import publish
-from ..attempt.retire import retire
+from ..attempt.publish import publish, retire
 from ..attempt.slice_record import SliceDone, finished_slices, is_ours
 from ..attempt.slice_task import Runner
 from ..execution.runners import LocalRunner
-from ..leftovers import forget_heartbeats, remove_left_behind
 from ..options import AttemptOptions
-from ..service_run import ServiceAnswer, ServiceMeans
-from ..unit_of_work import note_work, unit_of_work
+from ..unit_of_work import ServiceAnswer, ServiceMeans, note_work, unit_of_work
 from .cancel import end_clustering, retract_stale
 from .choice import ClusterChoice, choose_windows, planned
 from .options import ClusterOptions, Copy

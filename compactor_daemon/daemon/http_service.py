@@ -25,7 +25,7 @@ from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.instants.reserved_times import staged_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
-from phantombase.timeline.service.access import Access
+from phantombase.timeline.service.asgi import Access
 from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.run import HttpService, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables

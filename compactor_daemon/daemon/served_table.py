@@ -72,11 +72,11 @@ from ..clustering.cluster import resume_clustering
 from ..clustering.options import ClusterOptions
 from ..fleet.claims import Claims, HeldClaim, while_held
 from ..options import AttemptOptions
-from ..service_run import ServiceMeans
 from ..services.options import LOCK, Policies, Service, ServiceOptions, read_policies
 from ..services.serve import ServiceDone, last_runs, note_runs, serve_table
 from ..services.serve import due as due_services
 from ..status.lag import LagTracker, row_ms
+from ..unit_of_work import ServiceMeans
 from .dispatch import DaemonOrder
 from .table_state import Pending, SeenLag, SeenTable
 

@@ -55,8 +55,7 @@ from phantombase.timeline.table.torn import discard_torn, removable
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
-from ..service_run import ServiceAnswer, ServiceMeans
-from ..unit_of_work import unit_of_work
+from ..unit_of_work import ServiceAnswer, ServiceMeans, unit_of_work
 from .build import died
 from .compact import execute, request
 from .due import MetadataDue, MetadataOptions, due

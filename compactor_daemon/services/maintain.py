@@ -1,31 +1,39 @@
-"""Does all that is due on a table, once: requests a compaction, executes the pending ones, then runs the services.
+"""What a person asks of a table's work as a whole: to do all that is due, to pause it, to end the work on an instant.
 
-Each step decides what is due, and finishes what a dead process left. A step that fails leaves a valid table, and holds
-no other one back."""
+`maintain_table` requests a compaction, executes the pending ones, then runs the services, once. Each step decides what
+is due, and finishes what a dead process left. A step that fails leaves a valid table, and holds no other one back. For
+pauses see `timeline.locks.pause`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import socket
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import MalformedError, PhantombaseError
+from phantombase.timeline.errors import MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.locks.heartbeat import process_name
+from phantombase.timeline.locks.pause import COMPACTION, Pause, pause_files, put_pause, readable_pauses, user_name
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
+from phantombase.timeline.option import check_text
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
 from ..attempt.compact_or_resume import pending_instants, preflight
+from ..attempt.outcome import CancelledWork, cancel_work
 from ..attempt.slice_task import Runner
 from ..catalogs.options import SyncOptions
 from ..execution.run_compactions import InstantProgress, run_compactions
 from ..options import AttemptOptions, ExecuteOptions
-from ..service_run import ServiceAnswer, ServiceMeans
+from ..unit_of_work import ServiceAnswer, ServiceMeans
 from .options import Policies, Service, ServiceOptions
 from .serve import guarded, note_runs, serve_table
 
@@ -153,3 +161,56 @@ def _compact(table: Table, how: Maintenance, runner: Runner, progress: InstantPr
 
 def _compactions(number: int) -> str:
     return plural(number, "compaction")
+
+
+PAUSABLE = (COMPACTION, *(service.value for service in Service))
+
+
+def pause_table(
+    storage: Storage, reason: str, *, until: datetime | None = None, services: Sequence[str] = (), dry_run: bool = False
+) -> Pause:
+    """Puts a pause of this user. `until`: without a zone UTC; None: until `resume_table`. `services`: only these of
+    `PAUSABLE`. UsageError: no reason, an end that is over, an unknown service."""
+    check_text("the reason", reason)
+    if not reason.strip():
+        raise UsageError("a pause needs a reason", path=storage.base_path, found="none")
+    services = (services,) if isinstance(services, str) else tuple(map(str, services or ()))
+    if unknown := [name for name in services if name not in PAUSABLE]:
+        raise UsageError("nothing that can be paused", expected=", ".join(PAUSABLE), found=", ".join(unknown))
+    pause = Pause(
+        who=_who(),
+        reason=" ".join(reason.split()),
+        since_ms=clock_ms(),
+        until_ms=None if until is None else _ms(until),
+        services=tuple(name for name in PAUSABLE if name in services),
+    )
+    if pause.is_over(pause.since_ms):
+        raise UsageError("the end of the pause is over already", path=storage.base_path, found=str(until))
+    if not dry_run:
+        put_pause(storage, pause)
+    return pause
+
+
+def resume_table(storage: Storage, *, dry_run: bool = False) -> tuple[str, ...]:
+    """Removes all pauses, also one that cannot be read; what each said, for people."""
+    files = pause_files(storage)
+    words = tuple(one.words if isinstance(one, Pause) else str(one) for one in readable_pauses(storage))
+    if not dry_run:
+        storage.delete_all(files)
+    return words
+
+
+def cancel_instant(table: Table, instant: str, reason: str = "", *, dry_run: bool = False) -> CancelledWork:
+    """Ends the work on a pending compaction or clustering, see `cancel_work`. UsageError: it is not pending."""
+    check_text("the reason", reason)
+    pending_instants(table, instant, clusterings=True)
+    words = " ".join(reason.split())
+    return cancel_work(table.storage, instant, f"by {_who()}{words and f': {words}'}", dry_run=dry_run)
+
+
+def _who() -> str:
+    return f"{user_name()}@{socket.gethostname()}"
+
+
+def _ms(until: datetime) -> int:
+    return round((until if until.tzinfo is not None else until.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -50,7 +50,7 @@ from ..cleaning.orphan_choice import OrphanOptions
 from ..clustering.options import ClusterOptions
 from ..metadata_services.due import MetadataOptions
 from ..options import AttemptOptions
-from ..service_run import RunService
+from ..unit_of_work import RunService
 
 _DAY_S = 86_400.0
 

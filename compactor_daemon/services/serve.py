@@ -33,7 +33,7 @@ from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
 
-from ..service_run import ServiceAnswer, ServiceMeans
+from ..unit_of_work import ServiceAnswer, ServiceMeans
 from .options import Service, ServiceOptions
 
 

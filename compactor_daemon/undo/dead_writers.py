@@ -36,8 +36,8 @@ from phantombase.timeline.table.in_progress import (
     undoes_completed,
 )
 from phantombase.timeline.table.table import Snapshot, Table
+from phantombase.timeline.table.traces import forget_heartbeats
 
-from ..leftovers import forget_heartbeats
 from .undo import roll_back
 
 _log = get_logger()

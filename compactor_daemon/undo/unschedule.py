@@ -59,7 +59,6 @@ from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..attempt.compact_or_resume import pending_instants
 from ..attempt.hudi_executors import inflight_path
-from ..attempt.moved_keys import movable_keys, refuse_moved
 from ..attempt.outcome import (
     CommitDecision,
     cancelled_record,
@@ -70,10 +69,11 @@ from ..attempt.outcome import (
     read_outcomes,
     write_outcome,
 )
-from ..attempt.retire import remove_staged
+from ..attempt.publish import remove_staged
 from ..attempt.validity import revert_files
 from ..options import AttemptOptions
 from .preconditions import refuse_inflight, refuse_touched, written_groups
+from .undo import movable_keys, refuse_moved
 
 _BY_NAME = {**READ_INSIDE, Guard.ROLLBACK: "one that concerns the plan is refused by name; the plan may block others"}
 _RESTORE = (

@@ -18,7 +18,7 @@ from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, insta
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
 from phantombase.timeline.dashboard.table_rows import TableRows
-from phantombase.timeline.service.access import Access
+from phantombase.timeline.service.asgi import Access
 from phantombase.timeline.service.run import HttpService, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTable, ServedTables
 from phantombase.timeline.terminal.text_table import Row

@@ -29,7 +29,7 @@ from phantombase.timeline.planning.limits import BoundOptions
 from phantombase.timeline.planning.strategies import StrategyOptions
 from phantombase.timeline.planning.universal import PickOptions
 from phantombase.timeline.terminal.command_line import pages_of
-from phantombase.timeline.terminal.help_page import HelpPage, written
+from phantombase.timeline.terminal.option_group import HelpPage, written
 from phantombase.timeline.terminal.settings import WRITES
 from phantombase.writer_hooks.options import BackPressure, CompactionOptions, WriteOptions
 from phantombase.writer_hooks.write.settings import SETTINGS

@@ -18,7 +18,7 @@ from phantombase.timeline import errors
 from phantombase.timeline.storage.object_url import hadoop_names
 from phantombase.timeline.storage.storage_options import CONNECTION, SETTINGS
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.terminal.help_page import written
+from phantombase.timeline.terminal.option_group import written
 from tests.project import python_reference
 from tests.project.doc_pages import ALL_PAGES, PAGES, SHOWN_ZOOKEEPER, Story, comparable
 from tests.project.every_command import APPS, every_page

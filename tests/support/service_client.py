@@ -23,8 +23,8 @@ from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.service.access import Access
 from phantombase.timeline.service.app import ServiceApp
+from phantombase.timeline.service.asgi import Access
 from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.routes import PREFIX
 from phantombase.timeline.service.served_tables import ServedTables

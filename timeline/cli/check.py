@@ -16,7 +16,7 @@ from ..table.table import Table, from_one_snapshot
 from ..terminal.command import CommandResult
 from ..terminal.console import progress
 from . import render
-from .parameters import CLOCK, StorageOption, TablePath, Timezone, reports
+from .render import CLOCK, StorageOption, TablePath, Timezone, reports
 
 
 @reports

@@ -34,7 +34,7 @@ from ..terminal.command import CommandResult
 from ..terminal.console import reporting
 from ..terminal.text_table import Row
 from . import render
-from .parameters import CLOCK, ListedBy, Listing, StorageOption, TablePath, Timezone, reports
+from .render import CLOCK, ListedBy, Listing, StorageOption, TablePath, Timezone, reports
 
 
 @reports

@@ -12,7 +12,7 @@ from ..dashboard.orders import CommandSettings
 from ..dashboard.people_app import LoginApp, PeopleApp
 from ..errors import UsageError
 from ..instants.clock_check import ClockOptions
-from ..service.access import Access
+from ..service.asgi import Access
 from ..service.run import HttpService, ServeOptions, read_token
 from ..service.served_tables import ServedTables
 from ..storage.open_storage import full_path
@@ -20,7 +20,7 @@ from ..storage.storage_options import parse_pairs
 from ..terminal.boundary import seconds
 from ..terminal.command import command
 from ..terminal.console import configure_logging
-from .parameters import CLOCK, StorageOption, Timezone
+from .render import CLOCK, StorageOption, Timezone
 
 
 @command

@@ -23,7 +23,7 @@ from ..terminal.command import CommandResult
 from ..terminal.text_table import Row
 from ..view.view import FileGroup, FileSlice, TableView, slice_before
 from . import render
-from .parameters import CLOCK, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone, reports
+from .render import CLOCK, ListedBy, Listing, Partition, StorageOption, TablePath, Timezone, reports
 
 
 @reports

@@ -27,8 +27,8 @@ from urllib.parse import quote
 from ..clocks import clock_ms
 from ..errors import UsageError, reason_of
 from ..event_log import get_logger
-from ..service.access import Access
 from ..service.asgi import (
+    Access,
     Receive,
     Refused,
     Scope,

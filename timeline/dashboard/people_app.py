@@ -21,8 +21,10 @@ from prometheus_client import CollectorRegistry
 
 from ..clocks import clock_ms
 from ..errors import PhantombaseError, UsageError
-from ..service.access import COOKIE, SESSION_S, Access
 from ..service.asgi import (
+    COOKIE,
+    SESSION_S,
+    Access,
     Receive,
     Refused,
     Scope,

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from ..clocks import clock_ms
 from ..errors import UsageError
 from ..storage.folders import HOODIE
-from .access import Access
 from .asgi import (
+    Access,
     Answer,
     AnswerCache,
     App,
@@ -36,8 +36,7 @@ from .loading import load_partitions
 from .marker_app import MARKER_PREFIX, MarkerApp
 from .routes import EMPTY, PREFIX, ROUTES, Fresh, Question, Route, need
 from .served_tables import Held, ServedTable, ServedTables, spelled
-from .table_state import NO_INSTANT, ClientState, ServedState
-from .view_json import Printer
+from .table_state import NO_INSTANT, ClientState, Printer, ServedState
 
 _TARGET_BYTES_MAX = 1024
 _BYTES_EACH = 16 << 10

@@ -20,7 +20,7 @@ from ..table.traces import TIMELINE_SERVER, TYPE_FILE, Marker, delete_markers, l
 from .asgi import Receive, Refused, Scope, Send, encoded, parameters, send_answer, send_error
 from .routes import need
 from .served_tables import ServedTable, ServedTables, spelled
-from .view_json import Json
+from .table_state import Json
 
 _LIST = re.compile(r"MARKERS(\d+)")
 

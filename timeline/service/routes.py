@@ -14,8 +14,17 @@ from ..errors import UsageError
 from ..format.compaction_plan import CompactionPlan
 from ..format.layout import Slicing
 from ..view.view import BaseFile, FileGroup, FileSlice, ViewFacts, is_replaced, latest_base
-from .table_state import PartitionFiles, PendingFiles, ServedState, counted
-from .view_json import Json, Printer, clustering_operation, compaction_operation, instant
+from .table_state import (
+    Json,
+    PartitionFiles,
+    PendingFiles,
+    Printer,
+    ServedState,
+    clustering_operation,
+    compaction_operation,
+    counted,
+    instant,
+)
 
 PREFIX = "/v1/hoodie/view/"
 

@@ -32,9 +32,8 @@ from ..event_log import get_logger
 from ..instants.clock_check import ClockOptions
 from ..option import check_least, least_of, option
 from ..storage.storage_options import Given
-from .access import Access
 from .app import ServiceApp
-from .asgi import MAX_QUERY_BYTES, PLAIN, Answer, App, coded, headers_for
+from .asgi import MAX_QUERY_BYTES, PLAIN, Access, Answer, App, coded, headers_for
 from .served_tables import CLOCK, ServedTable, ServedTables
 
 _LINE_BYTES_MAX = MAX_QUERY_BYTES + (4 << 10)

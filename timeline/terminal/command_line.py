@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import UsageError
-from .help_page import HelpPage, help_of, page, read_pages
+from .option_group import HelpPage, help_of, page, read_pages
 from .settings import CHOSEN, FILE, LogLevel, names_in, plain, read_file, settings_in, settings_of, variable
 
 

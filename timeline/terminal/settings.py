@@ -31,8 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from .help_page import OPTIONS, HelpPage, read_pages
-from .option_group import OptionGroup, type_of, value_of
+from .option_group import OPTIONS, HelpPage, OptionGroup, read_pages, type_of, value_of
 
 PREFIX = "PHANTOMBASE_"
 FILE = f"{PREFIX}CONFIG"

@@ -32,11 +32,10 @@ from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Li
 from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ring
-from phantombase.compactor_daemon.leftovers import remove_left_behind
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
-from phantombase.compactor_daemon.service_run import ServiceMeans
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import note_runs, serve_table
+from phantombase.compactor_daemon.unit_of_work import ServiceMeans
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PausedError, PhantombaseError, PressureError
@@ -52,6 +51,7 @@ from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.traces import remove_left_behind
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, is_replaced, latest_slice
 
 from ..engine.row_blobs import remove_old

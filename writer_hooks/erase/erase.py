@@ -35,7 +35,6 @@ from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.clustering.cancel import settle_dead_clusterings
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
-from phantombase.compactor_daemon.leftovers import remove_left_behind
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
@@ -61,6 +60,7 @@ from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import METADATA_FOLDER, RECORDS, ROWS, TEMPORARY, WRITES, join
 from phantombase.timeline.table.in_progress import refuse_left_to_hudi
 from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.traces import remove_left_behind
 from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..engine.engine import LocalEngine
@@ -335,8 +335,6 @@ _DROPPED = (
     "an index that is not kept any more; it was not read. `compactor-daemon compact TABLE --drop-metadata-table` "
     "removes it, and so does Hudi where it builds the index again. Without a metadata table, remove the folder"
 )
-
-
 _OF_KEYS = (*OF_ROWS, COLUMN_STATS, PARTITION_STATS, "expr_index_")
 """The partitions of the metadata table with keys, or how their names begin: whole keys, and the least and greatest
 values of columns."""

@@ -20,8 +20,7 @@ from phantombase.compactor_daemon.attempt.compact_or_resume import pending_insta
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.outcome import dead_record, find_decision, read_outcome, write_outcome
-from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.attempt.retire import retire
+from phantombase.compactor_daemon.attempt.publish import publish, retire
 from phantombase.compactor_daemon.attempt.slice_record import done_slices
 from phantombase.compactor_daemon.execution.run_compactions import Compactions, run_compactions
 from phantombase.compactor_daemon.execution.runners import LocalRunner

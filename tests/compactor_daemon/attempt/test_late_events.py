@@ -16,8 +16,7 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.finish import finish, finish_completed, forget_archived
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, revoke_decision
-from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.attempt.retire import retire
+from phantombase.compactor_daemon.attempt.publish import publish, retire
 from phantombase.compactor_daemon.attempt.validity import decided_instant
 from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.compactor_daemon.undo.unschedule import unschedule

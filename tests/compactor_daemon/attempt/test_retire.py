@@ -16,8 +16,7 @@ from phantombase.compactor_daemon.attempt.compact_or_resume import pending_insta
 from phantombase.compactor_daemon.attempt.compaction import merge_again
 from phantombase.compactor_daemon.attempt.finish import finish, finish_completed, littered_instants
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_decision, open_next, read_outcome
-from phantombase.compactor_daemon.attempt.publish import place, publish
-from phantombase.compactor_daemon.attempt.retire import retire
+from phantombase.compactor_daemon.attempt.publish import place, publish, retire
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOptions

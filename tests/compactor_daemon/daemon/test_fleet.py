@@ -27,8 +27,7 @@ from phantombase.compactor_daemon.attempt.attempt import open_attempt, stage
 from phantombase.compactor_daemon.attempt.compact_or_resume import compact_instant
 from phantombase.compactor_daemon.attempt.failures import read_failures
 from phantombase.compactor_daemon.attempt.outcome import dead_record, read_outcome, write_outcome
-from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.attempt.retire import remove_staged
+from phantombase.compactor_daemon.attempt.publish import publish, remove_staged
 from phantombase.compactor_daemon.attempt.slice_record import SliceDone, done_slices
 from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, SliceTask
 from phantombase.compactor_daemon.cli.main import app

@@ -10,8 +10,7 @@ import pytest
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.attempt.failures import FailureClass, classify
-from phantombase.compactor_daemon.attempt.publish import publish
-from phantombase.compactor_daemon.attempt.retire import retire
+from phantombase.compactor_daemon.attempt.publish import publish, retire
 from phantombase.compactor_daemon.attempt.validity import refuse_rollback
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.restore import restore_table

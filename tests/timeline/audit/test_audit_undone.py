@@ -11,7 +11,7 @@ import pytest
 
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.outcome import decisions, find_decision
-from phantombase.compactor_daemon.attempt.retire import retire
+from phantombase.compactor_daemon.attempt.publish import retire
 from phantombase.timeline.audit.audit import InstantAudit, Verdict, audit, audited_instants, was_undone
 from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.errors import ConflictError, MissingFileError

@@ -35,8 +35,8 @@ from phantombase.timeline.errors import MalformedError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.section import LockSeen, LockState
 from phantombase.timeline.locks.table_lock import HUDI_LOCK, inspect_lock, parse_lock, table_lock
-from phantombase.timeline.service.access import COOKIE, Access
 from phantombase.timeline.service.app import ServiceApp
+from phantombase.timeline.service.asgi import COOKIE, Access
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.service.access import COOKIE, SESSION_S, Access
+from phantombase.timeline.service.asgi import COOKIE, SESSION_S, Access
 from phantombase.timeline.service.marker_app import MARKER_PREFIX
 from phantombase.timeline.service.routes import PREFIX
 from tests.support.golden_tables import unzip_golden

@@ -17,7 +17,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from phantombase.timeline.service import asgi, run
-from phantombase.timeline.service.access import Access
+from phantombase.timeline.service.asgi import Access
 from phantombase.timeline.service.routes import PREFIX, ROUTES
 from phantombase.timeline.service.run import QuickHttp
 from phantombase.timeline.service.served_tables import ServedTables

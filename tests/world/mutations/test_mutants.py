@@ -24,7 +24,7 @@ PROTOCOL = (
     "compactor_daemon/attempt/publish",
     "compactor_daemon/attempt/outcome",
     "compactor_daemon/attempt/finish",
-    "compactor_daemon/attempt/retire",
+    "compactor_daemon/attempt/publish",
     "compactor_daemon/attempt/slice_task",
     "compactor_daemon/attempt/validity",
     "timeline/locks/heartbeat",

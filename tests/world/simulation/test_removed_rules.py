@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from phantombase.compactor_daemon.attempt import attempt, inputs, retire
+from phantombase.compactor_daemon.attempt import attempt, inputs, publish
 from phantombase.compactor_daemon.attempt import outcome as records
 from phantombase.compactor_daemon.attempt.attempt import Attempt
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, read_outcome
@@ -92,7 +92,7 @@ def nothing(*_: object, **__: object) -> None:
 
 _declare_dead = records.declare_dead
 _decide_commit = attempt.decide_commit
-_remove_staged = retire.remove_staged
+_remove_staged = publish.remove_staged
 _closed = inputs._closed
 _CROWD = seeds(36, first=4, compactors=3, deaths=0, hudi=False)
 _TWO = turns("compactor1 compactor2")
@@ -132,7 +132,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "5: records stay",
         _TWO,
-        {"attempt.retire.remove_staged": records_removed, "attempt.finish.remove_staged": records_removed},
+        {"attempt.publish.remove_staged": records_removed, "attempt.finish.remove_staged": records_removed},
         "are both decided",
     ),
     (
@@ -148,7 +148,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
             "attempt.publish.remove_placed": nothing,
             "attempt.finish.remove_placed": nothing,
             "attempt.finish.remove_strays": nothing,
-            "attempt.retire.remove_strays": nothing,
+            "attempt.publish.remove_strays": nothing,
         },
         "files nobody names",
     ),
@@ -162,7 +162,7 @@ REMOVED: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "5, objects",
         _OBJECTS,
-        {"attempt.retire.remove_staged": records_removed, "attempt.finish.remove_staged": records_removed},
+        {"attempt.publish.remove_staged": records_removed, "attempt.finish.remove_staged": records_removed},
         "outcome was removed|both decided",
     ),
     (
@@ -286,7 +286,7 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
         {"attempt.publish.validity_of": stands, "attempt.validity.validity_of": stands},
         "lost|does not exist",
     ),
-    ("F3: only the plan's file groups", _SAME, {"attempt.retire._groups": everything_there}, "lost"),
+    ("F3: only the plan's file groups", _SAME, {"attempt.publish._groups": everything_there}, "lost"),
     ("F3: told apart", _SAME, {"attempt.slice_record.completed_commits": every_completed}, "still pending"),
     (
         "F4: a place is tried first",

@@ -115,7 +115,7 @@ DAEMON: tuple[Mutant, ...] = (
 
 
 _SYNC, _ROUTES, _STATE = ("timeline/service/table_state", "timeline/service/routes", "timeline/service/table_state")
-_ACCESS = "timeline/service/access"
+_ACCESS = "timeline/service/asgi"
 _TOUCHED = "timeline/service/loading"
 _MARKERS = "timeline/service/marker_app"
 _QUICK, _REPEATS, _APP = "timeline/service/run", "timeline/service/app", "timeline/service/app"

@@ -314,7 +314,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/write/write", "if what.options.drop_metadata_table or table.config", "if table.config", "captured_changes"),
     ("writer_hooks/schema/write_schema", "        _check_ordering(config,", "        _ = (config,", "writer"),
     ("writer_hooks/schema/write_schema", "        _refuse_unordered(config,", "        _ = (config,", "hudi/effects/effects"),
-    ("compactor_daemon/attempt/moved_keys", "    if not (keys.pending or keys.targets):\n", "    if not table.config.populate_meta_fields or not (keys.pending or keys.targets):\n", "schema/virtual_keys"),
+    ("compactor_daemon/undo/undo", "    if not (keys.pending or keys.targets):\n", "    if not table.config.populate_meta_fields or not (keys.pending or keys.targets):\n", "schema/virtual_keys"),
     # MERGE INTO of some columns.
     ("writer_hooks/files/target_files", "if in_base and not may_delete(", "if in_base or not may_delete(", "merge_into"),
     ("writer_hooks/files/stored_keys", "        alive[at[at >= 0]] = True\n", "        alive[:] = True\n", "merge_into"),

@@ -401,7 +401,7 @@ RESTORING: tuple[Mutant, ...] = (
     ("compactor_daemon/undo/dead_writers", "return clustering if all(", "return clustering if True or all(", _ASLEEP),
     ("compactor_daemon/attempt/finish", '(*timeline.pending_merges, *clusterings, *reverting)', '(*timeline.pending_merges, *clusterings)', _ASLEEP),
     ("compactor_daemon/attempt/validity", " is not None) | reverting,", " is not None),", _ASLEEP),
-    ("compactor_daemon/leftovers", "(not instant.completed or instant == half_way)", "not instant.completed", _ASLEEP),
+    ("timeline/table/traces", "(not instant.completed or instant == half_way)", "not instant.completed", _ASLEEP),
     ("compactor_daemon/undo/dead_writers", "        if (clustering := _with_tombstone(table)) is not None:", "        if (clustering := None) is not None:", _ASLEEP),
     ("compactor_daemon/metadata_services/serve", "            refuse_in_progress(table, {Guard.UPGRADE: \"asked before\"})\n", "            pass\n", "undo/roll_back_clustering"),
     (_PLAN_PUT, "        if write.requested_time not in times:", "        if False:", _LOST),
@@ -487,11 +487,11 @@ UNSCHEDULING: tuple[Mutant, ...] = (
     ("timeline/planning/planner", "found.kind is MergeKind.MINOR and self._in.no_minor is not None", "False", "stuck"),
     ("compactor_daemon/undo/unschedule", "    remove_staged(free, instant)\n", "", "unschedule"),
     ("compactor_daemon/undo/unschedule", "if movable_keys(_view(table, instant), instant, deletes) != keys:", "if False:", "unschedule"),
-    ("compactor_daemon/attempt/moved_keys", "base.name.instant > instant", "False", "unschedule"),
-    ("compactor_daemon/attempt/moved_keys", "(s.base for s in group.slices if s.base is not None)", "(s.base for s in group.slices[-1:] if s.base is not None)", "unschedule"),
-    ("compactor_daemon/attempt/moved_keys", "for group in view.groups:", "for group in (g for g in view.groups if g.key not in view.facts.replaced):", "unschedule"),
-    ("compactor_daemon/attempt/moved_keys", "if len(gone) and keys.pending:", "if False:", "unschedule"),
-    ("compactor_daemon/attempt/moved_keys", "pa.array(~lives)", "pa.array(lives | True)", "unschedule"),
+    ("compactor_daemon/undo/undo", "base.name.instant > instant", "False", "unschedule"),
+    ("compactor_daemon/undo/undo", "(s.base for s in group.slices if s.base is not None)", "(s.base for s in group.slices[-1:] if s.base is not None)", "unschedule"),
+    ("compactor_daemon/undo/undo", "for group in view.groups:", "for group in (g for g in view.groups if g.key not in view.facts.replaced):", "unschedule"),
+    ("compactor_daemon/undo/undo", "if len(gone) and keys.pending:", "if False:", "unschedule"),
+    ("compactor_daemon/undo/undo", "pa.array(~lives)", "pa.array(lives | True)", "unschedule"),
 )  # fmt: skip
 # Orphan files: what keeps a file, one source after another.
 
