@@ -20,8 +20,7 @@ from ..codec.stored_names import StoredNames
 from ..errors import StalePlanError
 from ..format.compaction_plan import CompactionOperation, CompactionStrategy, operation_metrics
 from ..format.instant import Instant
-from ..format.log_block import BlockKind, LogBlock
-from ..format.log_visibility import Skipped, Visibility, select_blocks
+from ..format.log_block import BlockKind, LogBlock, Skipped, Visibility, select_blocks
 from ..format.table_config import MergeMode
 from ..merge.rule import HUDI_0X, SliceRules
 from ..storage.contract import Storage
