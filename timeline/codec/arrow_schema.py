@@ -1,4 +1,4 @@
-"""Arrow schemas that match Avro schemas, and those that match Spark's (pure).
+"""Arrow schemas that match Avro schemas, and those that match Spark's.
 
     Avro                                  Arrow
     string, enum                          string
