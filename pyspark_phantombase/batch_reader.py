@@ -27,8 +27,8 @@ except ImportError:  # PySpark 3.5 has no Python sources; `frame` uses the tasks
             self.value = value
 
 
-from phantombase.timeline.codec.arrow_schema import arrow_of_spark
 from phantombase.timeline.codec.parquet_read import Share
+from phantombase.timeline.codec.spark_types import arrow_of_spark
 from phantombase.timeline.errors import MissingFileError, UnsupportedError, UsageError
 from phantombase.timeline.read.held_pins import SharedPin, held_moment, renewing
 from phantombase.timeline.read.table_read import Scan, plan_read

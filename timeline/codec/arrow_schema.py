@@ -1,4 +1,4 @@
-"""Arrow schemas that match Avro schemas, and those that match Spark's.
+"""Arrow schemas that match Avro schemas (pure).
 
     Avro                                  Arrow
     string, enum                          string
@@ -13,19 +13,17 @@
     array, map, record                    list<element>, map<string, value>, struct
     ["null", T] or [T, "null"]            T, nullable
 
-A separate module: code that only reads plans and commits starts without pyarrow.
-Spark's schemas are those of every PySpark from 3.5 on, which is imported only when it is needed."""
+A separate module: code that only reads plans and commits starts without pyarrow."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
-from ..errors import UnsupportedError, UsageError
+from ..errors import UnsupportedError
 from .avro_schema import parse_avro, part_of, reading, without_null
 
 _ARROW_TYPES = {
@@ -90,29 +88,3 @@ def project(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     """The named fields, in the schema's own order."""
     wanted = set(columns)
     return pa.schema([f for f in schema if f.name in wanted])
-
-
-def arrow_of_spark(schema: Any) -> pa.Schema:
-    """The Arrow schema of the batches that Spark exchanges with Python; timestamps are in UTC.
-    PySparkException: a type that Arrow does not have. UsageError: a record has two fields of one name, which PySpark
-    before 4.0 does not check."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    asked: dict[str, Any] = {"error_on_duplicated_field_names_in_struct": True, "timezone": "UTC"}
-    known = inspect.signature(to_arrow_schema).parameters
-    found = to_arrow_schema(schema, **{name: value for name, value in asked.items() if name in known})
-    for path, kind in _records(found):
-        names = [kind.field(i).name for i in range(kind.num_fields)]
-        if len(set(names)) < len(names):
-            raise UsageError("a record with two fields of one name", found=f"{path}: {', '.join(names)}")
-    return found
-
-
-def _records(schema: pa.Schema) -> Iterator[tuple[str, pa.StructType]]:
-    """All records of a schema, also those in lists and maps, with their paths."""
-    waiting = [(field.name, field.type) for field in schema]
-    while waiting:
-        path, kind = waiting.pop()
-        if pa.types.is_struct(kind):
-            yield path, kind
-        waiting += [(f"{path}.{kind.field(i).name}", kind.field(i).type) for i in range(kind.num_fields)]

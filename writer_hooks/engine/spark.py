@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.runners import SparkRunner, spark_words
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark, hadoop_conf
-from phantombase.timeline.codec.arrow_schema import arrow_of_spark
+from phantombase.timeline.codec.spark_types import arrow_of_spark
 from phantombase.timeline.errors import PhantombaseError, SparkError, UnsupportedError, UsageError
 from phantombase.timeline.storage.contract import Storage
 
