@@ -386,7 +386,8 @@ def test_of_very_many_base_files_one_of_each_write_is_asked(tmp_path: Path, monk
         asked.append(path)
         check_base(storage, path, *rest)
 
-    monkeypatch.setattr("phantombase.timeline.merge.slice_stream.check_base", counted)
+    for module in ("merge.slice_stream", "planning.survey"):
+        monkeypatch.setattr(f"phantombase.timeline.{module}.check_base", counted)
     command("schedule", str(path), "--dry-run")
     assert len(asked) == 2
     monkeypatch.setattr("phantombase.timeline.planning.survey._FOOTERS_MAX", 0)
