@@ -8,8 +8,7 @@
 The JVM of the second run writes the archive as it exits, when the command is over already; the third run uses it. The
 first run writes none: if the cache does not outlive a run (in a container), no archive would ever be used. Writing
 costs 6 CPU seconds once, each use saves 2. A failure here only costs time: the JVM checks an archive before it uses it,
-and otherwise runs without one.
-"""
+and otherwise runs without one."""
 
 from __future__ import annotations
 

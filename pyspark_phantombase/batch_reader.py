@@ -1,7 +1,6 @@
 """Reads a table for a batch query: Spark's planning worker asks for the tasks, its executors run them.
 
-A query reads columns in Spark's types. Its tasks are file slices, and shares of large ones.
-"""
+A query reads columns in Spark's types. Its tasks are file slices, and shares of large ones."""
 
 from __future__ import annotations
 

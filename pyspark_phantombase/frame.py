@@ -2,8 +2,7 @@
 
 Spark reads base files without logs, if its reader gives exactly the same rows. Both parts are of one plan, made when
 the function is called. Spark knows the columns and filters of a query when it reads Parquet, and reads only what they
-need; through Python all columns of the DataFrame are read.
-"""
+need; through Python all columns of the DataFrame are read."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ delivered. So that end names where its batch began.
 
 The time is a completion time; on version 6, which has none, a requested time before the first pending write. Requested
 times of newer versions would skip a write that completes after later ones. File groups are in the order of partition
-and file id; all parts of a write are read as of its completion, where its file groups never change.
-"""
+and file id; all parts of a write are read as of its completion, where its file groups never change."""
 
 from __future__ import annotations
 

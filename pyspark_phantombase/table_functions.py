@@ -5,8 +5,7 @@
     SELECT * FROM phantombase_compact('/data/rides', schedule => true, sole_writer => true)
 
 Spark evaluates a function in one task, when rows are asked for. The columns have the names that the commands print with
-`--json`; what their output has once, such as the table, is left out. An error of phantombase ends the query.
-"""
+`--json`; what their output has once, such as the table, is left out. An error of phantombase ends the query."""
 
 from __future__ import annotations
 

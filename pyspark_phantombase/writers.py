@@ -3,8 +3,7 @@
 Spark gives a source no shuffle, so tasks only stage the rows that they get (`engine.engine`). Spark names the files of
 those runs of tasks that it took, one of each task, to `commit`, in a process of Spark's driver; there one write takes
 the rows from the files. Until it is completed no reader sees anything. What tasks staged is removed when the job ends;
-what a dead driver left, by a later write, a day after it was staged.
-"""
+what a dead driver left, by a later write, a day after it was staged."""
 
 from __future__ import annotations
 

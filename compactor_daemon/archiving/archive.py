@@ -9,8 +9,7 @@ If the process dies before the archive names the new file, the table is unchange
 phantombase or Hudi, removes the remaining files. An instant in both places counts once.
 
 The module also gathers the facts for the choice, and the cutoffs of resizes of consistent-hashing buckets and of files
-of undone instants. A fact that cannot be read is an error.
-"""
+of undone instants. A fact that cannot be read is an error."""
 
 from __future__ import annotations
 

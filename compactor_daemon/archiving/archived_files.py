@@ -12,8 +12,7 @@ without descriptions.
 From version 8 on: files of the history, see `archiving.history`.
 
 Removal: files of earlier states are removed first, so that no completed instant becomes a pending one; then completed
-files one by one, oldest first: a reader sees no gap between the archive and the active timeline.
-"""
+files one by one, oldest first: a reader sees no gap between the archive and the active timeline."""
 
 from __future__ import annotations
 

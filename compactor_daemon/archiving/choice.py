@@ -23,8 +23,7 @@ Commits are archived oldest first, without holes. Each rule gives a cutoff, a ti
                  `metadata_services.retention`
 
 Rules after ArchivalUtils, TimelineArchiverV1 and V2, ClusteringUtils and CompactionUtils of Hudi 0.15.0 and 1.2.0;
-`pending` is wider than Hudi's, and the last seven are not in Hudi.
-"""
+`pending` is wider than Hudi's, and the last seven are not in Hudi."""
 
 from __future__ import annotations
 

@@ -13,8 +13,7 @@ Columns of a file, one row an instant:
 Ten files of one level become one file of the next, as in Hudi. Files that a manifest names never change, so they are
 merged without the lock; under the lock it is checked again that the manifest still names them. Afterwards the newest
 manifests and the files that they name are kept, for readers of an older manifest; all other files of the history are
-removed.
-"""
+removed."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@
     _version_      text, the number of the manifest that counts; while it is missing, the greatest manifest does
 
 A writer puts the next manifest, then replaces `_version_` by deleting and putting it. So a manifest above `_version_`
-is what a dead writer left: its files were complete before it was put, and the next writer continues from it.
-"""
+is what a dead writer left: its files were complete before it was put, and the next writer continues from it."""
 
 from __future__ import annotations
 

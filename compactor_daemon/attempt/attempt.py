@@ -9,8 +9,7 @@
 
 No file has a final name before the commit decision. A crash at any line leaves either an attempt without an
 outcome (the next holder of the claim declares it dead and opens its own) or the outcome `commit` (the next holder
-publishes it).
-"""
+publishes it)."""
 
 from __future__ import annotations
 
@@ -71,10 +70,8 @@ def keep_slot() -> AbstractContextManager[bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """An opened attempt, and what was found when it was opened.
-
-    `barrier`: writes that were pending then and must end before the decision. `trace`: what a dead Hudi executor left.
-    """
+    """An opened attempt, and what was found when it was opened. `barrier`: writes that were pending then and must end
+    before the decision. `trace`: what a dead Hudi executor left."""
 
     instant: str
     number: int
@@ -85,12 +82,10 @@ class Attempt:
 
 
 def open_attempt(table: Table, instant: str, options: AttemptOptions, job: Job | None = None) -> Attempt:
-    """Opens the next attempt, declaring unfinished earlier ones dead (the caller holds the claim).
-
-    `table`: a snapshot suffices if this process has changed nothing since. `job`: None is the compaction, or log
-    compaction, of the instant. ConflictError: a Hudi executor is alive at the instant, a pending restore or rollback
-    blocks it (no decision would be valid), or another process opened the same attempt concurrently.
-    """
+    """Opens the next attempt, declaring unfinished earlier ones dead (the caller holds the claim). `table`: a snapshot
+    suffices if this process has changed nothing since. `job`: None is the compaction, or log compaction, of the
+    instant. ConflictError: a Hudi executor is alive at the instant, a pending restore or rollback blocks it (no
+    decision would be valid), or another process opened the same attempt concurrently."""
     storage = table.storage
     job = job or Compaction.planned(table, instant)
     trace = foreign_trace(table, instant, job.partitions, job.requested)
@@ -113,11 +108,8 @@ def open_attempt(table: Table, instant: str, options: AttemptOptions, job: Job |
 
 
 def _refuse_unscheduled(table: Table, job: Job, who: str) -> None:
-    """Reads the plan again, now that the attempt is open.
-
-    A process that removes the plan, or file groups from it, ends every open attempt that it finds. It may have missed
-    this attempt.
-    """
+    """Reads the plan again, now that the attempt is open. A process that removes the plan, or file groups from it, ends
+    every open attempt that it finds. It may have missed this attempt."""
     try:
         if job.is_planned(table):
             return
@@ -140,14 +132,12 @@ def stage(
     check: Callable[[], None] = lambda: None,
     wait_scope: WaitScope = keep_slot,
 ) -> tuple[list[SliceDone], TableSchema]:
-    """Stages every file slice until barrier and closure hold; returns the records and the table's schema.
-
-    The view is loaded again after the barrier; a file group whose inputs (or schema) changed is merged again. Each
-    round lists the pending writes of the barrier before it loads its view, even when it has nothing to merge. So a
-    write that completes between the two steps is either in the view, or was seen pending and causes another round.
-    `check` raises when the work must end; it is called before each round and while waiting for the barrier. The wait
-    runs inside `wait_scope`.
-    """
+    """Stages every file slice until barrier and closure hold; returns the records and the table's schema. The view is
+    loaded again after the barrier; a file group whose inputs (or schema) changed is merged again. Each round lists the
+    pending writes of the barrier before it loads its view, even when it has nothing to merge. So a write that completes
+    between the two steps is either in the view, or was seen pending and causes another round. `check` raises when the
+    work must end; it is called before each round and while waiting for the barrier. The wait runs inside
+    `wait_scope`."""
     storage = table.storage
     adopted: Mapping[str, SliceDone] | None = None
     own: dict[int, SliceDone] = {}
@@ -184,11 +174,9 @@ def stage(
 
 
 def _adoptable(table: Table, attempt: Attempt) -> dict[str, SliceDone]:
-    """Finished slices of earlier (dead) attempts, by fingerprint, whose staged files still exist.
-
-    A slice that a decision names is not adopted: that decision was revoked, and the process that reverts it deletes its
-    files at any time. So does the process of a cancelled attempt.
-    """
+    """Finished slices of earlier (dead) attempts, by fingerprint, whose staged files still exist. A slice that a
+    decision names is not adopted: that decision was revoked, and the process that reverts it deletes its files at any
+    time. So does the process of a cancelled attempt."""
     named = {p.final for decision in decisions(table.storage, attempt.instant) for p in decision.placements}
     outcomes = read_outcomes(table.storage, attempt.instant)
     found: dict[str, SliceDone] = {}
@@ -224,10 +212,8 @@ def _usable(
 
 
 def is_current(done: SliceDone, visibility: Visibility) -> bool:
-    """Whether the writes that a result left out are still uncommitted, and those that it merged still committed.
-
-    The fingerprint does not show this on version 6: a write has the same log files before and after it completes.
-    """
+    """Whether the writes that a result left out are still uncommitted, and those that it merged still committed. The
+    fingerprint does not show this on version 6: a write has the same log files before and after it completes."""
     if done.uncommitted is None or done.merged is None:
         return False
     newly = any(visibility.is_committed(i) for i in done.uncommitted)

@@ -6,8 +6,7 @@ inflight file is put, and a marker for each file: Hudi rolls an inflight cluster
 executes the plan.
 
 A decision is valid while the files that were read are still what their file groups have, and no clean has passed the
-plan (`pending_clusterings`).
-"""
+plan (`pending_clusterings`)."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@
 
 If the process dies before its commit decision, the next run declares the attempt dead and opens the next one, which
 adopts the finished file slices. If it dies after its commit decision, the next run publishes that decision; if the
-decision is invalid by then (`validity`), its files are reverted (`revert`) and the plan may be executed again.
-"""
+decision is invalid by then (`validity`), its files are reverted and the plan may be executed again."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ class Compacted:
 
     `rows` and `bytes_written` count the base files written. `rows_read` counts the rows of the merged base files and
     the entries of the merged logs. `bytes_read` is the size of these files, without base files that a cleaner
-    removed before the count.
-    """
+    removed before the count."""
 
     instant: str
     attempt: int
@@ -100,14 +98,11 @@ def pending_instants(table: Table, only: str | None = None, *, clusterings: bool
 
 
 def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseError]:
-    """Finds the instants that would be refused, before anything in the table changes: the error of each.
-
-    `table`: a snapshot suffices (`Table.snapshot`), since nothing is decided here.
-    MissingFileError: a plan names a file that does not exist. UnsupportedError: a log block cannot be merged. Only
-    headers of log blocks are read. Decided instants are not checked, because publishing reads no log blocks. An error
-    that concerns all instants is raised: one of the table's schema, for example, or ClockError when this process must
-    not choose a completion time.
-    """
+    """Finds the instants that would be refused, before anything in the table changes: the error of each. `table`: a
+    snapshot suffices (`Table.snapshot`), since nothing is decided here. MissingFileError: a plan names a file that does
+    not exist. UnsupportedError: a log block cannot be merged. Only headers of log blocks are read. Decided instants are
+    not checked, because publishing reads no log blocks. An error that concerns all instants is raised: one of the
+    table's schema, for example, or ClockError when this process must not choose a completion time."""
     table.facts.read_ahead(table.load_timeline())
     refused: dict[str, PhantombaseError] = {}
     plans: dict[str, CompactionPlan] = {}
@@ -178,8 +173,7 @@ def compact_instant(
     If a dead attempt had decided, its decision is published; otherwise a new attempt is opened, staged and
     decided. StoppedError: the limit was reached before the decision; the attempt remains undecided, and the next run
     adopts its finished slices. `on_note` gets each new note of the heartbeat. Waits for writes run
-    inside `wait_scope`.
-    """
+    inside `wait_scope`."""
     started = time.monotonic()
     seen = table.snapshot()
     table = replace(table, storage=without_snapshot(table.storage), config=seen.config)
@@ -284,10 +278,8 @@ def decide(
 
 @contextmanager
 def _death_explains_errors(storage: Storage, attempt: Attempt) -> Iterator[None]:
-    """Turns any error of an attempt that another process has ended into AttemptDeadError.
-
-    The other process may have removed files that the attempt still uses, so any error may follow.
-    """
+    """Turns any error of an attempt that another process has ended into AttemptDeadError. The other process may have
+    removed files that the attempt still uses, so any error may follow."""
     try:
         yield
     except PhantombaseError as error:
@@ -329,8 +321,7 @@ class Limit:
     """A point in time at which work ends. Another thread may move it closer while the work runs.
 
     `seconds` from now; None: no limit so far. `clock`: seconds, monotonic; None: this machine's.
-    UsageError: not a number of seconds.
-    """
+    UsageError: not a number of seconds."""
 
     def __init__(self, seconds: float | None = None, clock: Callable[[], float] | None = None) -> None:
         if seconds is not None and not 0 <= seconds < float("inf"):

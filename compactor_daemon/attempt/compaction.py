@@ -1,8 +1,7 @@
 """Compactions and log compactions: how an attempt executes one (`job.Job`), and what its commit says.
 
 The commit is as Hudi 0.15 and 1.2 write it, plus the ledger. A lost file is merged again from its inputs, which are
-retained until a clean: the commit states the size and the ledger of each file, so the new file must have the same.
-"""
+retained until a clean: the commit states the size and the ledger of each file, so the new file must have the same."""
 
 from __future__ import annotations
 
@@ -204,10 +203,8 @@ def single_task(
 
 
 def compaction_commit(done: Iterable[SliceDone], schema: TableSchema, properties: Mapping[str, str]) -> CommitMetadata:
-    """The completed commit of a compaction. `schema`: of the files written.
-
-    `properties`: of the user, recorded in it.
-    """
+    """The completed commit of a compaction. `schema`: of the files written. `properties`: of the user, recorded in
+    it."""
     return _commit(done, schema, properties, "COMPACT", _write_stat)
 
 
@@ -292,11 +289,9 @@ def _write_stat(done: SliceDone, final: str) -> WriteStat:
 
 
 def _passed(layout: Layout, plan: CompactionPlan, done: Sequence[SliceDone]) -> tuple[str, ...]:
-    """The replaced file groups, which were left out: they have no inputs.
-
-    Their replace commit may be rolled back before this decision is published. Then logs on the plan's slice would hide
-    the rows below them. Only version 6 has such logs: from version 8 on, no log is named after the plan.
-    """
+    """The replaced file groups, which were left out: they have no inputs. Their replace commit may be rolled back
+    before this decision is published. Then logs on the plan's slice would hide the rows below them. Only version 6 has
+    such logs: from version 8 on, no log is named after the plan."""
     if plan.merges_logs or layout.slicing is not Slicing.BY_BASE_INSTANT:
         return ()
     return tuple(f"{d.partition}/{d.file_id}" for d in done if not d.inputs)
@@ -413,10 +408,8 @@ _TODO_UNKNOWN = (
 
 
 def merge_again(table: Table, decision: CommitDecision, placement: Placement) -> str:
-    """The path of a new staged file for one placement of a decision.
-
-    MissingFileError: an input is lost too. StorageError: the new file is not the decided one.
-    """
+    """The path of a new staged file for one placement of a decision. MissingFileError: an input is lost too.
+    StorageError: the new file is not the decided one."""
     plan, output = table.compaction_plan(decision.instant), placement.output or OutputOptions()
     name = parse_data_file(placement.final.rpartition("/")[2])
     assert name is not None
@@ -449,10 +442,8 @@ def merge_again(table: Table, decision: CommitDecision, placement: Placement) ->
 
 
 def _back(table: Snapshot, instant: str, passed: Collection[str]) -> tuple[str, ...]:
-    """The file groups that were left out as replaced and are not replaced any more.
-
-    If the replace commit was archived since, the files of the group were removed; if it was rolled back, they exist.
-    """
+    """The file groups that were left out as replaced and are not replaced any more. If the replace commit was archived
+    since, the files of the group were removed; if it was rolled back, they exist."""
     replaced = table.facts.replaced_groups(table.timeline)
     found, plan = [], table.compaction_plan(instant)
     for operation in plan.operations:

@@ -7,8 +7,7 @@
     abandoned                     temporary files, and unfinished uploads to an object store, are removed
 
 A pending instant needs none of this: the next run publishes its decision, or opens the next attempt
-(`compact_or_resume`).
-"""
+(`compact_or_resume`)."""
 
 from __future__ import annotations
 
@@ -71,10 +70,8 @@ _UPLOAD_S = 86_400
 
 
 def finish_completed(table: Table, lock: TableLock) -> Snapshot:
-    """Finishes instants that are no longer pending, where earlier runs were killed; returns a snapshot after that.
-
-    An error of one instant does not stop the others; the first error is raised at the end.
-    """
+    """Finishes instants that are no longer pending, where earlier runs were killed; returns a snapshot after that. An
+    error of one instant does not stop the others; the first error is raised at the end."""
     failed: PhantombaseError | None = None
     seen = table.snapshot()
     for instant in (littered := _littered(seen)):
@@ -104,10 +101,8 @@ def _littered(table: Snapshot) -> tuple[str, ...]:
 
 
 def _pending(table: Snapshot) -> set[str]:
-    """The pending instants, also a completed clustering whose rollback is in progress, or may be about to begin.
-
-    The heartbeat of such a clustering shows whether its process has ended.
-    """
+    """The pending instants, also a completed clustering whose rollback is in progress, or may be about to begin. The
+    heartbeat of such a clustering shows whether its process has ended."""
     timeline = table.timeline
     clustering = clustering_in_rollback(table)
     reverting = () if clustering is None else (clustering,)
@@ -121,12 +116,10 @@ def _may_be_at_work(table: Table, clustering: Instant) -> bool:
 
 
 def finish(table: Table, instant: str, lock: TableLock) -> None:
-    """Finishes an instant that is no longer pending.
-
-    An instant that phantombase completed is retired. If a Hudi compactor completed it, or it is not on the timeline,
-    undecided attempts are declared dead, then placed and staged files are removed. ConflictError: see `revert_files`,
-    `refuse_rollback`. MalformedError: it is not completed, and the record of its decision cannot be read.
-    """
+    """Finishes an instant that is no longer pending. An instant that phantombase completed is retired. If a Hudi
+    compactor completed it, or it is not on the timeline, undecided attempts are declared dead, then placed and staged
+    files are removed. ConflictError: see `revert_files`, `refuse_rollback`. MalformedError: it is not completed, and
+    the record of its decision cannot be read."""
     storage = table.storage
     try:
         made = decisions(storage, instant)
@@ -170,10 +163,8 @@ def _lost_removed(table: Table, done: Instant, made: Sequence[CommitDecision], l
 
 
 def _reverted(table: Table, instant: str, lock: TableLock) -> bool:
-    """Reverts invalid decisions of an instant that is neither pending nor completed.
-
-    False: a decision is valid or blocked after all; nothing else of the instant may be removed.
-    """
+    """Reverts invalid decisions of an instant that is neither pending nor completed. False: a decision is valid or
+    blocked after all; nothing else of the instant may be removed."""
     with exclusive(table, lock, "revert a decision", {**READ_INSIDE, **ASKED}) as table:
         for decision in decisions(table.storage, instant):
             assessment = validity_of(table, decision)
@@ -219,11 +210,9 @@ def _is_littered(table: Table, instant: str) -> bool:
 
 
 def forget_archived(table: Table) -> None:
-    """Removes the records of archived instants, on which no process can act any more, and abandoned files.
-
-    The records of an unfinished instant are kept. Another process may be about to revert its files, or has failed to do
-    so; without the records nothing shows that these files must not be read.
-    """
+    """Removes the records of archived instants, on which no process can act any more, and abandoned files. The records
+    of an unfinished instant are kept. Another process may be about to revert its files, or has failed to do so; without
+    the records nothing shows that these files must not be read."""
     _forget_archived(table, table.snapshot())
     abort_abandoned_uploads(table.storage)
 
@@ -258,11 +247,8 @@ def abandoned_uploads_aborted(storage: Storage) -> Iterator[None]:
 
 
 def remove_abandoned(storage: Storage) -> None:
-    """Removes abandoned temporary files.
-
-    Ages are by the clock of the storage. The clock of this process may be hours ahead: then files that are just being
-    written would be removed.
-    """
+    """Removes abandoned temporary files. Ages are by the clock of the storage. The clock of this process may be hours
+    ahead: then files that are just being written would be removed."""
     entries = listed_if_there(storage, TEMPORARY)
     if not entries:
         return

@@ -3,8 +3,7 @@
 Hudi 1.2+ in a multi-writer mode refreshes `.hoodie/.heartbeat/<C>` while it works, and respects phantombase's
 heartbeat. Older releases and single writers show only their inflight file, markers and data files: such an executor
 counts as alive until the youngest of these files is older than a grace time. Phantombase never puts an inflight file,
-so an inflight file is always Hudi's.
-"""
+so an inflight file is always Hudi's."""
 
 from __future__ import annotations
 
@@ -29,9 +28,7 @@ from .outcome import declare_dead, refuse_ended
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignTrace:
     """What a Hudi executor left at an instant. Times in milliseconds since the epoch, None for what is absent.
-
-    `heartbeat_ms` is None also for phantombase's heartbeat.
-    """
+    `heartbeat_ms` is None also for phantombase's heartbeat."""
 
     inflight_ms: int | None
     heartbeat_ms: int | None
@@ -97,11 +94,9 @@ def refuse_live(trace: ForeignTrace, table: Table, instant: str, options: Attemp
 
 
 class ForeignWatch:
-    """Detects that a Hudi executor touches an instant while an attempt works on it.
-
-    Hudi before 1.2, and its single writers, check for no other compactor: they put their inflight file and begin.
-    `trace`: what was there when the attempt was opened. `every_s`: the shortest time between two checks.
-    """
+    """Detects that a Hudi executor touches an instant while an attempt works on it. Hudi before 1.2, and its single
+    writers, check for no other compactor: they put their inflight file and begin. `trace`: what was there when the
+    attempt was opened. `every_s`: the shortest time between two checks."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
 """What a plan has to merge, according to the view (closure): at least what the plan names, and nothing later.
 
 A file that the plan names may be missing because its file group was replaced, or because its write was rolled back or
-removed by a restore. Then it need not be merged. Otherwise it is lost, and that is an error.
-"""
+removed by a restore. Then it need not be merged. Otherwise it is lost, and that is an error."""
 
 from __future__ import annotations
 
@@ -30,13 +29,11 @@ class Input:
 
 
 def planned_inputs(table: Table, view: TableView, plan: CompactionPlan, instant: str, rules: SliceRules) -> list[Input]:
-    """What an instant has to merge, in plan order. MissingFileError: the plan names a file that is not there.
-
-    A compaction merges all logs that the view holds before the instant, also logs that the plan does not name. A log
+    """What an instant has to merge, in plan order. MissingFileError: the plan names a file that is not there. A
+    compaction merges all logs that the view holds before the instant, also logs that the plan does not name. A log
     compaction merges exactly the planned logs: they are neighbours in the order of reading, and later logs come before
     or after them. StalePlanError: they are not neighbours any more. BarrierError: a pending write may come between
-    them.
-    """
+    them."""
     groups = view.by_key()
     _refuse_forming(view, plan, instant)
     if plan.merges_logs and merges_no_logs(table):
@@ -64,11 +61,9 @@ def _refuse_forming(view: TableView, plan: CompactionPlan, instant: str) -> None
 
 
 def has_barrier(table: Table, plan: CompactionPlan) -> bool:
-    """Whether writes that are pending when the plan becomes visible must end before it is executed.
-
-    Log compactions need no barrier from version 8 on. A write that may come between the planned files is a conflict at
-    once (`planned_inputs`); every other write has its place before or after them, whenever it completes.
-    """
+    """Whether writes that are pending when the plan becomes visible must end before it is executed. Log compactions
+    need no barrier from version 8 on. A write that may come between the planned files is a conflict at once
+    (`planned_inputs`); every other write has its place before or after them, whenever it completes."""
     return not plan.merges_logs or table.layout.slicing is Slicing.BY_BASE_INSTANT
 
 
@@ -111,11 +106,8 @@ def _for_the_others(view: TableView, group: FileGroup | None, instant: str) -> s
 
 
 def _is_rolled_back(view: TableView, log: str) -> bool:
-    """Whether the write that a log is named after is neither committed nor pending.
-
-    Rollbacks and restores remove such logs. On version 6 the name of a log does not show its write, and a rollback
-    leaves the file where it is.
-    """
+    """Whether the write that a log is named after is neither committed nor pending. Rollbacks and restores remove such
+    logs. On version 6 the name of a log does not show its write, and a rollback leaves the file where it is."""
     timeline = view.timeline
     if timeline.layout.slicing is Slicing.BY_BASE_INSTANT:
         return False
@@ -174,10 +166,8 @@ def _neighbours(
 
 
 def _is_compacted(group: FileGroup, home: FileSlice | None, operation: CompactionOperation) -> bool:
-    """Whether a compaction has merged the planned logs into a base file since then.
-
-    Hudi plans compactions also of file groups that a pending log compaction names.
-    """
+    """Whether a compaction has merged the planned logs into a base file since then. Hudi plans compactions also of file
+    groups that a pending log compaction names."""
     since = home.base_instant if home is not None else operation.base_instant_time or ""
     return any(s.base is not None and s.base_instant > since for s in group.slices)
 

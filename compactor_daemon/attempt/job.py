@@ -1,8 +1,7 @@
 """What differs between the things that an attempt executes: a compaction or log compaction, and a clustering.
 
 Everything else is one protocol: records, adoption, fencing, the decision, its publication and retirement. A job is made
-from a plan, to execute it, or from a decision, to publish it: then the plan may be gone.
-"""
+from a plan, to execute it, or from a decision, to publish it: then the plan may be gone."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@
     copied    every block unchanged, in order; used if a reader could see a difference after folding (`folds_exactly`)
 
 All blocks carry the log compaction's instant, and name the instants that they replace, oldest first, as Hudi 1.2 writes
-them. Readers take the blocks of one instant in file order, data and deletes alike (seen: 0.15.0, 1.2.0).
-"""
+them. Readers take the blocks of one instant in file order, data and deletes alike (seen: 0.15.0, 1.2.0)."""
 
 from __future__ import annotations
 
@@ -45,10 +44,8 @@ from phantombase.timeline.view.view import FileSlice
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOutput:
-    """The log file that a log compaction makes from a slice's logs.
-
-    `instant` and `version`: in its name. `fold`: write only the entries that win; otherwise copy all entries.
-    """
+    """The log file that a log compaction makes from a slice's logs. `instant` and `version`: in its name. `fold`: write
+    only the entries that win; otherwise copy all entries."""
 
     instant: str
     version: int
@@ -81,10 +78,8 @@ def stage_log(
     schema_text: str,
     codec: str,
 ) -> tuple[Ledger, LogCounts]:
-    """Stages the log file of a log compaction at `instant`. `slice_` holds exactly the logs to merge.
-
-    Keys and rows in the ledger are those of the new file. LedgerError: the file read back is not what was written.
-    """
+    """Stages the log file of a log compaction at `instant`. `slice_` holds exactly the logs to merge. Keys and rows in
+    the ledger are those of the new file. LedgerError: the file read back is not what was written."""
     selection = select_blocks(slice_blocks(storage, slice_), rules.visibility)
     parquet = not rules.merge.orders_by_text and all(b.kind is not BlockKind.AVRO_DATA for b in selection.blocks)
     head = _Head(
@@ -152,10 +147,8 @@ def _staged(storage: Storage, path: str, rules: SliceRules) -> LogTotals:
 
 
 def _blocks(rows: pa.Table, won: Winners, partition: str, head: _Head) -> Iterator[Parts]:
-    """The blocks with the winners of some keys: their rows, then the keys to delete.
-
-    Deletes in natural order and deletes with an ordering value go to separate blocks.
-    """
+    """The blocks with the winners of some keys: their rows, then the keys to delete. Deletes in natural order and
+    deletes with an ordering value go to separate blocks."""
     common: dict[str, Any] = {"instant": head.instant, "schema_text": head.schema_text, "compacted": head.compacted}
     for part in split_rows(rows, BLOCK_BYTES):
         yield data_block(part, log_format=head.log_format, codec=head.codec, **common)

@@ -19,10 +19,8 @@ _log = get_logger()
 
 def tidy(table: Table, lock: TableLock, *, runs: bool = True) -> None:
     """Finishes completed compactions, so that their records are not needed, and removes what dead processes staged for
-    a clustering, unless `runs` is False. Errors other than LockError are logged.
-
-    A stale commit is retracted here: until then what it merged must remain.
-    """
+    a clustering, unless `runs` is False. Errors other than LockError are logged. A stale commit is retracted here:
+    until then what it merged must remain."""
     from .finish import finish_completed  # imported here: `status` starts without it
 
     try:

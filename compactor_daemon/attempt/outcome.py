@@ -7,8 +7,7 @@
     .hoodie/.phantombase/<C>/<e>/revoked                       the commit decision is invalid, and why (`validity`)
 
 Each record is one put-if-absent object with a nonce: after a put with an unknown result, the record is read back.
-The records lie outside Hudi's own `.hoodie/.temp/<C>`: a foreign file there makes Hudi's rollback plan empty.
-"""
+The records lie outside Hudi's own `.hoodie/.temp/<C>`: a foreign file there makes Hudi's rollback plan empty."""
 
 from __future__ import annotations
 
@@ -58,10 +57,8 @@ _OUTCOME_TODO = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A staged file, the final name it gets, and its size in bytes. Paths are relative to the table base.
-
-    `output`: the options that the file was written with; they give the same file again. None: unknown.
-    """
+    """A staged file, the final name it gets, and its size in bytes. Paths are relative to the table base. `output`: the
+    options that the file was written with; they give the same file again. None: unknown."""
 
     staged: str
     final: str
@@ -171,11 +168,9 @@ def refuse_ended(storage: Storage, instant: str, attempt: int) -> None:
 
 
 def read_outcomes(storage: Storage, instant: str) -> dict[int, Outcome | None]:
-    """The outcomes of all attempts, by number. MalformedError: the outcome of the last attempt cannot be read.
-
-    An earlier attempt whose outcome cannot be read counts as dead: otherwise no attempt would have been opened after
-    it. An unreadable outcome that was revoked counts as dead too.
-    """
+    """The outcomes of all attempts, by number. MalformedError: the outcome of the last attempt cannot be read. An
+    earlier attempt whose outcome cannot be read counts as dead: otherwise no attempt would have been opened after it.
+    An unreadable outcome that was revoked counts as dead too."""
     found: dict[int, Outcome | None] = {}
     numbers = attempts(storage, instant)
     for number in numbers:
@@ -190,10 +185,8 @@ def read_outcomes(storage: Storage, instant: str) -> dict[int, Outcome | None]:
 
 
 def write_outcome(storage: Storage, instant: str, attempt: int, record: bytes, nonce: str) -> None:
-    """Writes an attempt's outcome. AttemptDeadError: it has another outcome already.
-
-    After a call that failed, the record is read back.
-    """
+    """Writes an attempt's outcome. AttemptDeadError: it has another outcome already. After a call that failed, the
+    record is read back."""
     path = outcome_path(instant, attempt)
     try:
         if storage.put_if_absent(path, record):
@@ -278,12 +271,9 @@ def remove_attempt(storage: Storage, instant: str, number: int) -> None:
 
 
 def open_next(storage: Storage, instant: str, who: str) -> int:
-    """Opens the next attempt; returns its number.
-
-    ConflictError: an earlier one is undecided or has a commit decision that is not revoked, or another process just
-    opened the same one. An earlier `cancelled` is ignored: the plan still exists, so the process that wrote it died
-    before it removed the plan.
-    """
+    """Opens the next attempt; returns its number. ConflictError: an earlier one is undecided or has a commit decision
+    that is not revoked, or another process just opened the same one. An earlier `cancelled` is ignored: the plan still
+    exists, so the process that wrote it died before it removed the plan."""
     earlier = read_outcomes(storage, instant)
     for number, outcome in earlier.items():
         if outcome is None or (outcome.kind == COMMITTED and not is_revoked(storage, instant, number)):

@@ -7,8 +7,7 @@ plan too, has no content. So it is for a plan of Hudi, which phantombase execute
 Passed: a clean of Hudi retained only what is later than the plan. Hudi's cleaner checks only what was requested since
 the cutoff of the last clean, and its archiver counts every replace commit below that cutoff as cleaned. By commits, the
 cutoff stays below a pending clustering; by hours it does not, and a clean by file versions has none. A clustering that
-completed then could be archived while its replaced files still exist: their rows would exist twice.
-"""
+completed then could be archived while its replaced files still exist: their rows would exist twice."""
 
 from __future__ import annotations
 

@@ -92,11 +92,9 @@ def not_published(job: Job) -> str:
 
 
 def publish(table: Table, decision: CommitDecision, lock: TableLock) -> None:
-    """Gives the decided files their final names and completes the instant; may be repeated.
-
-    ConflictError: another process completed the instant first, the decision is not valid any more (`validity`), or
-    the table changed. Files that only the decision names have no final names then.
-    """
+    """Gives the decided files their final names and completes the instant; may be repeated. ConflictError: another
+    process completed the instant first, the decision is not valid any more (`validity`), or the table changed. Files
+    that only the decision names have no final names then."""
     table = table.snapshot()
     placed, update = replace(decision, placements=()), None
     job, family = job_of(table, decision), decided_instant(table, decision).family
@@ -191,12 +189,10 @@ def _change(table: Table, decision: CommitDecision) -> Change:
 
 
 def _completed_path(table: Table, decision: CommitDecision) -> str:
-    """The path of the completed file: as decided, or with a later completion time (under the lock).
-
-    Hudi archives instants that completed before the last compaction of the metadata table. From then on it ignores
-    their entries in the logs of the metadata table. The entries of this compaction are written to those logs only now.
-    With a completion time before that compaction they would be ignored, and this compaction's files would be lost.
-    """
+    """The path of the completed file: as decided, or with a later completion time (under the lock). Hudi archives
+    instants that completed before the last compaction of the metadata table. From then on it ignores their entries in
+    the logs of the metadata table. The entries of this compaction are written to those logs only now. With a completion
+    time before that compaction they would be ignored, and this compaction's files would be lost."""
     if decision.completion_time is None or not compacted_after(table, decision.completion_time):
         return decision.completed_path
     folder, decided = decision.completed_path.rpartition("/")[0], decided_instant(table, decision)
@@ -248,11 +244,9 @@ def _place_all(table: Table, decision: CommitDecision) -> None:
 
 
 def _check_publishable(table: Table, decision: CommitDecision) -> None:
-    """TableChangedError, ConflictError: the decision cannot be published; its files have no final names then.
-
-    Files must not keep final names: Hudi may execute the plan instead, and of two base files of one instant a reader
-    may take either. The caller holds the table lock: without it another process may be completing the same decision.
-    """
+    """TableChangedError, ConflictError: the decision cannot be published; its files have no final names then. Files
+    must not keep final names: Hudi may execute the plan instead, and of two base files of one instant a reader may take
+    either. The caller holds the table lock: without it another process may be completing the same decision."""
     job, family = job_of(table, decision), decided_instant(table, decision).family
     try:
         check_version(table, decision.table_version, decision.instant, not_published(job))
@@ -279,8 +273,7 @@ def place(
     """Gives one file of a decision its final name, see `place_staged`. A file without a staged copy is merged again.
 
     `storage`: shows whether the file has its name; by default that of the table, which may be a snapshot. `merging`:
-    entered while it is merged again.
-    """
+    entered while it is merged again."""
 
     def lost() -> str:
         now = table.snapshot(cached=False)  # the files before this one may have taken long to place
@@ -313,11 +306,9 @@ def _check_ours(table: Table, done: Instant, decision: CommitDecision) -> None:
 
 
 def retire(table: Table, decision: CommitDecision) -> Table:
-    """Places missing files again, then removes strays of the instant, staged data and the heartbeat.
-
-    Returns its snapshot of the table, which shows the partitions of the decision.
-    MissingFileError: the decision is not published. ConflictError: a rollback names the instant.
-    """
+    """Places missing files again, then removes strays of the instant, staged data and the heartbeat. Returns its
+    snapshot of the table, which shows the partitions of the decision. MissingFileError: the decision is not published.
+    ConflictError: a rollback names the instant."""
     table = table.snapshot()
     job, family = job_of(table, decision), decided_instant(table, decision).family
     done = completed_compaction(table, decision.instant, family)
@@ -373,11 +364,9 @@ def _groups(table: Table, decision: CommitDecision) -> frozenset[GroupKey]:
 
 def remove_strays(table: Table, done: Instant, groups: Collection[GroupKey]) -> None:
     """Removes files of these file groups and of the instant that its commit does not name: a reader might take them.
-
-    Files of other groups remain: a writer that takes no lock may have begun in the same millisecond.
-    A log that carries a compaction's instant belongs to a write of version 6, on the phantom slice; a Hudi writer may
-    have upgraded the table since. So logs are removed only if the instant is a log compaction, from version 8 on.
-    """
+    Files of other groups remain: a writer that takes no lock may have begun in the same millisecond. A log that carries
+    a compaction's instant belongs to a write of version 6, on the phantom slice; a Hudi writer may have upgraded the
+    table since. So logs are removed only if the instant is a log compaction, from version 8 on."""
     named = named_files(table, done)
     kind = BaseFileName if done.action == "commit" else LogFileName
     if kind is LogFileName and table.layout.slicing is Slicing.BY_BASE_INSTANT:

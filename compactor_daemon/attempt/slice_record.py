@@ -56,16 +56,14 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceDone:
-    """One compacted file slice, or one group of a clustering: the content of its `.ok`.
-
-    `staged` and `final` are paths relative to the table base, None if there was nothing to write (no base and no log
-    entry). `inputs`: the names of the merged files. `fingerprint`: digest of inputs, schema and merge rules; a later
-    attempt adopts the file only if its own fingerprint is equal. `size` in bytes, `seconds` of work. `ranges`: of the
-    file's columns, if the metadata table has statistics. `uncommitted`: instants whose log blocks were left out
-    because they had not completed. `merged`: instants of the merged writes. `output`: the options that the file was
-    written with. Each of these four is None if unknown. Of a clustering: `replaced` are the file groups that were read,
-    `more` the files after the first; `copied_row_groups`, `encoded` and `repeated_keys`: see `clustering.outputs.Made`.
-    """
+    """One compacted file slice, or one group of a clustering: the content of its `.ok`. `staged` and `final` are paths
+    relative to the table base, None if there was nothing to write (no base and no log entry). `inputs`: the names of
+    the merged files. `fingerprint`: digest of inputs, schema and merge rules; a later attempt adopts the file only if
+    its own fingerprint is equal. `size` in bytes, `seconds` of work. `ranges`: of the file's columns, if the metadata
+    table has statistics. `uncommitted`: instants whose log blocks were left out because they had not completed.
+    `merged`: instants of the merged writes. `output`: the options that the file was written with. Each of these four is
+    None if unknown. Of a clustering: `replaced` are the file groups that were read, `more` the files after the first;
+    `copied_row_groups`, `encoded` and `repeated_keys`: see `clustering.outputs.Made`."""
 
     position: int
     partition: str
@@ -190,10 +188,8 @@ def leave_record(storage: Storage, path: str, done: SliceDone) -> SliceDone:
 
 
 def completed_compaction(table: Table, instant: str, family: str | None = None) -> Instant | None:
-    """The completed commit of a compaction or clustering, None while there is none; two of them are an error.
-
-    On versions 8 and 9 each completed name has its own completion time, so two executors can both leave one.
-    """
+    """The completed commit of a compaction or clustering, None while there is none; two of them are an error. On
+    versions 8 and 9 each completed name has its own completion time, so two executors can both leave one."""
     found = completed_commits(table, instant, family)
     if len(found) > 1:
         raise ConflictError(
@@ -222,12 +218,10 @@ _SERVICES = {"deltacommit": LOG_COMPACT, "replacecommit": CLUSTER}
 
 
 def is_ours(table: Table, done: Instant, decision: CommitDecision) -> bool:
-    """Whether a completed commit carries out the decision `commit`, by the names of its files.
-
-    Each attempt has its own file names. The commit may name fewer files than the decision, if file groups were replaced
-    before it was published; if it names none at all, the ledgers are compared. Paths and bytes are not compared: an
-    upgrade by Hudi renames and rewrites a completed commit.
-    """
+    """Whether a completed commit carries out the decision `commit`, by the names of its files. Each attempt has its own
+    file names. The commit may name fewer files than the decision, if file groups were replaced before it was published;
+    if it names none at all, the ledgers are compared. Paths and bytes are not compared: an upgrade by Hudi renames and
+    rewrites a completed commit."""
     metadata = table.commit_metadata(done)
     named = metadata.named_files
     if named or not decision.placements:
@@ -291,11 +285,9 @@ def finished_slices(storage: Storage, instant: str) -> list[SliceDone]:
 
 
 def keep_ledger(table: Table, decision: CommitDecision, done: Instant) -> None:
-    """Copies the ledger of what was completed as `done` into the audit log, which outlives the commit.
-
-    Does nothing if `done` is the commit of another decision: this process may have stalled while the instant was rolled
-    back and executed again, and the last entry must be that of the last execution.
-    """
+    """Copies the ledger of what was completed as `done` into the audit log, which outlives the commit. Does nothing if
+    `done` is the commit of another decision: this process may have stalled while the instant was rolled back and
+    executed again, and the last entry must be that of the last execution."""
     if is_ours(table, done, decision):
         ledger = ledger_of(decode_commit(decision.content, decision.completed_path))
         assert ledger is not None, "every decision has a ledger"

@@ -1,8 +1,7 @@
 """Compacts one file slice: read, merge, stage the base file, check the ledger, leave the record of the result.
 
 The record `.ok` serves the decision, and later attempts, which adopt it. A task runs on Spark or in this process. It
-gives no file a final name, and returns only counts.
-"""
+gives no file a final name, and returns only counts."""
 
 from __future__ import annotations
 
@@ -48,10 +47,8 @@ _log = get_logger()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSpec:
     """What all tasks of a round have in common, picklable. It grows with the timeline, so it is sent once per round.
-
     `schema_text`: Avro schema of the files written. `measure`: which column ranges the metadata table needs, None if it
-    has no statistics.
-    """
+    has no statistics."""
 
     instant: str
     attempt: int
@@ -63,10 +60,8 @@ class StageSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceChunk:
-    """The part of one task, picklable: its position in the plan, and its file slice.
-
-    `log`: make a log file from the slice's logs, not a base file from the slice.
-    """
+    """The part of one task, picklable: its position in the plan, and its file slice. `log`: make a log file from the
+    slice's logs, not a base file from the slice."""
 
     position: int
     slice: FileSlice
@@ -211,11 +206,8 @@ SliceProgress = Callable[[int, int], None]
 
 
 class Runner(Protocol):
-    """Runs tasks and returns their records in task order; raises the first error of the tree.
-
-    `progress` is called several times a second. If it raises, tasks that have not started are cancelled, and its error
-    is raised.
-    """
+    """Runs tasks and returns their records in task order; raises the first error of the tree. `progress` is called
+    several times a second. If it raises, tasks that have not started are cancelled, and its error is raised."""
 
     def __call__(self, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:
         """Runs all tasks."""
@@ -223,10 +215,8 @@ class Runner(Protocol):
 
 
 def compact_slice(storage: Storage, task: SliceTask) -> SliceDone:
-    """Stages the slice's new base file and records it; safe to run twice (retries, speculation).
-
-    LedgerError: the ledger does not balance; no `.ok` is written. Other errors of the tree: unreadable inputs.
-    """
+    """Stages the slice's new base file and records it; safe to run twice (retries, speculation). LedgerError: the
+    ledger does not balance; no `.ok` is written. Other errors of the tree: unreadable inputs."""
     with bound_contextvars(instant=task.instant, attempt=task.attempt, file_group=task.slice.file_id):
         done = _compacted(storage, task)
         _log.debug("slice_compacted", rows=done.ledger.rows_out, bytes=done.size, seconds=done.seconds)
@@ -240,12 +230,10 @@ _SMALL = 8
 
 def keep_freed(slice_: FileSlice, limit_bytes: int | None) -> None:
     """Sets how long Arrow retains memory that was freed. `limit_bytes`: the memory limit of the merge, None for none.
-
     Each batch of a slice reuses the memory that the previous one freed. Arrow's default returns freed memory after a
     second, and then the same pages are requested again and again: a tenth of the processor's time. A longer retention
     raises the peak, so only slices that are small against the memory limit have it. The setting holds for the process,
-    until the next slice.
-    """
+    until the next slice."""
     if pa.default_memory_pool().backend_name == "jemalloc":
         is_small = limit_bytes is None or _SMALL * slice_.log_bytes <= limit_bytes
         pa.jemalloc_set_decay_ms(_LONG_DECAY_MS if is_small else _DECAY_MS)
@@ -320,11 +308,8 @@ def _stage_base(storage: Storage, path: str, task: SliceTask) -> tuple[Ledger, L
 
 
 def merged_columns(rules: SliceRules) -> list[str]:
-    """The columns to read and merge: all but the file name of a row, which is written again.
-
-    The file name is a quarter of the text of a table with short rows. Where null means "not given", a merge reads all
-    columns.
-    """
+    """The columns to read and merge: all but the file name of a row, which is written again. The file name is a quarter
+    of the text of a table with short rows. Where null means "not given", a merge reads all columns."""
     names = list(rules.schema.names)
     return names if rules.merge.unset is not None else [name for name in names if name != FILE_NAME]
 

@@ -30,8 +30,7 @@ then restored rows are visible again, but no row that was written since is lost.
 
 Decided files of file groups that were replaced since get no final name, and the commit does not name them. No reader
 reads a replaced file group, but a cleaner visits it only once: a file placed after that would remain, and its rows
-would be visible again once the replace commit is archived.
-"""
+would be visible again once the replace commit is archived."""
 
 from __future__ import annotations
 
@@ -90,13 +89,11 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What an assessment needs to know about a table, all of one snapshot.
-
-    `timeline`: includes archived instants if the plan was removed or a merged write is not active. `has_plan`: the
-    requested file exists. `undone`: targets of pending rollbacks, of a clustering, too. `unreadable`: the plans of
-    pending rollbacks whose target is unknown. `allows_equal_times`: whether two actions may have the same requested
-    time; with a metadata table they may not. `clauses`: of the job.
-    """
+    """What an assessment needs to know about a table, all of one snapshot. `timeline`: includes archived instants if
+    the plan was removed or a merged write is not active. `has_plan`: the requested file exists. `undone`: targets of
+    pending rollbacks, of a clustering, too. `unreadable`: the plans of pending rollbacks whose target is unknown.
+    `allows_equal_times`: whether two actions may have the same requested time; with a metadata table they may not.
+    `clauses`: of the job."""
 
     timeline: Timeline
     has_plan: bool
@@ -107,10 +104,8 @@ class Evidence:
 
 
 def assess(instant: Instant, merged: Collection[str], oldest: str, seen: Evidence) -> Assessment:
-    """The validity of a decision on `instant` that merged these writes (pure).
-
-    The instant is not completed on the active timeline. `oldest`: the start of the active timeline at the decision.
-    """
+    """The validity of a decision on `instant` that merged these writes (pure). The instant is not completed on the
+    active timeline. `oldest`: the start of the active timeline at the decision."""
     time, timeline = instant.requested_time, seen.timeline
     restores = timeline.pending("restore")
     if restores:
@@ -137,22 +132,17 @@ def assess(instant: Instant, merged: Collection[str], oldest: str, seen: Evidenc
 
 
 def _counts(time: str, oldest: str, timeline: Timeline) -> bool:
-    """Whether a write that was committed at the decision is still committed.
-
-    It may have been archived before the decision, or since; then the archive names it. A write that is older than the
-    active timeline of today may be one that was rolled back.
-    """
+    """Whether a write that was committed at the decision is still committed. It may have been archived before the
+    decision, or since; then the archive names it. A write that is older than the active timeline of today may be one
+    that was rolled back."""
     if time in timeline.completed_writes or any(i.requested_time == time and i.is_write for i in timeline.archived):
         return True
     return time < (oldest or timeline.start) and time not in timeline.pending_writes
 
 
 def _without_plan(instant: Instant, seen: Evidence) -> Assessment:
-    """The validity of a decision whose plan was removed.
-
-    Archiving moves the oldest completed instants first. So if it has passed this instant, the archive holds it, or
-    older ones.
-    """
+    """The validity of a decision whose plan was removed. Archiving moves the oldest completed instants first. So if it
+    has passed this instant, the archive holds it, or older ones."""
     archived = seen.timeline.archived
     time = instant.requested_time
     if any(i.requested_time == time and i.is_write for i in archived):
@@ -270,11 +260,9 @@ _log = get_logger()
 
 
 def revert_files(table: Table, decision: CommitDecision, why: str) -> None:
-    """Revokes a decision and deletes its files; `table`: of a section (`exclusive`).
-
-    ConflictError: it is completed; no file was removed then. LockError: the lock was lost; the next run finishes.
-    MalformedError: the metadata table cannot be updated; all other steps are done.
-    """
+    """Revokes a decision and deletes its files; `table`: of a section (`exclusive`). ConflictError: it is completed; no
+    file was removed then. LockError: the lock was lost; the next run finishes. MalformedError: the metadata table
+    cannot be updated; all other steps are done."""
     table = table.snapshot(cached=False)
     storage = table.storage
     _refuse_completed(table, decision)
@@ -311,13 +299,10 @@ def refuse_revoked(table: Table, decision: CommitDecision) -> None:
 
 
 def check_after_put(table: Table, decision: CommitDecision, path: str) -> bool:
-    """Deletes the completed file that was just put at `path`, or may have been put, if it must not exist.
-
-    Returns whether it did; it asks no lock, whose loss before the put is what it repairs.
-
-    ConflictError: the plan, or a write that was merged, was removed, or the decision was revoked. If another compactor
-    has completed the instant, only its commit remains.
-    """
+    """Deletes the completed file that was just put at `path`, or may have been put, if it must not exist. Returns
+    whether it did; it asks no lock, whose loss before the put is what it repairs. ConflictError: the plan, or a write
+    that was merged, was removed, or the decision was revoked. If another compactor has completed the instant, only its
+    commit remains."""
     free = regardless(table)
     family = decided_instant(table, decision).family
     theirs = [i for i in completed_commits(table, decision.instant, family) if not is_ours(table, i, decision)]

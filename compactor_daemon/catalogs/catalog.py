@@ -1,8 +1,7 @@
 """A catalog as a sync and a daemon see it: its tables and partitions as values, and the calls, for any kind of catalog.
 
 `metastore.py` and `glue.py` turn these values into requests, and answers into these values; what is to be changed is
-decided elsewhere.
-"""
+decided elsewhere."""
 
 from __future__ import annotations
 

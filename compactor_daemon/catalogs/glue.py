@@ -3,8 +3,7 @@
 Hudi's AwsGlueCatalogSyncTool makes the tables that its HiveSyncTool makes, and says in a parameter whether Athena lists
 files by the metadata table. Glue has its own limits: partitions of a request, and a version of a table for each change
 of it, which is why a table is changed once, with its mark. A change names the version that it was made from: another
-process that has changed the table since then is no loser.
-"""
+process that has changed the table since then is no loser."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 All columns are optional: older files may lack any of them. Files have no field ids; readers find columns by the name
 mapping of the table. A partition column is one of Iceberg (`identity`) if its values make the folders, since each file
 has one of them then. With other key generators, and from the first file on that has several, new files are in no
-partition of Iceberg, and engines go by the bounds of their columns.
-"""
+partition of Iceberg, and engines go by the bounds of their columns."""
 
 from __future__ import annotations
 

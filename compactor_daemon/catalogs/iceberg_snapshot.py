@@ -3,8 +3,7 @@
 Manifests are kept in the order of partitions and small, about the square root of the number of files, so that a
 snapshot writes few entries again. The name of each says between which paths its files are, so that those without a
 file of a changed group are not read. pyiceberg's own overwrite reads each manifest twice, writes those that it adds or
-empties beside the others, and never joins them.
-"""
+empties beside the others, and never joins them."""
 
 from __future__ import annotations
 

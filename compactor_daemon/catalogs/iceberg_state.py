@@ -3,8 +3,7 @@
 A published state is known by its `StateMark`: the newest writes in it, and those that were pending then. Writes that
 completed since are found by comparing sets, not times: a compaction is requested before writes that complete before it,
 and the clocks of writers differ. Archived ones are found in the archive on versions 8 and 9. If a write of the mark was
-undone, or one that the mark lacks may have been archived unseen, everything is compared.
-"""
+undone, or one that the mark lacks may have been archived unseen, everything is compared."""
 
 from __future__ import annotations
 

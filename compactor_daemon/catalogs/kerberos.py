@@ -1,7 +1,6 @@
 """Kerberos for a Hive Metastore: SASL's mechanism GSSAPI (RFC 4752), through `gssapi` (extra `kerberos`).
 
-The ticket is the user's: of the cache that KRB5CCNAME names, or made from the keytab of KRB5_CLIENT_KTNAME.
-"""
+The ticket is the user's: of the cache that KRB5CCNAME names, or made from the keytab of KRB5_CLIENT_KTNAME."""
 
 from __future__ import annotations
 

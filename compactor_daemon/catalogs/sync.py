@@ -7,8 +7,7 @@
 
 A process that dies before 4 leaves the mark, and the next sync does the same again. Nothing of the Hudi table changes,
 so no lock is taken. If two processes go through 3 and 4 at one moment, a partition that one of them has just dropped
-may stay in a Hive Metastore: it has no rows. Glue refuses 4 of the second one, which goes on from 2.
-"""
+may stay in a Hive Metastore: it has no rows. Glue refuses 4 of the second one, which goes on from 2."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ A table of a catalog says up to which write it was synced (`Mark`). Writes that 
 timeline if that has the write of the mark: archiving goes from the oldest instant on and never passes a pending one,
 and a mark never passes one either. Otherwise the archive has them, on versions 8 and 9 with their metadata. Where it
 has not, all partitions are compared: a folder may be that of a deleted one, whose write is archived once its files are
-gone.
-"""
+gone."""
 
 from __future__ import annotations
 

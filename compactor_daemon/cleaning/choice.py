@@ -16,8 +16,7 @@ Where file versions are retained, the newest n slices of each file group are kep
 on. Savepoints retain their files. File groups of pending clusterings are skipped. A slice is removed or kept as one.
 
 Each clean checks all file groups. Hudi checks only partitions written since its last clean, and never removes the
-inputs of a compaction that was requested early and completed late.
-"""
+inputs of a compaction that was requested early and completed late."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@
     complete   the metadata table, then <T>.clean
 
 If the process dies, the next run, of phantombase or Hudi, removes the remaining files: one that does not exist counts
-as removed. `request` with `begin`, and `complete`, are lock sections; between them any process may remove the files.
-"""
+as removed. `request` with `begin`, and `complete`, are lock sections; between them any process may remove the files."""
 
 from __future__ import annotations
 
@@ -72,13 +71,11 @@ def finish_pending(table: Table, lock: TableLock) -> tuple[Finished, ...]:
 
 
 def begin(table: Table, clean: Instant, plan: CleanPlan, known: Collection[str] | None = None) -> bool:
-    """Makes a visible plan inflight: from here on its files may have been removed. `table`: of a section.
-
-    False: some of the files are needed, and the plan was removed. They may be needed by a pin that was put before the
-    plan was visible, so that its reader was not refused; where the plan is older than this section, also by a savepoint
-    or the newest state: the plan's process may have stalled before the put. `known`: paths of pins with which the plan
-    was made in this section.
-    """
+    """Makes a visible plan inflight: from here on its files may have been removed. `table`: of a section. False: some
+    of the files are needed, and the plan was removed. They may be needed by a pin that was put before the plan was
+    visible, so that its reader was not refused; where the plan is older than this section, also by a savepoint or the
+    newest state: the plan's process may have stalled before the put. `known`: paths of pins with which the plan was
+    made in this section."""
     pins = [pin for pin in live_pins(table.storage) if pin.path not in (known or ())]
     if (pins or known is None) and is_needed(table, plan, pins):
         _remove_plan(table, clean)

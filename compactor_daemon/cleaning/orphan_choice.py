@@ -13,8 +13,7 @@ their order; the first that holds keeps the file:
     named       a plan, a pending or completed write, a savepoint, a marker or the metadata table names the file; or one
                 of the first three its instant: it was built upon it, so that the instant was completed, and was lost
     blocks      a log file has a block of another instant, or one of which the instant is unknown
-    group       another file of the same file group and instant stays
-"""
+    group       another file of the same file group and instant stays"""
 
 from __future__ import annotations
 

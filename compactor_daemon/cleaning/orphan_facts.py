@@ -2,8 +2,7 @@
 
 Files are listed before the timeline is loaded: a write is on the timeline before it makes a file. So a file whose
 instant is not on it belongs to a write that was undone, even if its process is still alive. A record that cannot be
-read may name any file: it is an error, or keeps the files of its instant.
-"""
+read may name any file: it is an error, or keeps the files of its instant."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@
     remove     under the table lock, about `_AT_ONCE` items per hold, each chosen once more by a fresh timeline
 
 Nothing is recorded: if the process dies, the next run lists again what remains. A process that loses the lock in the
-middle of a removal does no harm: an instant that is gone is never used again, and so is no name that contains it.
-"""
+middle of a removal does no harm: an instant that is gone is never used again, and so is no name that contains it."""
 
 from __future__ import annotations
 

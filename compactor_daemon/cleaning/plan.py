@@ -1,8 +1,7 @@
 """What a clean would do: the facts for its choice, the pending cleans that it would finish, and its result.
 
 Nothing is changed, and no module that executes cleans is imported: `status` shows the result. A file that cannot be
-read is an error.
-"""
+read is an error."""
 
 from __future__ import annotations
 

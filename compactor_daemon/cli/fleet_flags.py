@@ -10,8 +10,7 @@ The pools of the configuration file:
     quota = 0.5
     bytes-per-hour = "200g"
     daemons = 2
-    trigger = "num-commits"   and any other option of [schedule]
-"""
+    trigger = "num-commits"   and any other option of [schedule]"""
 
 from __future__ import annotations
 

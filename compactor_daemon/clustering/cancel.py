@@ -5,8 +5,7 @@ the next run, cancels the plan of a dead process, unless that process had decide
 
 A process may stall between its last check and the put of the completed file, until its lock is lost and the plan is
 cancelled. Its commit replaces file groups by removed files, so readers fail. If that process dies before it checks
-again, the next write or run retracts the commit.
-"""
+again, the next write or run retracts the commit."""
 
 from __future__ import annotations
 

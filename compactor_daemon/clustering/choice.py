@@ -18,8 +18,7 @@ in this order already, if its size is good. A file alone is clustered only if it
 **Rewriting.** Instead of both, each file that has a reason becomes a new one, or several by the target size.
 
 The bytes of a file slice are those of its base file, and of its logs as far as Hudi estimates that they become bytes of
-a base file. Bucket-indexed tables are refused: the number in the name of a file group decides which rows are in it.
-"""
+a base file. Bucket-indexed tables are refused: the number in the name of a file group decides which rows are in it."""
 
 from __future__ import annotations
 

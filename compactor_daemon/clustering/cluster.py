@@ -11,8 +11,7 @@
                plan is cancelled; in the first case it is requested again, without these groups
 
 A plan is pending only while a process works on it, since updates of its file groups are refused until then. A decided
-one is published, by the next process.
-"""
+one is published, by the next process."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@
     hilbert   along the Hilbert curve: neighbours are adjacent also where the Z-order curve jumps
 
 A curve runs through the ranks of the values, so each column has the same weight, whatever its type and distribution.
-Of many rows the ranks are those among a sample. Nulls come last.
-"""
+Of many rows the ranks are those among a sample. Nulls come last."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ and sorting hold within the memory limit. Rows are encoded again, or the row gro
     force     a new file is copied, however small its row groups are
 
 The keys, and the other columns that identify a row, are always decoded: for the key filter, the key range and the
-ledger.
-"""
+ledger."""
 
 from __future__ import annotations
 

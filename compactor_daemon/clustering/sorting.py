@@ -6,8 +6,7 @@
 
 Reading, sorting and merging are one piece ahead of what uses the rows, in threads of their own.
 
-The sort is stable: equal rows keep their order. It is the same whatever the memory limit is.
-"""
+The sort is stable: equal rows keep their order. It is the same whatever the memory limit is."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ names only the columns; the order of several is a setting of the job that execut
 is not known counts as not sorted.
 
 **Reasons to rewrite.** By the footers of base files. A file that was just written has none: each rule allows what
-`write_base_file` writes for the same schema and options.
-"""
+`write_base_file` writes for the same schema and options."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ A run has no instant, and nothing of it is on the timeline: it can only be used 
 takes it over: of the groups that it chooses, those that are made are not made again. Under the lock the plan is
 put with a new instant, without the groups that differ from what was read (`still_whole`). The plan names the run, so
 the attempt at it, and those of later processes, adopt the staged files (`Job.staged_before`); a file that is missing is
-made again. So nothing but work depends on a run: it may be removed at any time.
-"""
+made again. So nothing but work depends on a run: it may be removed at any time."""
 
 from __future__ import annotations
 

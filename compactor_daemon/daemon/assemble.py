@@ -2,8 +2,7 @@
 
 The tables of a catalog are found while the daemon runs. A round lists the tables, joins the fleet, and assigns this
 daemon's part. Rounds come every poll, and at once when a daemon joins or leaves. After a failed listing the tables
-are kept.
-"""
+are kept."""
 
 from __future__ import annotations
 

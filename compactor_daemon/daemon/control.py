@@ -1,8 +1,7 @@
 """What a daemon knows and decides: `apply` changes its state by an event, `decide` begins the next actions (no I/O).
 
 Events are values: the loop acts on them too, and `record` keeps them. The same events and decisions at the same moments
-give the same state: a record of them can be replayed.
-"""
+give the same state: a record of them can be replayed."""
 
 from __future__ import annotations
 

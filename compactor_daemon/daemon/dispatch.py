@@ -13,8 +13,7 @@ fewest instants in progress here, then the latest against its goal of freshness 
 longest ago.
 Within a table the earliest instant comes first, or the one with the most log bytes. If other daemons claim instants of
 the same table, a daemon picks at random among the first few, so that not all of them try the same instant; among more
-where others are often faster, as with work of milliseconds.
-"""
+where others are often faster, as with work of milliseconds."""
 
 from __future__ import annotations
 

@@ -5,8 +5,7 @@ doorbell, a signal) is a value of `events` in one queue, and wakes the loop.
 
 The loop uses a monotonic clock: a jump of the machine's clock does not change when it takes snapshots of tables.
 
-Tables may be added and removed while it runs (`assign`): work on a removed one is brought to its end first.
-"""
+Tables may be added and removed while it runs (`assign`): work on a removed one is brought to its end first."""
 
 from __future__ import annotations
 
@@ -96,10 +95,8 @@ def _services_ran(table: str, done: tuple[ServiceDone, ...]) -> ServicesRan:
 
 
 class Daemon:
-    """Serves tables until it is stopped, or with `rules.once` until nothing more can be done now.
-
-    `events`: a file that gets every event and decision, see `record`.
-    """
+    """Serves tables until it is stopped, or with `rules.once` until nothing more can be done now. `events`: a file that
+    gets every event and decision, see `record`."""
 
     def __init__(
         self,

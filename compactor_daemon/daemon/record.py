@@ -5,8 +5,7 @@
     {"at": [NOW, EPOCH], "upkeeps": n, "picks": [...], "actions": [...], "ended": false}      a decision was made
 
 A dataclass is an object with its class under `is`. Each daemon has a file of its own, and adds to what is there. A line
-may be half of one where a process was killed.
-"""
+may be half of one where a process was killed."""
 
 from __future__ import annotations
 

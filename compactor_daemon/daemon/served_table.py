@@ -1,8 +1,7 @@
 """A table as a daemon serves it: the protocol of the loop, and a table on storage.
 
 Each method may be called from any thread. A table that cannot be opened is in trouble like any other one, and is tried
-again.
-"""
+again."""
 
 from __future__ import annotations
 

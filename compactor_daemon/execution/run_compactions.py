@@ -7,8 +7,7 @@ Once: check all, take the claim, then execute one instant after the other. In an
             write(batch)            # may request a compaction
             compaction.notify()     # ask for plans now instead of at the next poll
 
-Two of these threads on one table, or one and a `compactor-daemon`, take turns by the table's claim.
-"""
+Two of these threads on one table, or one and a `compactor-daemon`, take turns by the table's claim."""
 
 from __future__ import annotations
 
@@ -83,8 +82,7 @@ def run_compactions(
     `runner`: a runner that is open already (a warm Spark session); without one, `execute` says which is opened.
     `limit`: once it is reached no instant begins, and an instant whose slices are being staged is left to the next run,
     which adopts the finished slices. A decided instant is still brought to its end. `clock`: see `Table`. `progress` is
-    called several times a second with the progress of an instant. `storage_options`: see `all_storage_options`.
-    """
+    called several times a second with the progress of an instant. `storage_options`: see `all_storage_options`."""
     limit = limit or Limit()
     if runner is None:
         check_memory(output.memory_limit, execute, this_machine())
@@ -211,8 +209,7 @@ class AsyncCompaction:
     `clock`: see `Table`. `storage_options`: see `Table.open`.
 
     Errors do not reach the ingest job, since its writes are complete without the compaction. They are logged and
-    collected in `errors`, and the instant is tried again at the next poll.
-    """
+    collected in `errors`, and the instant is tried again at the next poll."""
 
     def __init__(
         self,

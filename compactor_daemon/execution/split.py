@@ -5,8 +5,7 @@
     commit    `compact`: a new attempt adopts what the tasks have staged, and decides
 
 No process holds the compaction between the steps, and none needs to: if another compactor takes the instant in between,
-it adopts the finished slices, and the remaining tasks are refused.
-"""
+it adopts the finished slices, and the remaining tasks are refused."""
 
 from __future__ import annotations
 

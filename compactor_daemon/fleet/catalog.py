@@ -9,8 +9,7 @@ Each daemon of a fleet has one ephemeral node:
 
 A member that has lost its session creates a new node. While ZooKeeper does not answer, the members are those of the
 last answer: two daemons may then serve a table at once, which costs work and no rows. Which daemons serve a table
-follows from the members alone (rendezvous hashing): when a daemon joins or leaves, only its tables move.
-"""
+follows from the members alone (rendezvous hashing): when a daemon joins or leaves, only its tables move."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ wins. Without ZooKeeper (`zookeeper_claims`) they lie on the table's storage:
     .hoodie/.phantombase/clustering.lock   the same for clusterings that daemons plan: they block no instant
     .hoodie/.phantombase/<C>/claim         object stores: a lease on one instant, or on these clusterings
 
-They exclude `compactor-daemon compact`, compactions inside ingest jobs and other daemons.
-"""
+They exclude `compactor-daemon compact`, compactions inside ingest jobs and other daemons."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@
     <chroot>/phantombase/<table id>/requests             its data changes when a plan was requested: the doorbell
 
 The node disappears with the session of its holder. After a create or delete without an answer, the owner of the node
-shows the result; it is read at the latest before claims are taken again.
-"""
+shows the result; it is read at the latest before claims are taken again."""
 
 from __future__ import annotations
 

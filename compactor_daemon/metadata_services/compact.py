@@ -5,8 +5,7 @@
 Every step may be repeated: the content of a base file follows from the plan, and its name from the plan's instant. So
 an existing base file of a dead process of phantombase is kept: a process that unknowingly lost the lock must not remove
 what another one has completed since. Readers see no base file before the completed commit. The inflight file is put
-before any base file: because of it Hudi removes the files of a dead process before it executes the plan again.
-"""
+before any base file: because of it Hudi removes the files of a dead process before it executes the plan again."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ and its entry could not be removed any more. Hudi's rules, which these follow:
     8 and 9     a new instant; or 1 ms before the earliest instant that is pending on the data table and completed here
 
 Stricter than Hudi: no plan while this timeline has a pending delta commit or log compaction, or while an index is
-built. Source: HoodieBackedTableMetadataWriter of 0.15.0 and 1.2.0.
-"""
+built. Source: HoodieBackedTableMetadataWriter of 0.15.0 and 1.2.0."""
 
 from __future__ import annotations
 

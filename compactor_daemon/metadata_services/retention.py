@@ -21,8 +21,7 @@ Archiving: by the rules of any table (`archiving.choice`), with these cutoffs in
 
 As in Hudi, archiving retains one instant more than the data table's does by default; `slices` and `rebuilt` are not in
 Hudi. Source: HoodieBackedTableMetadataWriter of 0.15.0 and 1.2.0, HoodieTimelineArchiver of 0.15.0, TimelineArchiverV2
-of 1.2.0.
-"""
+of 1.2.0."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ done. So an instant that is neither there nor archived has ended. These are left
 
 Torn plans of rollbacks and cleans of the metadata table are removed too (`timeline.table.torn`). Hudi's next writer
 removes such a rollback, and an empty plan of a clean; phantombase's services remove both, since otherwise they would
-block cleans and archiving of the metadata table.
-"""
+block cleans and archiving of the metadata table."""
 
 from __future__ import annotations
 

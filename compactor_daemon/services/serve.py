@@ -3,8 +3,7 @@
 The record saves work and shows what ran; no safety depends on it. The daemons of a fleet together serve a table once
 per interval. Each service has its own entry, since the daemons of a table may run different services. All are in one
 file, which is one request to an object store. If two processes record runs concurrently, the entries of one may be
-lost: these services run once more.
-"""
+lost: these services run once more."""
 
 from __future__ import annotations
 

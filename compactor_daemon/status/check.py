@@ -2,8 +2,7 @@
 
 examine          reads a table: its state, what is pending and who works on it, signs of Hudi; and the verdict
 check_table      the same; a table that cannot be read is a finding; of many tables see `catalog`
-of_status        the findings of what daemons and writers do (pure); others are those of `timeline.dashboard.verdict`
-"""
+of_status        the findings of what daemons and writers do (pure); others are those of `timeline.dashboard.verdict`"""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ name for `hoodie.clean.failed.writes.policy`).
     a pending delta commit without a heartbeat       a writer without LAZY, which takes no lock: only LAZY has one
     a completed compaction without a ledger          a Hudi compactor: phantombase's have a ledger
     an inflight compaction                           a Hudi compactor: phantombase makes no inflight file
-    instants hours apart from their files' times     another time zone, see `instants.clock_check`
-"""
+    instants hours apart from their files' times     another time zone, see `instants.clock_check`"""
 
 from __future__ import annotations
 

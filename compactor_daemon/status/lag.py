@@ -1,8 +1,7 @@
 """The lag of a table against its goal of freshness: kept up to date at little cost, and why it is near the goal.
 
 A view is loaded, which lists the partitions, when the table's plans or base files have changed. Delta commits after
-that add younger rows, unless a write on version 6 took long; of each, its own file is read at most.
-"""
+that add younger rows, unless a write on version 6 took long; of each, its own file is read at most."""
 
 from __future__ import annotations
 

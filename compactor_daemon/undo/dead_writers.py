@@ -5,8 +5,7 @@ unbegun       a rollback of a completed write, or the tombstone of a clustering,
               the write (see `undo.rollback`): it is removed, and the write is valid as if the command had not been run
 torn          a requested plan of a rollback or restore, see `timeline.table.torn`. Until it is removed it blocks
               restores, rollbacks and archiving; the plan of a restore also blocks all writes. Hudi's next writer also
-              removes the plan of a rollback
-"""
+              removes the plan of a rollback"""
 
 from __future__ import annotations
 
@@ -98,17 +97,14 @@ def roll_back_dead_writers(
     completed_too: bool = True,
 ) -> list[str]:
     """Finishes rollbacks that are in progress, rolls back every write of a dead writer, returns the rollbacks'
-    instants. A rollback of a completed write that has undone nothing is removed if its process has ended.
-
-    `now_ms`: the storage's clock (`storage_ms`), which is read once, and only if something depends on it.
-    A writer is dead if its heartbeat is not live (see `heartbeat.is_live`). `lazy`: other writers may be at work, even
-    writers without heartbeats; then a writer counts as dead only if none of its files is younger than `expiry_s`
-    either, unless its process is known to have ended. The latest instant is first, as in Hudi. A rollback whose
-    process is live is left alone. If its plan cannot be read, all other writes are left alone too: it may be of any of
-    them. `completed_too`: False skips rollbacks of completed writes.
-
-    ConflictError: another rollback of a completed write is pending, see `half_rolled_back`.
-    """
+    instants. A rollback of a completed write that has undone nothing is removed if its process has ended. `now_ms`: the
+    storage's clock (`storage_ms`), which is read once, and only if something depends on it. A writer is dead if its
+    heartbeat is not live (see `heartbeat.is_live`). `lazy`: other writers may be at work, even writers without
+    heartbeats; then a writer counts as dead only if none of its files is younger than `expiry_s` either, unless its
+    process is known to have ended. The latest instant is first, as in Hudi. A rollback whose process is live is left
+    alone. If its plan cannot be read, all other writes are left alone too: it may be of any of them. `completed_too`:
+    False skips rollbacks of completed writes. ConflictError: another rollback of a completed write is pending, see
+    `half_rolled_back`."""
     check_keepable(table, moves_rows=False)
     if completed_too:
         remove_unbegun_rollbacks(table, lock)

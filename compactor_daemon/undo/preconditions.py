@@ -14,8 +14,7 @@ plan         the plan of a restore or rollback is visible before anything is und
 dependents   no Hudi executor, writer or rollback depends on a plan that is to be cancelled. A dead Hudi executor
              leaves an inflight file, and perhaps base files that no commit names: the base files are removed first,
              then the inflight file, so a crash leaves no base files without the file that shows their writer. An
-             executor that resumes cannot complete without its inflight file
-"""
+             executor that resumes cannot complete without its inflight file"""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@
 
 If the process dies before t is hidden, the next writer on the same machine removes the plan or the tombstone; otherwise
 `compactor-daemon rollback`, or Hudi for a write, finishes the rollback. Once t is hidden, the next writer finishes it.
-Hudi's rollback of a clustering leaves the plan pending: Hudi's next clustering executes the plan again.
-"""
+Hudi's rollback of a clustering leaves the plan pending: Hudi's next clustering executes the plan again."""
 
 from __future__ import annotations
 
@@ -96,8 +95,7 @@ def roll_back_newest(table: Table, lock: TableLock, instant: str, *, dry_run: bo
     UsageError: a later write, plan or savepoint exists, the instant is no write of a writer, or a file that the
     clustering joined was removed. ConflictError: a process is at work, or Hudi executes the plan of the clustering.
     UnsupportedError: rows may lie in buckets of a resize. LockError, StorageError: run again; once the write is hidden
-    the next writer also finishes the rollback.
-    """
+    the next writer also finishes the rollback."""
     is_write = not is_clustering(table, instant)
     if is_write:
         refuse_left_to_hudi(table, "taking back writes of")

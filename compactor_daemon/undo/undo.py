@@ -33,8 +33,7 @@ upsert duplicates them.
 Hudi's SIMPLE and BLOOM indexes do the same. While C, or a later plan on F, is pending or executed, k is in G alone.
 
 A base file of G that was superseded or replaced since counts, too: after C is removed, a restore or rollback may make
-it visible again.
-"""
+it visible again."""
 
 from __future__ import annotations
 
@@ -264,12 +263,10 @@ def traces_of_all(table: Snapshot, undone: Collection[tuple[str, str]]) -> dict[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovableKeys:
-    """Where keys may have been moved from and to. Equal values give equal answers.
-
-    `sources`: slices below the plan that have a base file and a log that may delete. `targets`: base files younger
-    than the plan, superseded and replaced ones too, by partition of the sources. `pending`: delta commits that may
-    still add targets, if there is a source.
-    """
+    """Where keys may have been moved from and to. Equal values give equal answers. `sources`: slices below the plan
+    that have a base file and a log that may delete. `targets`: base files younger than the plan, superseded and
+    replaced ones too, by partition of the sources. `pending`: delta commits that may still add targets, if there is a
+    source."""
 
     sources: tuple[FileSlice, ...]
     targets: Mapping[str, tuple[BaseFile, ...]]
@@ -293,10 +290,8 @@ def movable_keys(view: TableView, instant: str, deletes: Callable[[str], bool]) 
 
 
 def refuse_moved(table: Table, view: TableView, instant: str, keys: MovableKeys) -> None:
-    """ConflictError: a deleted key of a source is in a target. BarrierError: a pending write may put one there.
-
-    Reads key columns only, with the keys of one base file in memory at a time. Too slow to call under the lock.
-    """
+    """ConflictError: a deleted key of a source is in a target. BarrierError: a pending write may put one there. Reads
+    key columns only, with the keys of one base file in memory at a time. Too slow to call under the lock."""
     if not (keys.pending or keys.targets):
         return
     seen = table.with_timeline(view.timeline)

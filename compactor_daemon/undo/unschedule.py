@@ -27,8 +27,7 @@ the plan only if there were logs; 1.x removes the plan without looking for logs.
 Torn plans (`timeline.table.torn`): no process can have worked under an empty compaction plan, because readers and
 writers fail on it. And no reader or writer depends on a log compaction plan, whatever its content. So such a plan may
 be removed unread, if nothing of its instant exists. But the file may also have been emptied later, by a damaged disk: a
-write after the plan may depend on it.
-"""
+write after the plan may depend on it."""
 
 from __future__ import annotations
 
@@ -232,14 +231,12 @@ def _without(plan: CompactionPlan, groups: Collection[GroupKey]) -> CompactionPl
 def _narrow(
     table: Table, instant: str, plan: CompactionPlan, kept: frozenset[GroupKey], decision: CommitDecision | None
 ) -> set[int]:
-    """Removes the other file groups from a plan that must be kept because writes have put logs onto it (version 6).
-
-    No row is lost: the plan is replaced in one step, under the lock, while no delta commit is pending that could still
-    put a log onto a removed file group; the kept ones are read and compacted as before. A removed file group has no
-    file of the instant, so it is as if it had never been planned. The next planning checks all file groups, since the
-    notes of the plan, which say where to check, lack the removed ones. No process executes the earlier plan: its
-    attempts are ended, and one opened concurrently compares the plans (`attempt.open_attempt`, `attempt.decision`).
-    """
+    """Removes the other file groups from a plan that must be kept because writes have put logs onto it (version 6). No
+    row is lost: the plan is replaced in one step, under the lock, while no delta commit is pending that could still put
+    a log onto a removed file group; the kept ones are read and compacted as before. A removed file group has no file of
+    the instant, so it is as if it had never been planned. The next planning checks all file groups, since the notes of
+    the plan, which say where to check, lack the removed ones. No process executes the earlier plan: its attempts are
+    ended, and one opened concurrently compares the plans (`attempt.open_attempt`, `attempt.decision`)."""
     storage, free, who = table.storage, regardless(table).storage, f"taken out by {process_name()}"
     if decision is not None:
         revert_files(table, decision, who)

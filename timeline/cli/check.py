@@ -41,8 +41,7 @@ def audit(
     [b]Examples[/b]
       timeline audit /data/trips
       timeline audit /data/trips 20261121091052663
-      timeline audit /data/trips --json | jq '.instants[] | select(.good | not)'
-    """
+      timeline audit /data/trips --json | jq '.instants[] | select(.good | not)'"""
     table = Table.open(path, parse_pairs(storage_option))
     asked = audits(table, instant)
     with progress(len(asked), "auditing") as bar:
@@ -90,8 +89,7 @@ def validate(
 
     [b]Examples[/b]
       timeline validate /data/trips
-      timeline validate /data/trips --json | jq '.differences[]'
-    """
+      timeline validate /data/trips --json | jq '.differences[]'"""
     table = Table.open(path, parse_pairs(storage_option)).with_clock(ClockOptions(timezone=timezone))
     found = validated(table)
     data = {
@@ -144,8 +142,7 @@ def repair_times(
 
     [b]Examples[/b]
       timeline repair-times /data/trips --dry-run
-      timeline repair-times /data/trips --all --timezone America/New_York
-    """
+      timeline repair-times /data/trips --all --timezone America/New_York"""
     table = Table.open(path, parse_pairs(storage_option)).with_clock(ClockOptions(timezone=timezone))
     if every:
         chosen = all_files(table)

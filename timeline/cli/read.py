@@ -57,8 +57,7 @@ def pins(
 
     [b]Examples[/b]
       timeline pins /data/trips
-      timeline pins /data/trips --release nightly-copy
-    """
+      timeline pins /data/trips --release nightly-copy"""
     if dry_run and release is None:
         raise UsageError("nothing to try: pins are only shown", found="--dry-run", todo="Give --release, too.")
     table = Table.open(path, parse_pairs(storage_option))
@@ -218,8 +217,7 @@ def read(
       timeline read /data/trips --output trips.parquet
       timeline read /data/trips --query read-optimized --output fares.arrow
       timeline read /data/trips --as-of '2026-11-21 09:00:00' --output then.parquet
-      timeline read /data/trips --query incremental --begin 20261121090000000
-    """
+      timeline read /data/trips --query incremental --begin 20261121090000000"""
     if overwrite and output in (None, STDOUT):
         raise UsageError("--overwrite replaces a file", todo="Give --output FILE, or leave it out.")
     held = PinOptions.asked(pin, pin_for)

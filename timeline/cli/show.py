@@ -43,8 +43,7 @@ def show(
     [b]Examples[/b]
       timeline show /data/trips
       timeline show /data/trips --pending
-      timeline show /data/trips --archived --json
-    """
+      timeline show /data/trips --archived --json"""
     if archived and pending:
         raise UsageError(
             "instants in the archive are completed", found="--archived --pending", todo="Give one of them."
@@ -73,8 +72,7 @@ def slices(
     [b]Examples[/b]
       timeline slices /data/trips
       timeline slices /data/trips --partition year=2026/month=11
-      timeline slices /data/trips --json | jq '.totals.log_bytes'
-    """
+      timeline slices /data/trips --json | jq '.totals.log_bytes'"""
     options = parse_pairs(storage_option)
     data = from_one_snapshot(lambda: _slices(listing.open(path, timezone, options), partition))
     return CommandResult(data, render.slices)
@@ -130,8 +128,7 @@ def plan(
     [b]Examples[/b]
       timeline show /data/trips --pending
       timeline plan /data/trips 20261121091052663
-      timeline plan /data/trips 20261121091052663 --json | jq .recommended_executors
-    """
+      timeline plan /data/trips 20261121091052663 --json | jq .recommended_executors"""
     options = parse_pairs(storage_option)
     data = from_one_snapshot(lambda: plan_facts(Table.open(path, options, reading=True), instant))
     return CommandResult(data, render.plan)
