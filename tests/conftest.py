@@ -109,8 +109,7 @@ def _nothing_is_written_in_place(request: pytest.FixtureRequest) -> Iterator[Non
 def _small_filters(request: pytest.FixtureRequest) -> Iterator[None]:
     """Filters in base files are small, but in tests that go by the size of files (`default_filters`), and with `ALL`.
 
-    One for 60,000 keys is half a MiB in each file, and a sixth of the time of tests that write some.
-    """
+    One for 60,000 keys is half a MiB in each file, and a sixth of the time of tests that write some."""
     with pytest.MonkeyPatch.context() as patch:
         if place(request.node.nodeid).startswith(_SMALL_FILTERS) and not (
             ALL or "default_filters" in request.fixturenames
@@ -193,8 +192,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     """With several workers (`-n 2`): a file is one worker's; the containers have one engine, so they are one's too.
 
     The tests with real Hudi go by its version: each worker then keeps one JVM running from file to file. So do those
-    of Spark.
-    """
+    of Spark."""
     config.option.loadscopereorder = False
     return _ByFile(config, log)
 

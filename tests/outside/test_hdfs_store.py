@@ -1,8 +1,7 @@
 """HDFS keeps what every storage must keep, also where answers are lost; tried on a real name node and data node.
 
 What needs them is asked with all tests; that a placed file has left its staged name is asked without them too
-(`tests/compactor_daemon/attempt/test_place_moves.py`).
-"""
+(`tests/compactor_daemon/attempt/test_place_moves.py`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The pages in a real Chromium: what it complains of, their width, what axe finds, and forms without scripts.
 
-`PHANTOMBASE_SHOTS=FOLDER` keeps a picture of each.
-"""
+`PHANTOMBASE_SHOTS=FOLDER` keeps a picture of each."""
 
 from __future__ import annotations
 

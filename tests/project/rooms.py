@@ -1,7 +1,6 @@
 """The rooms of the house as the code has them: folders, what each imports, and on which floor it stands.
 
-python -m tests.project.rooms       writes the map into docs/internals/architecture.md, and prints rooms and sizes
-"""
+python -m tests.project.rooms       writes the map into docs/internals/architecture.md, and prints rooms and sizes"""
 
 from __future__ import annotations
 

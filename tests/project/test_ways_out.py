@@ -3,8 +3,7 @@ prints are run, and the table is served again with all rows that it had.
 
 What other tests hold: an instant in the future (tests/timeline/instants/test_future.py), a torn completed file
 (restoring/test_torn_commit.py and repair/test_torn_compaction.py below tests/compactor_daemon), a plan with logs
-(tests/compactor_daemon/undo/test_narrowed.py).
-"""
+(tests/compactor_daemon/undo/test_narrowed.py)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Every feature of a table on every path that reads it: the rows of `read`, whichever way they come.
 
-Spark's own reader is played by pyarrow, which finds columns by their name of today as well. No JVM runs.
-"""
+Spark's own reader is played by pyarrow, which finds columns by their name of today as well. No JVM runs."""
 
 from __future__ import annotations
 

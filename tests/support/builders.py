@@ -1,8 +1,7 @@
 """What tests are made of: log files written by hand, timelines and listings from names, and a reference merge.
 
 Log bytes follow hudi-format.md section 5 and use none of the product's code, so a mistake there cannot hide here.
-The reference merge decides row by row, as the notes on Hudi's sources say it.
-"""
+The reference merge decides row by row, as the notes on Hudi's sources say it."""
 
 from __future__ import annotations
 
@@ -194,10 +193,8 @@ def instant_of(layout: Layout, name: str) -> Instant:
 
 
 def listing_of(*names: str) -> list[Entry]:
-    """A partition's listing in shorthand; `b10` base file of instant 10, `l10.1` log file 1 of instant 10.
-
-    `b10x` is a second base file of instant 10 (another write token). Longer names are taken as they are.
-    """
+    """A partition's listing in shorthand; `b10` base file of instant 10, `l10.1` log file 1 of instant 10. `b10x` is a
+    second base file of instant 10 (another write token). Longer names are taken as they are."""
     return [Entry(name=_file_name(n), is_folder=False, size=1) for n in names]
 
 
@@ -267,10 +264,8 @@ INTEGER_0: Java = ("Integer", 0)
 
 @dataclass(frozen=True, kw_only=True)
 class LogEntry:
-    """One log entry of one key. `order`: its ordering value as Hudi holds it, `INTEGER_0` for none.
-
-    `null`: the ordering column is null (0.15 then fails).
-    """
+    """One log entry of one key. `order`: its ordering value as Hudi holds it, `INTEGER_0` for none. `null`: the
+    ordering column is null (0.15 then fails)."""
 
     kind: Kind
     order: Java

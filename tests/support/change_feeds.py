@@ -91,10 +91,8 @@ def services_of(table: Table) -> set[str]:
 
 
 def check_window(table: Table, begin: str, end: str, states: dict[str, State], same: int = 0) -> None:
-    """Write by write and net: the same end, no change by a service, and net each key once.
-
-    `same`: how many times at most the window's writes have put a row in the place of an equal one.
-    """
+    """Write by write and net: the same end, no change by a service, and net each key once. `same`: how many times at
+    most the window's writes have put a row in the place of an equal one."""
     services = services_of(table)
     for net in (False, True):
         changes = feed(table, begin, end, net=net)

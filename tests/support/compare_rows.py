@@ -12,11 +12,9 @@ _FILE_NAME = "_hoodie_file_name"
 
 
 def assert_same_rows(ours: pa.Table, theirs: pa.Table) -> None:
-    """Fails with the first rows that only one side has.
-
-    `_hoodie_file_name` is compared by its file id: a row from a log carries the bare id, one from a base file the
-    file's name. Timestamps are compared as instants of time: Spark writes them without a zone.
-    """
+    """Fails with the first rows that only one side has. `_hoodie_file_name` is compared by its file id: a row from a
+    log carries the bare id, one from a base file the file's name. Timestamps are compared as instants of time: Spark
+    writes them without a zone."""
     assert sorted(ours.schema.names) == sorted(theirs.schema.names), "other columns"
     left, right = _rows(ours), _rows(theirs)
     only_left, only_right = left - right, right - left

@@ -2,8 +2,7 @@
 
 Several slices, logs of pending and unknown writes, groups in pending plans, replaced ones, compactions whose base file
 another attempt left too, lost and damaged files, archived instants, files of size 0, names that are not data files,
-change data, and times that two writes share.
-"""
+change data, and times that two writes share."""
 
 from __future__ import annotations
 

@@ -70,9 +70,7 @@ def die_at(number: int) -> Hook:
 
 def died_copies(origin: Path, do: Callable[[Storage], object], step: int) -> Iterator[tuple[int, Path]]:
     """Copies of a table on which `do` died at call 0, `step`, 2 * `step`, ..., at last one on which it came to its end.
-
-    Each with the number of that call.
-    """
+    Each with the number of that call."""
     for number in count(0, step):
         path = shutil.copytree(origin, origin.with_name(f"{origin.name}-{number}"))
         ended = True

@@ -1,8 +1,7 @@
 """Processes that die, meet an error, stall or lose a lock at a call of the storage, each on a fresh copy of a table.
 
 A usual run takes the first call of each kind: the operation, and the path with its partition, instants, ids and numbers
-masked. So it is the same each time, whatever order threads make calls in. A run of all tests takes every call.
-"""
+masked. So it is the same each time, whatever order threads make calls in. A run of all tests takes every call."""
 
 from __future__ import annotations
 
@@ -84,10 +83,8 @@ def kind_of(call: Call) -> str:
 
 @dataclass(frozen=True)
 class Faults:
-    """The calls of some work on a table.
-
-    `share`: (which, of how many); tests on several tables have each a part. `each`: every call, also in a usual run.
-    """
+    """The calls of some work on a table. `share`: (which, of how many); tests on several tables have each a part.
+    `each`: every call, also in a usual run."""
 
     origin: Path
     do: Work
@@ -177,10 +174,8 @@ class Faults:
     def pauses(
         self, meanwhile: Callable[[Path], object], among: Callable[[Point], bool] = lambda point: True
     ) -> Iterator[tuple[Point, Path, PhantombaseError | None]]:
-        """Copies on which something else happened just before a call, and the error that the work said then.
-
-        A usual run takes the first call of each kind behind each other kind: what was seen before it matters too.
-        """
+        """Copies on which something else happened just before a call, and the error that the work said then. A usual
+        run takes the first call of each kind behind each other kind: what was seen before it matters too."""
         which, of = (0, 1) if ALL else self.share
         for point in [p for p in self.points if (p.new or self.each or ALL) and among(p)][which::of]:
             with _copied(self.origin) as path:
@@ -265,9 +260,7 @@ def leave_dead_write(
     path: Path, *, begun_by: Process | None = None, age_s: float = 3600.0, markers: bool = True
 ) -> DeadWrite:
     """A delta commit placed a log file on every slice and a new base file a partition, and marked one it never made.
-
-    `begun_by`: the process in its heartbeat, by default one that is gone. `age_s`: of everything it left.
-    """
+    `begun_by`: the process in its heartbeat, by default one that is gone. `age_s`: of everything it left."""
     table = open_table(path)
     storage, layout = table.storage, table.layout
     view = table.load_view()

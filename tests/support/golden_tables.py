@@ -45,10 +45,8 @@ ONE_A_CASE = [name if _one_a_case(name) else deep(name) for name in GOLDEN]
 
 
 def unzip_golden(name: str, into: Path) -> Path:
-    """Unpacks one golden table below `into` and returns the table's path, `into/<case>`.
-
-    What Hudi reads from it lies beside it in `into/<case>.expected`. Two versions of a case need two folders.
-    """
+    """Unpacks one golden table below `into` and returns the table's path, `into/<case>`. What Hudi reads from it lies
+    beside it in `into/<case>.expected`. Two versions of a case need two folders."""
     with ZipFile(GOLDEN_FOLDER / f"{name}.zip", metadata_encoding="utf-8") as archive:
         archive.extractall(into)
     return into / golden_case(name)
@@ -56,10 +54,8 @@ def unzip_golden(name: str, into: Path) -> Path:
 
 @cache
 def golden_metadata(name: str) -> MappingProxyType[str, bytes]:
-    """The bytes of a golden table's own files, by path relative to the table (`.hoodie/...`), read once.
-
-    Left out: the metadata table (a table of its own) and Hadoop's `.crc` side files.
-    """
+    """The bytes of a golden table's own files, by path relative to the table (`.hoodie/...`), read once. Left out: the
+    metadata table (a table of its own) and Hadoop's `.crc` side files."""
     prefix = f"{golden_case(name)}/"
     with ZipFile(GOLDEN_FOLDER / f"{name}.zip", metadata_encoding="utf-8") as archive:
         return MappingProxyType(
@@ -138,19 +134,15 @@ _made: dict[object, Path] = {}
 
 
 def one_of(name: str, usual: object, *others: object, indirect: bool = False) -> pytest.MarkDecorator:
-    """Parametrizes a test that holds for each of these, mostly table versions; the usual run takes the first.
-
-    Of a folder's tests some take an old version, so that both have what is general to them. A test in which the version
-    matters says `pytest.mark.parametrize` instead.
-    """
+    """Parametrizes a test that holds for each of these, mostly table versions; the usual run takes the first. Of a
+    folder's tests some take an old version, so that both have what is general to them. A test in which the version
+    matters says `pytest.mark.parametrize` instead."""
     return pytest.mark.parametrize(name, [usual, *map(deep, others)], indirect=indirect)
 
 
 def template(name: object, into: Path, make: Callable[[Path], object]) -> Path:
-    """A table that is made once for all tests of a process that give this name; a copy of it in `into`.
-
-    Its files and instants are as old as the first copy: not for tests to which it matters that they are young.
-    """
+    """A table that is made once for all tests of a process that give this name; a copy of it in `into`. Its files and
+    instants are as old as the first copy: not for tests to which it matters that they are young."""
     if name not in _made:
         folder = into.parent.with_name(f"made-{len(_made)}") / into.name
         folder.parent.mkdir()

@@ -105,11 +105,8 @@ class Actor:
 
 
 class FleetInfo:
-    """Actors on one table, of which one at a time goes on.
-
-    `observe` is told of every call right after it took effect. What the product asks of processes and locks is
-    answered here.
-    """
+    """Actors on one table, of which one at a time goes on. `observe` is told of every call right after it took effect.
+    What the product asks of processes and locks is answered here."""
 
     def __init__(self, path: str, seed: int, observe: Callable[[Actor, Call, Any], None]) -> None:
         self.path = path

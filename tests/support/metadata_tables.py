@@ -278,10 +278,8 @@ def to_clean(version: str, into: Path) -> Path:
 
 
 def finished_behind_deaths(path: Path, tmp_path: Path, *, least: int, step: int) -> Iterator[Path]:
-    """Copies of a table whose services died at a storage call, of which there are so many at least, and ran again.
-
-    One at once, one behind a write. Readers see the same all the time.
-    """
+    """Copies of a table whose services died at a storage call, of which there are so many at least, and ran again. One
+    at once, one behind a write. Readers see the same all the time."""
     before, options = entries(open_table(path)), MetadataOptions(max_delta_commits=100)
     calls = HookedStorage(LocalStorage(str(shutil.copytree(path, tmp_path / "whole"))), lambda call: call.do())
     serve(open_table(tmp_path / "whole", calls), options)

@@ -21,10 +21,8 @@ GOLDEN_FOLDER = ROOT / "tests" / "golden"
 
 
 def memory() -> str | None:
-    """A folder in memory that has room for the files of tests; None where there is none.
-
-    A synced file costs 11 ms on a disk, and 0.1 ms there.
-    """
+    """A folder in memory that has room for the files of tests; None where there is none. A synced file costs 11 ms on a
+    disk, and 0.1 ms there."""
     return _MEMORY if os.path.isdir(_MEMORY) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES else None
 
 

@@ -152,11 +152,9 @@ class World:
 
 
 def some_rows(chance: random.Random, world: World, times: Iterator[int]) -> list[Row]:
-    """Rows for a table; `times`: ordering values that are later than all before.
-
-    Late rows only for keys that are there: one behind a delete could bring the base file's row back. On version 6 a
-    late row that deletes loses against a row in a log file, and wins against one in a base file.
-    """
+    """Rows for a table; `times`: ordering values that are later than all before. Late rows only for keys that are
+    there: one behind a delete could bring the base file's row back. On version 6 a late row that deletes loses against
+    a row in a log file, and wins against one in a base file."""
     rows = list[Row]()
     for key in chance.sample([f"{p}{n}" for p in "abc" for n in range(12)], 8):
         late = key in world.rows and chance.random() < 0.4

@@ -1,7 +1,6 @@
 """Replays the record of a daemon: `python -m tests.support.replayed_daemon FILE` prints what each of its runs decided.
 
-A record is what `compactor-daemon run --events FILE` writes.
-"""
+A record is what `compactor-daemon run --events FILE` writes."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 python -m tests.support.s3_spark_child TABLE INPUT CHECKPOINT [NAME=VALUE ...]
 
 INPUT holds Parquet files of rows: those of its folder `write` are upserted one by one, those of `stream` as a stream.
-NAME=VALUE: a setting of Spark.
-"""
+NAME=VALUE: a setting of Spark."""
 
 from __future__ import annotations
 

@@ -115,10 +115,8 @@ def versions(*usual: int, deep: Sequence[int] = ()) -> pytest.MarkDecorator:
 
 
 def for_each(cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[[], None]]:
-    """Makes one test that goes through all cases, each a value or a tuple of them; a failure names its case.
-
-    For cases that take milliseconds each and ask one rule.
-    """
+    """Makes one test that goes through all cases, each a value or a tuple of them; a failure names its case. For cases
+    that take milliseconds each and ask one rule."""
 
     all_cases = list(cases)
     assert all_cases

@@ -3,8 +3,7 @@
     python -m tests.support.slow_compactor compact TABLE --executor local
 
 Says `ready` and begins when it is given a line; before each call of the storage it waits about `PACE_S` seconds.
-With `NO_LOCKS=1` in its environment no lock excludes anybody: storage alone decides.
-"""
+With `NO_LOCKS=1` in its environment no lock excludes anybody: storage alone decides."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The process that forks Spark's Python workers, with what they import: once here, and not in each of them.
 
-Spark collects garbage after each task of a worker: what was imported is left out of that, 0.1 s a task.
-"""
+Spark collects garbage after each task of a worker: what was imported is left out of that, 0.1 s a task."""
 
 import gc
 

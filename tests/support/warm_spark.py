@@ -1,7 +1,6 @@
 """Compactions of many tables on one Spark, as a process of its own: the JVM starts once.
 
-python -m tests.support.warm_spark     tables from its input, one a line; one line of its output answers each
-"""
+python -m tests.support.warm_spark     tables from its input, one a line; one line of its output answers each"""
 
 from __future__ import annotations
 
@@ -96,8 +95,7 @@ def spark_environment() -> Iterator[None]:
 def spark(spark_environment: None) -> Iterator[Any]:
     """A session for the tests of a file; nothing in it names the source: Spark finds that by its module's name.
 
-    The JVM stays for the next file, the context does not: commands of other tests make their own.
-    """
+    The JVM stays for the next file, the context does not: commands of other tests make their own."""
     from pyspark.sql import SparkSession
 
     connect = os.environ.get("PHANTOMBASE_CONNECT")  # see tests/pyspark_phantombase/test_releases.py

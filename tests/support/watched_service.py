@@ -40,10 +40,8 @@ class Spoilt(Enum):
 
 @dataclass(slots=True)
 class Watched:
-    """An ASGI application around the service. `answered`: (path, status) in order.
-
-    `spoil` gets the number of each request, from 0. `end`: ends the service.
-    """
+    """An ASGI application around the service. `answered`: (path, status) in order. `spoil` gets the number of each
+    request, from 0. `end`: ends the service."""
 
     app: ServiceApp
     port: int = 0

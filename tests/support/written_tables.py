@@ -58,10 +58,8 @@ def as_rows(table: pa.Table) -> Rows:
 
 
 def check_nothing_left(path: Path, *, served: bool = False) -> None:
-    """Nothing pends; of writes nothing is staged, marked, beating or stray.
-
-    `served`: files of completed writes may be cleaned, and the writes of others archived.
-    """
+    """Nothing pends; of writes nothing is staged, marked, beating or stray. `served`: files of completed writes may be
+    cleaned, and the writes of others archived."""
     table = open_table(path)
     timeline = table.load_timeline()
     assert not [i for i in timeline.instants if not i.completed]

@@ -261,8 +261,7 @@ def test_a_write_that_dies_at_a_storage_call(version: int, tmp_path: Path) -> No
 @one_of("version", 6, 9)
 def test_a_write_one_of_whose_storage_calls_fails(version: int, tmp_path: Path) -> None:
     """It goes on rightly, or says that it failed and then nothing of it is visible. A usual run takes every third kind
-    of call: the others are those of `tests/writer_hooks/index/test_record_index_faults.py`.
-    """
+    of call: the others are those of `tests/writer_hooks/index/test_record_index_faults.py`."""
     ground = MetadataGround.made(tmp_path, version)
     before, said = by_key(ground.rows), Counter[bool]()
     for _, _, path, error in ground.faults(ground.disturbed, share=(0, 3)).errors():

@@ -233,8 +233,7 @@ def test_nothing_changes(
 ) -> None:
     """A table reads as its twin without log compactions at every step of a random history, and compacts as it.
 
-    A write may pend while files are merged, and completes later, in front of them or between others.
-    """
+    A write may pend while files are merged, and completes later, in front of them or between others."""
     if memory == "disk":
         monkeypatch.setattr("phantombase.timeline.merge.rule.SliceRules.fold_bytes", property(lambda _: 4000.0))
     for number in range(ROUNDS):

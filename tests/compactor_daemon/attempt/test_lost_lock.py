@@ -49,11 +49,9 @@ OPTIONS_OF_WRITE = WriteOptions(buckets=1, slots=1)
 
 
 class Losing(HookedStorage):
-    """A storage whose lock is lost right before the n-th call (from 0) that is made in a section.
-
-    `calls_inside`: how many those were. `changes`: which of them change something, by their kind. `late`: those after
-    the loss, in that section.
-    """
+    """A storage whose lock is lost right before the n-th call (from 0) that is made in a section. `calls_inside`: how
+    many those were. `changes`: which of them change something, by their kind. `late`: those after the loss, in that
+    section."""
 
     def __init__(self, path: Path, number: int | None) -> None:
         super().__init__(LocalStorage(str(path)), self._made)

@@ -353,8 +353,7 @@ def left(path: Path, decision: CommitDecision) -> list[str]:
 def test_each_file_is_made_again_under_its_own_name(name: str, completed: bool, tmp_path: Path) -> None:
     """Also one that was adopted from an earlier attempt: the commit names that attempt's file.
 
-    Also behind the commit, which the view must not believe then.
-    """
+    Also behind the commit, which the view must not believe then."""
     path = unzip_golden(name, tmp_path)
     table = open_table(path)
     (instant,) = pending_instants(table)

@@ -196,8 +196,7 @@ def test_a_clean_remembers_what_an_earlier_one_removed(version: int, tmp_path: P
 def test_file_versions_name_the_cutoff_of_replaced_groups(cleaned: bool, tmp_path: Path) -> None:
     """Hudi's archiver takes all replace commits before a clean with no cutoff for passed: their rows would be back.
 
-    `cleaned`: behind a clean of Hudi without a cutoff.
-    """
+    `cleaned`: behind a clean of Hudi without a cutoff."""
     path = unzip("v6_0.15.0_replaced.before", tmp_path)
     if cleaned:
         plan = CleanPlan(policy=Policy.VERSIONS.hudi_name, files={"north": ("f-0_1-2-3_20260101000000000.parquet",)})
@@ -228,8 +227,7 @@ def test_a_query_from_before_a_late_publication_keeps_its_files(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process decided a compaction and died; two hours later another one publishes it, at the completion time that
-    was decided then. A query of ten minutes ago reads what was merged.
-    """
+    was decided then. A query of ten minutes ago reads what was merged."""
     path = tmp_path / "trips"
     written_table(path, version, one_row("k0", 0), WriteOptions(slots=1, small_file_bytes=0))
     upsert(path, one_row("k0", 1))

@@ -59,10 +59,8 @@ _FILE_ID = "00000000-0000-4000-8000-000000000000-0"
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A table between two writes of which one was undone, and left files that are four days old.
-
-    `gone`: its instant; `base`, `log`: its files, relative to the table.
-    """
+    """A table between two writes of which one was undone, and left files that are four days old. `gone`: its instant;
+    `base`, `log`: its files, relative to the table."""
 
     path: Path
     version: int

@@ -13,8 +13,7 @@ Made by `tests.hudi.cases.clustering_states`. Further states are in older tables
     completed          x  x  x    `v*_clustered`: then updates, a plan of a compaction; each test of all golden tables
     beside a clean     x          `v6_0.15.0_pending_clustering.after`: `cleaning/test_golden.py`
     cleaned            x          `v6_0.15.0_cluster.cleaned`: `cleaning/test_golden.py`
-    what it joins      x          `v6_0.15.0_cluster.before`, `.scheduled`, `.after`: `test_commands.py`
-"""
+    what it joins      x          `v6_0.15.0_cluster.before`, `.scheduled`, `.after`: `test_commands.py`"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A clustering whose process sleeps right before its commit: no row comes back, and none is lost.
 
-Meanwhile its inputs change, or its plan is taken back.
-"""
+Meanwhile its inputs change, or its plan is taken back."""
 
 from __future__ import annotations
 

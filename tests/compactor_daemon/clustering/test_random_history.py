@@ -3,8 +3,7 @@
 Writers, compactors, cleaners and archivers take turns with clusterings, whose plans are of phantombase's format or of
 Hudi's, which die, are rolled back, and beside which others write.
 
-`PHANTOMBASE_CLUSTER_HISTORIES=50` tries 50 seeds a table version, `-k "seed7 and v6"` one of them again.
-"""
+`PHANTOMBASE_CLUSTER_HISTORIES=50` tries 50 seeds a table version, `-k "seed7 and v6"` one of them again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A goal of freshness over many tables: when the daemon requests and takes what, in a simulated lake.
 
 The daemon's state and decisions are the real ones; tables, plans and compactions are numbers. A compaction takes five
-seconds, and a second for each 100 MB that it reads.
-"""
+seconds, and a second for each 100 MB that it reads."""
 
 from __future__ import annotations
 

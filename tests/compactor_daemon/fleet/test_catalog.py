@@ -36,8 +36,7 @@ def test_three_daemons_serve_a_lake_with_one_hostile_table(
 ) -> None:
     """Every daemon has a share; a table that comes later is compacted, too; the hostile one stops none.
 
-    The names of the processes decide who has which tables: of few tables one may have few.
-    """
+    The names of the processes decide who has which tables: of few tables one may have few."""
     root, original = tmp_path / "lake", pending_table(tmp_path / "original")
     paths = lake_of(root, [f"db{n % 3}/t{n:04}" for n in range(tables)], original)
     hostile = hostile_table(root / "db0" / "hostile", original)
@@ -83,8 +82,7 @@ def test_three_daemons_serve_a_lake_with_one_hostile_table(
 @pytest.mark.deep
 def test_a_quota_is_held_by_each_daemon(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     """The pool has its part of the slots, though nothing else wants them any more; and by the seconds that compactions
-    took no more than that. They are fewer: a slot is also held for the claim.
-    """
+    took no more than that. They are fewer: a slot is also held for the claim."""
     root, original = tmp_path / "lake", pending_table(tmp_path / "original")
     limited = lake_of(root, [f"a_{n:03}" for n in range(400)], original)
     free = lake_of(root, [f"b_{n:03}" for n in range(100)], original)

@@ -424,8 +424,7 @@ def test_the_command_that_its_error_names_writes_it_anew(version: int, size: int
 def test_where_a_clean_has_removed_what_it_merged(version: int, is_archived: bool, tmp_path: Path) -> None:
     """Hudi cleans behind such a file, and reads on. The clean shows that the compaction counts as completed.
 
-    Hudi archives cleans by their number, also those behind a write that stays.
-    """
+    Hudi archives cleans by their number, also those behind a write that stays."""
     path = tmp_path / "trips"
     rows, done, metadata = _made(path, version)
     keep = ["--policy", "versions", "--retain", "1", "--floor", "0"]

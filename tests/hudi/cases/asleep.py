@@ -72,10 +72,8 @@ class _Asleep:
 
 
 def compact_asleep(table: SharedTable, instant: str, moment: Moment, act: Callable[[], None]) -> bool:
-    """We compact one instant, and at that moment `act` happens beside us; whether the moment came.
-
-    What the compaction raises, it raises.
-    """
+    """We compact one instant, and at that moment `act` happens beside us; whether the moment came. What the compaction
+    raises, it raises."""
     slices = len(table.open().compaction_plan(instant).operations)
     asleep = _Asleep(str(table.path), moment, slices, act)
     storage = HookedStorage(LocalStorage(str(table.path)), asleep.hook)

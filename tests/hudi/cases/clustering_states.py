@@ -1,8 +1,7 @@
 """Makes the golden tables of clusterings with real Hudi: `python -m tests.hudi.cases.clustering_states FOLDER`.
 
 Each is a zip of the table and of what the same Hudi reads from it, `snapshot.parquet`; who uses them says what is in
-them: `tests/compactor_daemon/clustering/test_golden.py`.
-"""
+them: `tests/compactor_daemon/clustering/test_golden.py`."""
 
 from __future__ import annotations
 

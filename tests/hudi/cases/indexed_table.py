@@ -40,10 +40,8 @@ _REVOKED = 1
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedTable(SharedTable):
-    """`options` turn the metadata table on; `random` picks the `conditions` of queries, so many a snapshot.
-
-    `halves`: compactions of ours may be half done, and files placed by them are not listed yet.
-    """
+    """`options` turn the metadata table on; `random` picks the `conditions` of queries, so many a snapshot. `halves`:
+    compactions of ours may be half done, and files placed by them are not listed yet."""
 
     random: random.Random = field(default_factory=lambda: random.Random(0))
     conditions: int = CONDITIONS

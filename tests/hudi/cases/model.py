@@ -29,10 +29,8 @@ class Write:
 
 
 def check_write(write: Write, before: pa.Table, after: pa.Table, mode: MergeMode, hidden: Set[str]) -> None:
-    """Rows of the batch have won or lost against the snapshot before, and no other row has changed.
-
-    `hidden`: keys with deletes in the logs whose ordering values a snapshot does not show.
-    """
+    """Rows of the batch have won or lost against the snapshot before, and no other row has changed. `hidden`: keys with
+    deletes in the logs whose ordering values a snapshot does not show."""
     batch = _best(write, mode)
     same(_without(after, batch), _without(before, batch))
     old = _numbered(before)

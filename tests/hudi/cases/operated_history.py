@@ -3,8 +3,7 @@ phantombase cleans, archives, clusters, restores, rolls back, makes savepoints a
 
 They do so also between two steps of a compaction of ours, whose process sleeps meanwhile or dies there. A model in
 plain Python says what all must read then: services change no row, a restore and a rollback bring the rows of before
-back.
-"""
+back."""
 
 from __future__ import annotations
 
@@ -99,10 +98,8 @@ class _Model:
 
 
 class OperatedHistory(History):
-    """`stock`: with Hudi's default services, else operators call them.
-
-    `clock`: the zone of Hudi's writers, where this process is in another one.
-    """
+    """`stock`: with Hudi's default services, else operators call them. `clock`: the zone of Hudi's writers, where this
+    process is in another one."""
 
     def __init__(
         self, judge: Judge, version: int, seed: int, path: Path, *, stock: bool, clock: ClockOptions | None = None

@@ -83,11 +83,9 @@ class RandomSteps:
 
 
 class History(RandomSteps):
-    """One table and what may happen to it next.
-
-    `merges`: log compactions may, too. `indexes`: options of Hudi's writers that make it keep the metadata table; so
-    many `conditions` are asked for a snapshot. `clock`: see `SharedTable`.
-    """
+    """One table and what may happen to it next. `merges`: log compactions may, too. `indexes`: options of Hudi's
+    writers that make it keep the metadata table; so many `conditions` are asked for a snapshot. `clock`: see
+    `SharedTable`."""
 
     def __init__(
         self,
@@ -341,8 +339,7 @@ class History(RandomSteps):
 
     def hudi_rs_can_read(self) -> bool:
         """Where it is a judge: `p:SIMPLE` it takes for the name of a column; of version 6 it knows neither the logs of
-        a pending compaction nor that a late delete takes effect there.
-        """
+        a pending compaction nor that a late delete takes effect there."""
         return self.keys != "custom" and (self.table.version > 6 or not (self.late or self.table.pending()))
 
     def ends(self) -> None:

@@ -45,10 +45,8 @@ DELETE_COLUMNS = ["id", "p", "ts"]
 
 @dataclass(frozen=True, kw_only=True)
 class SharedAnywhere:
-    """A table at `place`; `options` go with each of Hudi's writes, `partition_field` None is a table without.
-
-    `clock`: what we are given of the zone of Hudi's writers. `lock`: ours, where one process is not all.
-    """
+    """A table at `place`; `options` go with each of Hudi's writes, `partition_field` None is a table without. `clock`:
+    what we are given of the zone of Hudi's writers. `lock`: ours, where one process is not all."""
 
     judge: Judge
     version: int
@@ -115,10 +113,8 @@ class SharedAnywhere:
         return mine if buckets is None else mine.buckets(int(str(buckets)))
 
     def creator(self, rows: pa.Table) -> Writer:
-        """A write of ours that makes the table, as `create` does; Hudi's later writes know its options.
-
-        Only its writers clean and archive, and make the metadata table.
-        """
+        """A write of ours that makes the table, as `create` does; Hudi's later writes know its options. Only its
+        writers clean and archive, and make the metadata table."""
         conf: dict[str, object] = {
             "hoodie.table.name": "shared",
             "hoodie.write.table.version": self.version,
@@ -199,10 +195,8 @@ class SharedAnywhere:
         return hudis
 
     def compact_beside_hudi(self, *, snapshot_kept: bool = True) -> pa.Table:
-        """We compact the table and Hudi a copy of it; all four reads of each agree. The snapshot.
-
-        `snapshot_kept`: it also is the one from before.
-        """
+        """We compact the table and Hudi a copy of it; all four reads of each agree. The snapshot. `snapshot_kept`: it
+        also is the one from before."""
         before, hudis = self.agree(), self.copy()
         pending = self.pending()
         hudis.hudi_compacts()

@@ -1,7 +1,6 @@
 """A job on PySpark 3.5 with Hudi's own bundle: Hudi and phantombase write and read one table in one session.
 
-Its arguments are the table's path, the bundle's jars, and the folder of a second table. It prints one JSON document.
-"""
+Its arguments are the table's path, the bundle's jars, and the folder of a second table. It prints one JSON document."""
 
 from __future__ import annotations
 

@@ -129,8 +129,7 @@ def test_the_query_shows_what_we_changed(
     """Also what was written under a pending plan, where it cannot read what Hudi writes; and what Hudi writes behind.
 
     A row that moves to another partition is deleted and inserted. Behind an archiving of phantombase a query of 1.2.0
-    must begin on the active timeline.
-    """
+    must begin on the active timeline."""
     table = made(judge, tmp_path / "table", version, options)
     path, state, shown = str(table.path), state_of(table.agree()), changes_of(judge, table.path)
 

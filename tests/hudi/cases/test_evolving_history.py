@@ -4,8 +4,7 @@ Hudi's SQL adds, renames, drops and widens columns; both update, insert and dele
 clean and archive. A filter finds the rows that the whole read has.
 
 `PHANTOMBASE_HISTORIES=50 pytest tests/hudi/cases/test_evolving_history.py` tries 50 seeds a table version, and
-`-k "v6 and seed7"` one of them again.
-"""
+`-k "v6 and seed7"` one of them again."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 Or it is out, and Hudi's next write builds it. Rows are compared with a model, so no write doubles or loses one.
 
 `PHANTOMBASE_INDEX_HISTORIES=20` and `PHANTOMBASE_INDEX_STEPS=12` take more and longer ones, `-k "v6 and seed7"` one of
-them again.
-"""
+them again."""
 
 from __future__ import annotations
 

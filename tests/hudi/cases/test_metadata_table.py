@@ -1,8 +1,7 @@
 """Tables with Hudi's metadata table, its default: whoever writes, readers with and without it see the same rows.
 
 `PHANTOMBASE_METADATA_HISTORIES=20` and `PHANTOMBASE_METADATA_STEPS=12` tell more and longer random histories,
-`-k "v6 and seed7"` one of them again.
-"""
+`-k "v6 and seed7"` one of them again."""
 
 from __future__ import annotations
 
@@ -75,10 +74,8 @@ def numbered(first: int, ts: int) -> pa.Table:
 
 
 def opened(table: IndexedTable, where: str) -> int:
-    """File slices Hudi opens for a condition that a row fulfils.
-
-    Hudi 0.15 tells how many only where it reads base files alone.
-    """
+    """File slices Hudi opens for a condition that a row fulfils. Hudi 0.15 tells how many only where it reads base
+    files alone."""
     table.check_skipping([where])
     query = {"hoodie.datasource.query.type": "read_optimized" if table.version == 6 else "snapshot"}
     found = table.judge.select(table.path, ["id"], where=where, options={**SKIPPING, **query})

@@ -193,11 +193,9 @@ def table(judge: Judge, tmp_path: Path) -> SharedTable:
 
 
 def upgrade(table: SharedTable) -> pa.Table:
-    """One upsert of a stock writer, of rows that are there already; the rows, which must be those of the end.
-
-    While the plan pends, Hudi 1.2.0 reads less from an upgraded table: a version 6 log that lies on the plan's
-    instant is named after it, and in version 9 that is a write which has not completed. So do we.
-    """
+    """One upsert of a stock writer, of rows that are there already; the rows, which must be those of the end. While the
+    plan pends, Hudi 1.2.0 reads less from an upgraded table: a version 6 log that lies on the plan's instant is named
+    after it, and in version 9 that is a write which has not completed. So do we."""
     rows = own_columns(table.we_read())
     table.upsert(rows.slice(0, 5), UPGRADE)
     assert open_table(table.path).config.version == 9

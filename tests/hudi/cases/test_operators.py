@@ -1,8 +1,7 @@
 """What an operator does with real Hudi between two steps of a compaction of ours is done: nothing comes back or goes.
 
 The compacting process sleeps meanwhile and wakes up, or is dead and the next run takes up what it left.
-`PHANTOMBASE_HISTORIES=2 pytest tests/hudi/cases/test_operators.py` tries every moment.
-"""
+`PHANTOMBASE_HISTORIES=2 pytest tests/hudi/cases/test_operators.py` tries every moment."""
 
 from __future__ import annotations
 

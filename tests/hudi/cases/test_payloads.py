@@ -1,8 +1,7 @@
 """The payload classes of partial updates and change capture: Hudi and we read, merge, compact and write alike.
 
 Rows in blocks written by hand, late and in time, with values that mean "not given", rows marked deleted and deletes;
-then both write and compact.
-"""
+then both write and compact."""
 
 from __future__ import annotations
 
@@ -36,9 +35,7 @@ KEYS = 60
 @dataclass(frozen=True, kw_only=True)
 class Payload:
     """A payload class. `absent`: chance that a column is not given, as `text`; `marker`: column and value that delete.
-
-    `coarse`: a column of text that is compared before `ordering`. `typed`: deletes may have an ordering value.
-    """
+    `coarse`: a column of text that is compared before `ordering`. `typed`: deletes may have an ordering value."""
 
     name: str
     ordering: str = "ts"
@@ -333,8 +330,7 @@ def our_merge_into_rows_of(numbers: list[int], ts: int, mark: str) -> pa.Table:
 def test_hudi_goes_on(judge: Judge, version: int, options: dict[str, object], tmp_path: Path) -> None:
     """Updates in time and late, inserts, deletes; between them upserts of Hudi, at last compactions.
 
-    By commit time no row comes behind a delete: there Hudi's own upserts make a log with such updates unreadable.
-    """
+    By commit time no row comes behind a delete: there Hudi's own upserts make a log with such updates unreadable."""
     random, event = Random(f"{version} {options}"), "Default" in str(options)
     table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=options)
     table.create(our_merge_into_rows_of(list(range(0, OUR_MERGE_INTO_KEYS, 2)), 5, "base"))

@@ -1,7 +1,6 @@
 """Compaction plans of either kind: where Hudi looks for logs, who executes them, what is pending or published late.
 
-`hoodie.table.services.incremental.enabled`, on by default, whatever the table version.
-"""
+`hoodie.table.services.incremental.enabled`, on by default, whatever the table version."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 What a write of ours did to the rows is also checked against a model: which rows of the batch have won.
 
 `PHANTOMBASE_HISTORIES=50 pytest tests/hudi/cases/test_random_history.py` tries 50 seeds a table version, and
-`-k "v6 and seed7"` one of them again.
-"""
+`-k "v6 and seed7"` one of them again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Tables of every shape as real Hudi reads them: without base files or rows, gzip, copy on write, past states.
 
-Version 8 has its golden tables, and is version 9 to Hudi and us but for hoodie.properties.
-"""
+Version 8 has its golden tables, and is version 9 to Hudi and us but for hoodie.properties."""
 
 from __future__ import annotations
 
@@ -204,8 +203,7 @@ def test_virtual_keys(judge: Judge, version: int, tmp_path: Path) -> None:
 def test_as_of_every_instant(version: int, judge: Judge, tmp_path: Path) -> None:
     """Upserts, a delete, a pending plan with writes on the phantom slices, a compaction of ours, more writes.
 
-    Before the first instant the table is empty; with the compaction still pending and after it both agree.
-    """
+    Before the first instant the table is empty; with the compaction still pending and after it both agree."""
     table = SharedTable(judge=judge, path=tmp_path / "t", version=version, options=EVENT_TIME)
     rows = Rows(3)
     table.create(rows(range(60), 1))

@@ -1,8 +1,7 @@
 """Hudi's index of rows: our compaction leaves it as it is, our writes keep it, and Hudi's find every key by it.
 
 Where a write takes it out, Hudi builds it anew. A write of ours never puts a key into a second partition: Hudi could
-not build its index any more, and every write of its own would fail.
-"""
+not build its index any more, and every write of its own would fail."""
 
 from __future__ import annotations
 
@@ -48,8 +47,7 @@ def rows(numbers: Sequence[int], ts: int) -> pa.Table:
 def test_hudi_finds_every_key(judge: Judge, version: int, tmp_path: Path) -> None:
     """By the index that our compaction has left, and by the one it has built behind our write; none is doubled.
 
-    Our write takes it out with a key that Hudi cannot look up in it; its row is deleted before Hudi builds it.
-    """
+    Our write takes it out with a key that Hudi cannot look up in it; its row is deleted before Hudi builds it."""
     table = IndexedTable(judge=judge, path=tmp_path / "table", version=version, options=RECORD_INDEX)
     table.create(rows(range(40), 1))
     table.upsert(rows(range(0, 40, 2), 2))

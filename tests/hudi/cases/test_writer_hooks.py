@@ -254,8 +254,7 @@ def test_one_batch_by_hudi_and_by_us(judge: Judge, version: int, merge: dict[str
     """With several rows of a key, late ones, equal ones and deletes among them: the same rows come of it.
 
     Which row of a key a bulk_insert keeps is up to Hudi's row writer: that of the greatest ordering value, of equal
-    ones the first it meets, whatever the table's merge mode is.
-    """
+    ones the first it meets, whatever the table's merge mode is."""
     origin = SharedTable(judge=judge, path=tmp_path / "t", version=version, options=merge, partition_field=None)
     batch = doubled()
     first = pa.table({"id": list("abcdefghij"), "ts": [10] * 10, "n": [0] * 10, IS_DELETED: [False] * 10})

@@ -92,10 +92,8 @@ def our_batches(path: Path) -> list[tuple[Query, pa.Table]]:
 def stream_batch(
     reader: DataSourceStreamReader, start: dict[str, str]
 ) -> tuple[dict[str, str], Query, pa.Table] | None:
-    """What comes next of a stream, one write: its end, its window, its rows; None if nothing was written since.
-
-    A write of several file groups comes in several batches.
-    """
+    """What comes next of a stream, one write: its end, its window, its rows; None if nothing was written since. A write
+    of several file groups comes in several batches."""
     [begin] = start.values()
     parts = list[pa.RecordBatch]()
     while (end := reader.latestOffset(start, ReadMaxFiles(1))) != start:

@@ -1,7 +1,6 @@
 """Writers, a compactor and readers of every kind on one table at the same time, in threads of one process.
 
-The readers keep what they saw and when; `seen` compares it with the model when all is over.
-"""
+The readers keep what they saw and when; `seen` compares it with the model when all is over."""
 
 from __future__ import annotations
 

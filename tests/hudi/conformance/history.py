@@ -37,12 +37,10 @@ class Write:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """The writes in the order in which they were requested.
-
-    `based`: for a partition, how many of the writes its newest base file holds; partitions without a base file lack.
-    `made_by`: which writer made the table; `forged`: what was done to its files by hand, "" for nothing.
-    `restamped`: the log compaction whose instant the rows that it merged carry, instead of that of their write.
-    """
+    """The writes in the order in which they were requested. `based`: for a partition, how many of the writes its newest
+    base file holds; partitions without a base file lack. `made_by`: which writer made the table; `forged`: what was
+    done to its files by hand, "" for nothing. `restamped`: the log compaction whose instant the rows that it merged
+    carry, instead of that of their write."""
 
     version: int
     made_by: str

@@ -1,8 +1,7 @@
 """Makes the tables of the matrix with real Hudi: `python -m tests.hudi.conformance.make 9 6 8 [STATE ...]`.
 
 A table has one file group in each partition, one partition for each shape, see `SHAPES`. Of each version one table is
-written up to the point where a table service comes in; its copies go on in one state each.
-"""
+written up to the point where a table service comes in; its copies go on in one state each."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The matrix of readers: what each reader answers for tables in the states that Hudi's readers have got wrong. `make`
 lets real Hudi make the tables; `history` is what was written to each, and `model` what a reader must answer by it.
-`ask` asks one reader, `record` all of them.
-"""
+`ask` asks one reader, `record` all of them."""
 
 from __future__ import annotations
 

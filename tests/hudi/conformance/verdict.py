@@ -33,10 +33,8 @@ class Miss:
 
 @dataclass(slots=True, kw_only=True)
 class Cell:
-    """Of one reader, the queries of one kind on one shape. `right`: also those with rows that come again.
-
-    `miss`: the first wrong answer; where none is wrong, the first with rows that come again.
-    """
+    """Of one reader, the queries of one kind on one shape. `right`: also those with rows that come again. `miss`: the
+    first wrong answer; where none is wrong, the first with rows that come again."""
 
     asked: int = 0
     right: int = 0

@@ -2,8 +2,7 @@
 
 One JVM a table version makes all of them, or those of the given names, and reads each: as it is, behind a compaction of
 ours, and as of a time. A column that a later batch names in other letters is not among them: Hudi 0.15.0 and 1.2.0 both
-refuse that write, as a missing column, or with nulls for missing ones since the new one "already exists".
-"""
+refuse that write, as a missing column, or with nulls for missing ones since the new one "already exists"."""
 
 from __future__ import annotations
 

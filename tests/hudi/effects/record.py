@@ -1,7 +1,6 @@
 """Records what real Hudi makes of the cases: `python -m tests.hudi.effects.record [PART OF A NAME ...]`.
 
-Without a part: those that are not recorded, or were changed since.
-"""
+Without a part: those that are not recorded, or were changed since."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 compaction of ours; `added_with_defaults.zip`.
 
 `tagonly` adds `tag: ["string", "null"]`, default "t0". `req` adds the required columns `status` "NEW", `flag` false and
-`amt` 1.5. `sub`, by 1.2.0, adds a required field to a record inside, which Hudi itself cannot read.
-"""
+`amt` 1.5. `sub`, by 1.2.0, adds a required field to a record inside, which Hudi itself cannot read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The same dictionary, the same batches: phantombase writes the rows that real Hudi wrote, and refuses what it refused.
 
-`recorded.json`: what Hudi 1.2.0 (version 9) and 0.15.0 (version 6) made of `cases.py`; see `record.py`.
-"""
+`recorded.json`: what Hudi 1.2.0 (version 9) and 0.15.0 (version 6) made of `cases.py`; see `record.py`."""
 
 from __future__ import annotations
 

@@ -182,10 +182,8 @@ def hudi_leaves_a_plan_alone_and_takes_it_over(journey: Journey) -> None:
 
 
 def hudi_goes_on_behind_an_overwrite(journey: Journey) -> None:
-    """It inserts what we have replaced, and updates what we have put in its place; and a partition that we took out.
-
-    A key that it could not look up takes the index out.
-    """
+    """It inserts what we have replaced, and updates what we have put in its place; and a partition that we took out. A
+    key that it could not look up takes the index out."""
     table, rows, path = journey.table, journey.rows, str(journey.path)
     own, gone = ([n for n in plain(140) if partition(n) == partition(place)] for place in (3, 4))
     table.writer(rows(own[::4], 220)).insert_overwrite(path)

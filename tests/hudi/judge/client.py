@@ -3,8 +3,7 @@
 Its writes are quiet: no metadata table, cleaning, archiving, inline compaction or upgrade of the table,
 unless an option asks for it. Options are Hudi's own, and the later ones win:
 
-    QUIET, what hoodie.properties says, the options given to `create` or `adopt` here, the method's own, `options`
-"""
+    QUIET, what hoodie.properties says, the options given to `create` or `adopt` here, the method's own, `options`"""
 
 from __future__ import annotations
 
@@ -86,11 +85,9 @@ class Selected:
 
 
 class Judge:
-    """Real Hudi of one version on its own small Spark; close it, or use it in a `with`.
-
-    `java_options`: of its JVM, `BRIEF` for one that lives for minutes; `more`, `variables`: see `Session`.
-    `keeps_names`: no table at a path changes its columns, so one name in SQL serves for all calls.
-    """
+    """Real Hudi of one version on its own small Spark; close it, or use it in a `with`. `java_options`: of its JVM,
+    `BRIEF` for one that lives for minutes; `more`, `variables`: see `Session`. `keeps_names`: no table at a path
+    changes its columns, so one name in SQL serves for all calls."""
 
     def __init__(
         self,
@@ -193,10 +190,8 @@ class Judge:
         operation: str = "upsert",
         options: Options | None = None,
     ) -> None:
-        """Make a MERGE_ON_READ table by its first commit; several fields go comma separated.
-
-        `version` is the table version, by default Hudi's newest. This Judge's later writes get `options` too.
-        """
+        """Make a MERGE_ON_READ table by its first commit; several fields go comma separated. `version` is the table
+        version, by default Hudi's newest. This Judge's later writes get `options` too."""
         fields = {
             "hoodie.table.name": name,
             "hoodie.datasource.write.table.type": "MERGE_ON_READ",
@@ -326,10 +321,8 @@ class Judge:
     # The metadata table.
 
     def listed_files(self, path: TablePath) -> dict[str, int]:
-        """Size in bytes of each data file the metadata table lists, by its path below the table.
-
-        The procedure's name promises to compare with storage, but both of its listings come from the metadata table.
-        """
+        """Size in bytes of each data file the metadata table lists, by its path below the table. The procedure's name
+        promises to compare with storage, but both of its listings come from the metadata table."""
         rows = self._call("validate_metadata_table_files", path, None, verbose=True)
         return {"/".join(filter(None, (row["partition"], row["file_name"]))): row["metadata_size"] for row in rows}
 
@@ -340,12 +333,9 @@ class Judge:
     def _call(
         self, procedure: str, path: TablePath, settings: Options | None, **arguments: object
     ) -> list[dict[str, Any]]:
-        """Call one of Hudi's procedures with a writer's options.
-
-        Most procedures know tables by name only, and a name is bound to the schema it was made with: each
-        call makes its own, or `keeps_names`. All take session settings, which may hold commas, unlike their own
-        `options`.
-        """
+        """Call one of Hudi's procedures with a writer's options. Most procedures know tables by name only, and a name
+        is bound to the schema it was made with: each call makes its own, or `keeps_names`. All take session settings,
+        which may hold commas, unlike their own `options`."""
         text = self._call_text(procedure, path, **arguments)
         return self.sql(text, {**self._writer_options(path), **(settings or {})})
 

@@ -11,8 +11,7 @@ Hudi's bundles need Spark 3.5 and phantombase needs Spark 4, so real Hudi lives 
       hadoop-aws.jars          the same for Hadoop's S3 client (300 MB), made when a test asks for it
       iceberg-1.12.0.jars      the same for Iceberg's runtime, made when a test asks for it
 
-All is made on first use and reused offline afterwards; `python -m tests.hudi.judge.environment` makes it now.
-"""
+All is made on first use and reused offline afterwards; `python -m tests.hudi.judge.environment` makes it now."""
 
 from __future__ import annotations
 

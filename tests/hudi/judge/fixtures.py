@@ -15,11 +15,9 @@ from tests.support.servers.s3_server import S3Server
 
 
 class Judges:
-    """Starts each version when it is first asked for, and keeps the most recently used ones running.
-
-    A JVM takes 1 to 2 GiB: asking for one more version closes the one that was asked for longest ago. So get the
-    judge from here again rather than keep it across a change of version.
-    """
+    """Starts each version when it is first asked for, and keeps the most recently used ones running. A JVM takes 1 to 2
+    GiB: asking for one more version closes the one that was asked for longest ago. So get the judge from here again
+    rather than keep it across a change of version."""
 
     def __init__(self, start: Callable[[str], Judge], alive_max: int = 2) -> None:
         self.start = start

@@ -3,8 +3,7 @@
     run_java("1.2.0", "archived", path)                  the archived instants
     run_java("0.15.0", "archive", path, "hoodie.keep.min.commits=2")
 
-Operations: see `table_services/Judge.java` (1.2.0) and `Judge15.java` (0.15.0).
-"""
+Operations: see `table_services/Judge.java` (1.2.0) and `Judge15.java` (0.15.0)."""
 
 from __future__ import annotations
 

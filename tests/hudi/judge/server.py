@@ -4,8 +4,7 @@
 
 The first line out says that Spark is up: {"jars", "seconds"}. Then each line in, {"op", "options", ...}, gets
 one line out: {"result", "seconds"} or {"error", "trace", "seconds"}. It ends at `exit` or at the end of its
-input, and the JVM with it, so a client that dies leaves nothing behind. Spark's own output goes to stderr.
-"""
+input, and the JVM with it, so a client that dies leaves nothing behind. Spark's own output goes to stderr."""
 
 from __future__ import annotations
 
@@ -37,10 +36,8 @@ def write(spark: SparkSession, request: dict[str, Any]) -> None:
 
 
 def overlap(spark: SparkSession, request: dict[str, Any]) -> None:
-    """A write of `parquet` by a thread, and what happens between its request and its completion.
-
-    That is another write, of the Parquet file `second`, or a statement, `text`.
-    """
+    """A write of `parquet` by a thread, and what happens between its request and its completion. That is another write,
+    of the Parquet file `second`, or a statement, `text`."""
     go_on, known = Path(request["out"]), _requested(request["path"])
 
     def waiting(value: Any) -> Any:

@@ -20,11 +20,9 @@ LOG_CHARS_MAX = 4000
 
 
 class Session:
-    """One Spark session with one version of Hudi, in a process group and a scratch folder of its own.
-
-    `more`: settings of Spark; `variables`: of the process's environment.
-    `seconds` is what the last request took inside the server; before the first, what Spark took to start.
-    """
+    """One Spark session with one version of Hudi, in a process group and a scratch folder of its own. `more`: settings
+    of Spark; `variables`: of the process's environment. `seconds` is what the last request took inside the server;
+    before the first, what Spark took to start."""
 
     def __init__(
         self,
@@ -72,10 +70,8 @@ class Session:
         return self._server.pid
 
     def ask(self, op: str, *, options: Mapping[str, object], **fields: str | None) -> Any:
-        """Send one request and wait for its result. Spark takes options as text only.
-
-        Whoever ends the wait, such as a test's time limit, ends the session: the next request would get this answer.
-        """
+        """Send one request and wait for its result. Spark takes options as text only. Whoever ends the wait, such as a
+        test's time limit, ends the session: the next request would get this answer."""
         if self._server.returncode is not None:
             raise JudgeError(f"Hudi {self.version} is closed")
         texts = {

@@ -2,8 +2,7 @@
 
 `dictionaries.json`: names and values from Hudi's documentation, issues and public jobs, and from where. `{path}` is the
 table's, `{metastore}` and `{zookeeper}` are servers. `change`: what must change, null for an option that must go.
-`types`: of columns other than text. `deletes`: the job deletes the rows of its keys.
-"""
+`types`: of columns other than text. `deletes`: the job deletes the rows of its keys."""
 
 from __future__ import annotations
 

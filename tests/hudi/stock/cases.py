@@ -1,8 +1,7 @@
 """How stock tables are made: nothing is set but what the case is about, so that Hudi's defaults hold.
 
 These are on by default: the metadata table (on 1.2.0 with column and partition statistics), cleaning, archiving, and
-compaction inline every five delta commits. A case stops below five, so that log files are left.
-"""
+compaction inline every five delta commits. A case stops below five, so that log files are left."""
 
 from __future__ import annotations
 
@@ -36,13 +35,11 @@ def payload(name: str, ordering: str = "ts") -> Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Stock:
-    """A table that a DataFrame writer makes by one write and then changes.
-
-    `options`: what its writers say, besides key, ordering and partition fields, which are defaults here. `shape`: makes
-    a row into one of this table. `steps`: operations after the first upsert; `sql`: statements instead of writes, with
-    `{t}` for the table and `{path}` for its place; `top`: the one behind our compaction, by default the last of them.
-    `versions`: table versions that have such tables.
-    """
+    """A table that a DataFrame writer makes by one write and then changes. `options`: what its writers say, besides
+    key, ordering and partition fields, which are defaults here. `shape`: makes a row into one of this table. `steps`:
+    operations after the first upsert; `sql`: statements instead of writes, with `{t}` for the table and `{path}` for
+    its place; `top`: the one behind our compaction, by default the last of them. `versions`: table versions that have
+    such tables."""
 
     options: Options = field(default_factory=dict)
     shape: Callable[[Row, random.Random], Row] = lambda row, _: row

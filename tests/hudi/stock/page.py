@@ -1,7 +1,6 @@
 """`tests/hudi/stock/tables.md`, made of what was recorded: `python -m tests.hudi.stock.page`.
 
-`cases` says how each table is made, `verdict` walks it through, `record` keeps what was seen.
-"""
+`cases` says how each table is made, `verdict` walks it through, `record` keeps what was seen."""
 
 from __future__ import annotations
 

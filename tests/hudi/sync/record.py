@@ -1,7 +1,6 @@
 """Records what real Hudi's sync makes of the cases: `python -m tests.hudi.sync.record [--all | PART OF A NAME ...]`.
 
-Without a part: those that are not recorded, or were changed since.
-"""
+Without a part: those that are not recorded, or were changed since."""
 
 from __future__ import annotations
 

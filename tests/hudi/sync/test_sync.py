@@ -1,8 +1,7 @@
 """The catalog's tables after each write with Hudi's sync on: ours are those that real Hudi made.
 
 `recorded.json`: what Hudi 1.2.0 (version 9) and 0.15.0 (version 6) made of `cases.py` in a Hive Metastore, see
-`record.py`. Glue has the same ones; its own sync by Hudi is in no package that could be had.
-"""
+`record.py`. Glue has the same ones; its own sync by Hudi is in no package that could be had."""
 
 from __future__ import annotations
 

@@ -9,8 +9,7 @@ and socket lie in a folder of their own, so it meddles with no other engine, and
       run/          socket, pid
       dockerd.log
 
-Every step has a time limit.
-"""
+Every step has a time limit."""
 
 from __future__ import annotations
 

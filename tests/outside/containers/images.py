@@ -4,8 +4,7 @@
     daemon       deploy/Dockerfile on the base
     zookeeper    zookeeper:3.9, else `zookeeper_image/` on the daemons' image
 
-What was made stays in the engine: the base under a tag of its recipe, the rest as layers.
-"""
+What was made stays in the engine: the base under a tag of its recipe, the rest as layers."""
 
 from __future__ import annotations
 

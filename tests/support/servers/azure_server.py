@@ -1,8 +1,7 @@
 """Azurite, Microsoft's own emulator of Azure's blobs, as a process of this machine.
 
 `$PHANTOMBASE_AZURITE` names its folder (`node_modules` is in it); without it npm installs it into
-`~/.cache/phantombase/azurite` when it is first asked for. Without Node its tests are skipped.
-"""
+`~/.cache/phantombase/azurite` when it is first asked for. Without Node its tests are skipped."""
 
 from __future__ import annotations
 

@@ -189,10 +189,8 @@ class Page:
         return axe.violations(answer["result"]["value"])
 
     def type(self, text: str) -> None:
-        """Into what has the focus, then Enter; waits for the next page.
-
-        An element with `autofocus` has it from the first frame on, which may be drawn after the page's load event.
-        """
+        """Into what has the focus, then Enter; waits for the next page. An element with `autofocus` has it from the
+        first frame on, which may be drawn after the page's load event."""
         until = time.monotonic() + _ANSWER_MAX_S
         while not self._found(":focus"):
             assert time.monotonic() < until, "nothing has the focus"

@@ -4,8 +4,7 @@ by an error, late, in part or by nothing.
     with fault_proxy(port) as proxy:
         proxy.faults = nth(7, Fault.LOST)
 
-Unlike `S3Server.faults` it works before any server, and sees the bodies of answers.
-"""
+Unlike `S3Server.faults` it works before any server, and sees the bodies of answers."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ class Spoilt(NamedTuple):
 
     `status`: an answer of that number in the place of the server's; 0: the connection ends without an answer. `code`:
     S3's name of that error. `later_s`: the server does it that long after the answer. `page`: the most names of a page
-    of a listing. `is_stale`: the connection ends without a word after the answer.
-    """
+    of a listing. `is_stale`: the connection ends without a word after the answer."""
 
     times: int = 1
     status: int | None = None

@@ -2,8 +2,7 @@
 
 No judge: it shows that what is sent has the meaning that is meant. No emulator known here speaks this part of the API:
 fake-gcs-server answers each PUT of an object by 400 (tried), Google's own storage-testbench puts and gets objects by
-XML, but neither lists nor copies them, nor keeps their metadata (read in its source).
-"""
+XML, but neither lists nor copies them, nor keeps their metadata (read in its source)."""
 
 from __future__ import annotations
 

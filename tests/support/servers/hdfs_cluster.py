@@ -1,8 +1,7 @@
 """A real name node and data node in one JVM: Hadoop's MiniDFSCluster, for tests.
 
 The Hadoop client's jars are those of our PySpark; the cluster's (60 MB) are resolved by Spark on first use and kept
-beside the judge's. The JVM is driven through PySpark's py4j, and ends with this process.
-"""
+beside the judge's. The JVM is driven through PySpark's py4j, and ends with this process."""
 
 from __future__ import annotations
 
@@ -135,8 +134,7 @@ def _resolved(version: str) -> str:
 def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
     """One cluster for all tests of a process: the one that PHANTOMBASE_HDFS names, else one of its own.
 
-    The tests are skipped where Java or the jars are missing.
-    """
+    The tests are skipped where Java or the jars are missing."""
     if given := os.environ.get("PHANTOMBASE_HDFS"):
         yield Hdfs(given)
         return

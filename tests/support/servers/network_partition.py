@@ -1,8 +1,7 @@
 """The network between one process and some servers, which a test can cut: TCP proxies on 127.0.0.1, no root needed.
 
 A cut is silence, as when packets are lost: bytes wait, connections stay open, new ones get no answer. What waited
-arrives after `heal`, as TCP would send it again, also on a connection whose other end has given up meanwhile.
-"""
+arrives after `heal`, as TCP would send it again, also on a connection whose other end has given up meanwhile."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 `SERVERS` says how each is installed into the cache of tests, once, and how it is started; it ends with the tests of its
 process. The two in Go are built from source: some minutes, or more beside other work. What cannot be installed is an
-error of the tests that ask for it. `$PHANTOMBASE_MINIO` and `$PHANTOMBASE_VERSITY` name a binary instead.
-"""
+error of the tests that ask for it. `$PHANTOMBASE_MINIO` and `$PHANTOMBASE_VERSITY` name a binary instead."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """An honest S3 server in this process: moto, whose changing requests run one at a time: check and write are one step.
 
-`faults` sees each request: what it says happens to the answer of one that has taken effect, or instead of it.
-"""
+`faults` sees each request: what it says happens to the answer of one that has taken effect, or instead of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """A standalone Spark cluster for tests: a master and two workers of one core each, from PySpark's own jars.
 
-Each worker has an address of its own (127.0.0.1, 127.0.0.2), as Spark runs no task twice on one host.
-"""
+Each worker has an address of its own (127.0.0.1, 127.0.0.2), as Spark runs no task twice on one host."""
 
 from __future__ import annotations
 
@@ -41,10 +40,8 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(folder: Path) -> Iterator[SparkCluster]:
-    """Starts a cluster, waits until it takes work, and stops it at the end.
-
-    Executors import this checkout, as a real cluster's image has the package installed.
-    """
+    """Starts a cluster, waits until it takes work, and stops it at the end. Executors import this checkout, as a real
+    cluster's image has the package installed."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(name: str, host: str, main: str, *arguments: str) -> Path:

@@ -1,7 +1,6 @@
 """A ZooKeeper server for tests: the embedded one's process, with sessions short enough for tests to lose them.
 
-A shared machine stands still for seconds now and then: whoever is to keep a session asks for a long one.
-"""
+A shared machine stands still for seconds now and then: whoever is to keep a session asks for a long one."""
 
 from __future__ import annotations
 
@@ -84,11 +83,8 @@ SessionId: TypeAlias = tuple[int, bytes]
 
 
 def expire(server: ZooKeeper, session: SessionId) -> None:
-    """The server ends a session, as if its time had run out, and removes its nodes.
-
-    Somebody else goes on with the session and closes it: so a test loses a session when it wants to, and a machine that
-    stands still loses none.
-    """
+    """The server ends a session, as if its time had run out, and removes its nodes. Somebody else goes on with the
+    session and closes it: so a test loses a session when it wants to, and a machine that stands still loses none."""
     other = KazooClient(hosts=server.hosts, client_id=session, timeout=30.0)
     other.start(60)
     assert other.client_id[0] == session[0], "it had ended before"

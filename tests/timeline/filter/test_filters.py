@@ -1,7 +1,6 @@
 """Reads with a filter give exactly the rows that the filter keeps of a read of everything.
 
-The filter is judged by DuckDB, which shares nothing with ours: neither parser, nor evaluation, nor what is left out.
-"""
+The filter is judged by DuckDB, which shares nothing with ours: neither parser, nor evaluation, nor what is left out."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Which blocks of a slice count: every row of hudi-format.md 6.2, with log compaction and rollbacks.
 
 A log is written as words: `10` a data block of instant 10, `del10` a delete block, `cdc10` change data, `!`
-a corrupt block, `-10` a rollback of 10, `30(10,20)` a block of instant 30 that replaces those of 10 and 20.
-"""
+a corrupt block, `-10` a rollback of 10, `30(10,20)` a block of instant 30 that replaces those of 10 and 20."""
 
 from __future__ import annotations
 
@@ -121,10 +120,8 @@ def test_hidden_instants_never_count() -> None:
 
 
 def test_v8_judges_by_the_query_instant_and_what_is_pending() -> None:
-    """The view has dropped files of instants that are not completed; as-of still applies.
-
-    A file that is named after a resize of buckets can have a block of a write that is not completed.
-    """
+    """The view has dropped files of instants that are not completed; as-of still applies. A file that is named after a
+    resize of buckets can have a block of a write that is not completed."""
     v8 = Visibility(latest="60", completed=frozenset(), pending=frozenset({"50"}), start="30", by_file=True)
     assert kept("10 30 40 50 60 61", v8) == "10 30 40 60"
     assert skipped("50 61", v8) == [("50", Skipped.UNCOMMITTED), ("61", Skipped.NOT_YET)]

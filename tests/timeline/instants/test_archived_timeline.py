@@ -513,10 +513,8 @@ def test_all_count_where_all_active_writes_are_rolled_back() -> None:
 
 
 def test_writes_that_may_take_the_place_of_files() -> None:
-    """Completed since, active or archived; not those of before, which the earlier one has archived.
-
-    Of delta commits those that wrote a base file.
-    """
+    """Completed since, active or archived; not those of before, which the earlier one has archived. Of delta commits
+    those that wrote a base file."""
     then = timeline_of(LAYOUT_2, "20_21.commit", "24.compaction.requested", "26_27.replacecommit")
     now = timeline_of(LAYOUT_2, "24_33.commit", "30_31.deltacommit", "50.replacecommit.requested", archived=ARCHIVED)
     assert now.superseding_since(then, (), below="9") == ["24", "40"]

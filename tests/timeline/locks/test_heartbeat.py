@@ -95,10 +95,8 @@ _RENAME = "open('/proc/self/comm', 'w').write('a) Z 1 (')"
 
 
 def test_a_process_that_ended_is_gone_and_so_is_one_that_was_replaced() -> None:
-    """Killed but not yet waited for; waited for; another one under its number. Elsewhere: nobody can tell.
-
-    Its name may look like the state of a dead one.
-    """
+    """Killed but not yet waited for; waited for; another one under its number. Elsewhere: nobody can tell. Its name may
+    look like the state of a dead one."""
     child = subprocess.Popen(
         [sys.executable, "-c", f"import time; {_RENAME}; print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE
     )

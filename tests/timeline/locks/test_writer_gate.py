@@ -83,10 +83,8 @@ class VirtualTime:
 
 @dataclass
 class Simulation:
-    """Writers that begin the next write at once; after each write they schedule, as version 6 allows it.
-
-    `delays`: seconds from due to planned, while all of them write; `waits`: of each write before it began.
-    """
+    """Writers that begin the next write at once; after each write they schedule, as version 6 allows it. `delays`:
+    seconds from due to planned, while all of them write; `waits`: of each write before it began."""
 
     gate_s: float
     due_commits: int = 3

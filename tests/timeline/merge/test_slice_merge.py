@@ -2,8 +2,7 @@
 
 Cases are written as in the notes: `b10` a base row of ordering value 10, `upd2` a row in a log, `isdel5` a log row
 marked deleted, `delL5` / `delI5` a delete-block entry with LongWrapper / IntWrapper 5, `del0` one without an
-ordering value (IntWrapper 0). The ordering column is a long unless said otherwise.
-"""
+ordering value (IntWrapper 0). The ordering column is a long unless said otherwise."""
 
 from __future__ import annotations
 
@@ -354,11 +353,9 @@ def test_tuples_with_negative_and_large_numbers() -> None:
 
 
 def test_a_delete_of_another_class_deletes() -> None:
-    """IntWrapper 5 on a long column: taken unconditionally, and nothing but a row behind it undoes that.
-
-    Hudi 1.x would let LongWrapper 3 behind it replace it and then lose to the base row, but cannot compare the
-    first with a base row at all: its read fails (docs/internals/hudi-format.md 6.3).
-    """
+    """IntWrapper 5 on a long column: taken unconditionally, and nothing but a row behind it undoes that. Hudi 1.x would
+    let LongWrapper 3 behind it replace it and then lose to the base row, but cannot compare the first with a base row
+    at all: its read fails (docs/internals/hudi-format.md 6.3)."""
     assert case(EVENT, "b10", "delI5") == []
     assert case(EVENT, "b10", "delI5 delL3") == []
 

@@ -37,9 +37,7 @@ ALL = Visibility(latest="99", completed=frozenset(), pending=frozenset(), start=
 
 def blocks(log: str) -> Iterator[LogBlock]:
     """Log files `10 20-del 30(10,20) /20 -20`: rows, with `-del` deletes, `(..)` compacted, `-20` a rollback of 20.
-
-    Each word is a file, named by its number in the row; `+` puts two blocks into one.
-    """
+    Each word is a file, named by its number in the row; `+` puts two blocks into one."""
     for number, word in enumerate(log.split(), 1):
         for offset, part in enumerate(word.split("+")):
             path = f"d=0/.fg_10.log.{number}_0-0-1"

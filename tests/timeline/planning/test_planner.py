@@ -1,8 +1,7 @@
 """The planner: partitions in, plans and reasons out.
 
 A file group is written `p/f: 10 b5 l20.3 l30.4`: its newest slice has base instant 10, a base file of 5 bytes (or none)
-and log files of delta commits 20 and 30 with 3 and 4 bytes.
-"""
+and log files of delta commits 20 and 30 with 3 and 4 bytes."""
 
 from __future__ import annotations
 

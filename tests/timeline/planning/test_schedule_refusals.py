@@ -310,8 +310,7 @@ def merges(path: Path) -> bool:
 def test_schedule_plans_just_what_can_be_merged(now: str, tmp_path: Path) -> None:
     """Of every pair of types: base files of the one, logs and table of the other.
 
-    A usual run takes each third pair, and all of decimals, whose values count too.
-    """
+    A usual run takes each third pair, and all of decimals, whose values count too."""
     made = table(tmp_path / "made", kind=now)
     kept = base_of(made, "a").read_bytes()
     for number, then in enumerate(TYPES):

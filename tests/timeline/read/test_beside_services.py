@@ -1,7 +1,6 @@
 """A reader beside table services: whichever of its calls they run at, it reads the rows of one moment, or an error.
 
-At every storage call of a read, one after the other, another process runs its services to their end.
-"""
+At every storage call of a read, one after the other, another process runs its services to their end."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What the files of a table show comes before what its settings say: a read with a filter gives the rows that the
 filter keeps of a read of everything, also where keys, folders or buckets are not those of hoodie.properties.
 
-Each table is written under other settings than it has afterwards, as by a client that makes keys and paths itself.
-"""
+Each table is written under other settings than it has afterwards, as by a client that makes keys and paths itself."""
 
 from __future__ import annotations
 

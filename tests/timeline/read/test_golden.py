@@ -1,8 +1,7 @@
 """Every golden table reads as real Hudi read it, before and after our compaction.
 
 Expected rows were read by the Hudi that wrote the table; `*_after_compaction` after that Hudi had executed all
-pending plans on a copy.
-"""
+pending plans on a copy."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A table of Spark SQL's MERGE INTO that sets some columns (1.2.0, version 9): read and compacted as Hudi reads it.
 
 `tests/golden/more/v9_partial_updates.zip`: partial updates late and in time, of one column and of several, a null, a
-delete and an UPDATE between them; Hudi's metadata table with column statistics.
-"""
+delete and an UPDATE between them; Hudi's metadata table with column statistics."""
 
 from __future__ import annotations
 

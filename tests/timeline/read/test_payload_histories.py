@@ -2,8 +2,7 @@
 
 Upserts, deletes, partial updates, plans, compactions and log compactions, and after each the snapshot: from memory and
 spilled, in small batches, with filters and columns. A compaction changes no row; the change feed replays the history.
-What the rows must be is judged elsewhere, by real Hudi (`tests/hudi/cases/test_payloads.py` and others).
-"""
+What the rows must be is judged elsewhere, by real Hudi (`tests/hudi/cases/test_payloads.py` and others)."""
 
 from __future__ import annotations
 

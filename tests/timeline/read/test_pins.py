@@ -176,10 +176,8 @@ def test_version_6_and_pending_writes() -> None:
 
 
 def test_what_pends_may_count_from_before_the_moment_that_a_reader_needs() -> None:
-    """On version 6 any write, later only a compaction: t20 completes while a reader reads the state at t30.
-
-    Of a clustering a process may have decided the completion time, and died: a later one completes it at that time.
-    """
+    """On version 6 any write, later only a compaction: t20 completes while a reader reads the state at t30. Of a
+    clustering a process may have decided the completion time, and died: a later one completes it at that time."""
     for action, layout, held in [
         ("deltacommit", LAYOUT_1, "10"),
         ("compaction", LAYOUT_1, "10"),

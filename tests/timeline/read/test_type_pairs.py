@@ -1,7 +1,6 @@
 """Base files of one type, logs and table of another, flat and in records, lists and maps: rows or a refusal by name.
 
-Where a pair is read, it is planned and compacted, and the rows stay; where it is refused, nothing is requested.
-"""
+Where a pair is read, it is planned and compacted, and the rows stay; where it is refused, nothing is requested."""
 
 from __future__ import annotations
 

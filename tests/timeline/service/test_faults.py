@@ -2,8 +2,7 @@
 reason rather than a wrong answer.
 
 Clients of 0.15.0 do not try an error again, and a `REMOTE_ONLY` write dies of one; all repeat a request by themselves
-whose connection was closed without an answer.
-"""
+whose connection was closed without an answer."""
 
 from __future__ import annotations
 

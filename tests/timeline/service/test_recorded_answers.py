@@ -1,8 +1,7 @@
 """Answers of real Hudi servers (0.15.0 and 1.2.0) about the golden tables, replayed against the service.
 
 `tests/golden/served/<archive>@<server>.jsonl.gz`: a header, then one request and its answer a line, as Hudi's own
-remote view sent it. Compared as sets: lists to which Hudi gives no order.
-"""
+remote view sent it. Compared as sets: lists to which Hudi gives no order."""
 
 from __future__ import annotations
 

@@ -150,8 +150,7 @@ def test_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_new_write_costs_what_it_touches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of ten partitions the three that it names are listed, and the one whose turn it is; of the timeline its own file
-    is read.
-    """
+    is read."""
     table = make_table(tmp_path / "t", 1000)
     held = load_state(table)
     time = "20270101000000000"

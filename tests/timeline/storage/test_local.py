@@ -1,8 +1,7 @@
 """What every storage must keep (`StorageContract`), and the local one's own promises.
 
 Another storage is put under the contract by a subclass with its own `storage` fixture; `opener` makes a second
-handle on the same place, also from another process.
-"""
+handle on the same place, also from another process."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 `b10` is the file group's base file of instant 10, `l10.2` its log file 2 that carries instant 10 in its name: on
 version 6 the base instant of its slice, on versions 8 and 9 its delta commit's. A slice is written
-`<base instant>: <base or -> <logs>`.
-"""
+`<base instant>: <base or -> <logs>`."""
 
 from __future__ import annotations
 

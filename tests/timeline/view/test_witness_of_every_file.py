@@ -2,8 +2,7 @@
 
 A damaged file that an active completed write names is an error that names it, or the rows are the same: nothing needs
 the file. A stray file is passed over. No service publishes anything wrong meanwhile: with the whole file back all rows
-are there.
-"""
+are there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Every operation beside every damage: it fails and changes no row, or it did what it does on the whole table.
 
-Afterwards the whole file is back, since a damage may be one of the moment: a disk that is not mounted, a slow copy.
-"""
+Afterwards the whole file is back, since a damage may be one of the moment: a disk that is not mounted, a slow copy."""
 
 from __future__ import annotations
 

@@ -39,10 +39,8 @@ _counting = threading.Lock()
 
 
 def run_child(argv: list[str], log: Path, switches: Switches, lock_session_s: float) -> None:
-    """The `compactor-daemon` command in this process, its output in `log`.
-
-    Where the table lock is in ZooKeeper, a daemon that stands still inside for longer than `lock_session_s` loses it.
-    """
+    """The `compactor-daemon` command in this process, its output in `log`. Where the table lock is in ZooKeeper, a
+    daemon that stands still inside for longer than `lock_session_s` loses it."""
     begin(log)
     switches.busy = 0
     _shift_clock(switches)
@@ -192,9 +190,7 @@ def _watch(switches: Switches) -> None:
 
 def _is_archived(storage: Storage, instant: str) -> bool:
     """Whether others completed it and archived it while this process slept: its records go, and it publishes nothing.
-
-    The archiver of a slow disk removes them one by one, so some may still be there.
-    """
+    The archiver of a slow disk removes them one by one, so some may still be there."""
     return instant < from_one_snapshot(Table.on(storage).load_timeline).start
 
 

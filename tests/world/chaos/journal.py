@@ -2,8 +2,7 @@
 
 Each writer has a journal: one line before a write begins, with all it changes, and one when it has ended, with whether
 it was committed. A key belongs to one writer, which does one write at a time, so for each key the last committed write
-decides, and a reader that looks at the journals before and after it reads knows all that it may find.
-"""
+decides, and a reader that looks at the journals before and after it reads knows all that it may find."""
 
 from __future__ import annotations
 

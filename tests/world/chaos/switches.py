@@ -1,7 +1,6 @@
 """What the test and one daemon process share: switches of its faults, and counts of what it tried.
 
-They lie in shared memory, so that a process that is killed or stands still has said what it did.
-"""
+They lie in shared memory, so that a process that is killed or stands still has said what it did."""
 
 from __future__ import annotations
 
@@ -11,14 +10,11 @@ from enum import Enum
 
 
 class Switches(ctypes.Structure):
-    """Of one daemon, kept over its restarts: a machine's clock and disk do not heal with a new process.
-
-    `point`: number of the `Point` at which `signal` is sent to itself, before the call or `after` it; 0: none. Then
-    0 again, and `struck` counts.
-    `looks`: at tables. `busy`: instants at work. `decided`: decisions that stand; `refused`: those of dead attempts;
-    `noticed`: attempts that ended because they were dead. `broken`: a dead attempt decided, or something undecided
-    was published, which must never be.
-    """
+    """Of one daemon, kept over its restarts: a machine's clock and disk do not heal with a new process. `point`: number
+    of the `Point` at which `signal` is sent to itself, before the call or `after` it; 0: none. Then 0 again, and
+    `struck` counts. `looks`: at tables. `busy`: instants at work. `decided`: decisions that stand; `refused`: those of
+    dead attempts; `noticed`: attempts that ended because they were dead. `broken`: a dead attempt decided, or something
+    undecided was published, which must never be."""
 
     _fields_ = (
         ("clock_s", ctypes.c_double),

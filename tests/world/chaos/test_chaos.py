@@ -2,8 +2,7 @@
 
 PHANTOMBASE_CHAOS_SECONDS   how long (30; with all tests 60): rounds of a minute at most, each with new tables
 PHANTOMBASE_CHAOS_SEED      of the first round (random)
-PHANTOMBASE_SOAK_SECONDS    how long one round on the same tables is, with all tests (600)
-"""
+PHANTOMBASE_SOAK_SECONDS    how long one round on the same tables is, with all tests (600)"""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ _HUDI = {6: "0.15.0", 9: "1.2.0"}
 def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     """All rounds went well: the last one, with what happened in all of them.
 
-    What a loaded machine does not come to in these rounds it has more rounds for.
-    """
+    What a loaded machine does not come to in these rounds it has more rounds for."""
     last, counts, began = None, Counter[str](), time.monotonic()
     asked = max(1, round(SECONDS / _ROUND_S))
     for number in count():
@@ -65,8 +63,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 def test_a_fleet_in_trouble(played: Played) -> None:
     """Everything was there: work, deaths and troubles. What must hold is checked in each round.
 
-    Archiving begins at a dozen commits of a table, which half a minute on a loaded machine may not bring.
-    """
+    Archiving begins at a dozen commits of a table, which half a minute on a loaded machine may not bring."""
     assert all(played.counts.get(name) for name in THERE), played.counts
 
 

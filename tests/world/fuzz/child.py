@@ -1,7 +1,6 @@
 """Runs a range of cases, a JSON line for each: `python -m tests.world.fuzz.child PRISTINE SEED FIRST END`.
 
-The parent (`runner`) watches from outside, because what is looked for here can end or block a process.
-"""
+The parent (`runner`) watches from outside, because what is looked for here can end or block a process."""
 
 from __future__ import annotations
 

@@ -33,12 +33,9 @@ class Violation(AssertionError):
 
 
 def exercise(root: Path, what: str, *, compact: bool) -> str:
-    """Reads, and with `compact` compacts, the table at `root/table`; a word for each thing done.
-
-    `what` was changed in it: only what looks at that is done.
-
-    Errors of the tree are expected; any other exception, and a `Violation`, is a finding.
-    """
+    """Reads, and with `compact` compacts, the table at `root/table`; a word for each thing done. `what` was changed in
+    it: only what looks at that is done. Errors of the tree are expected; any other exception, and a `Violation`, is a
+    finding."""
     path = root / "table"
     before = _digest(root)
     steps = _STEPS.get(what, tuple(_READS))
@@ -134,10 +131,8 @@ def _difference(before: dict[str, tuple[int, int, int]], after: dict[str, tuple[
 
 
 def _check_traces(root: Path, before: dict[str, tuple[int, int, int]], *, published: bool) -> None:
-    """Nothing that was there is changed; of a failed compaction nothing is seen outside our own folder.
-
-    One of several compactions may have been published before another failed: its commit and files are complete.
-    """
+    """Nothing that was there is changed; of a failed compaction nothing is seen outside our own folder. One of several
+    compactions may have been published before another failed: its commit and files are complete."""
     after = _digest(root)
     # The heartbeat of an attempt stays until its instant is retired.
     ours = tuple(os.path.join("table", HOODIE, name) for name in (".phantombase", ".heartbeat"))

@@ -1,8 +1,7 @@
 """Runs cases in child processes and sees what a case cannot tell itself: a hang, a crash, an exhausted memory.
 
 python -m tests.world.fuzz.runner --seed 7 --cases 100000     a soak
-python -m tests.world.fuzz.runner --seed 7 --only 4711        one case again
-"""
+python -m tests.world.fuzz.runner --seed 7 --only 4711        one case again"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Mutated tables give errors of the project's own tree or a successful read, in bounded memory and time.
 
 `PHANTOMBASE_FUZZ=100000 pytest tests/world/fuzz` is a soak; `PHANTOMBASE_FUZZ_SEED=7` takes other cases. A failure
-prints seed and number: `python -m tests.world.fuzz.runner --seed 7 --only 4711` runs that case alone.
-"""
+prints seed and number: `python -m tests.world.fuzz.runner --seed 7 --only 4711` runs that case alone."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ what survives them runs with all tests, except those beside real Hudi. A line a 
     broken      the tests cannot be run, or fail without the mutant
     unreached   the time was up
 
-Ends with 1 if a mutant survived, is stale or broken.
-"""
+Ends with 1 if a mutant survived, is stale or broken."""
 
 from __future__ import annotations
 

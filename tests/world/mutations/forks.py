@@ -1,8 +1,7 @@
 """Runs of tests in forks of one warm process, which has imported everything but the product and its tests.
 
 A fork with a mutant gets that one module with another text, and so does each Python process that its tests start:
-they find a `sitecustomize` on their path.
-"""
+they find a `sitecustomize` on their path."""
 
 from __future__ import annotations
 
@@ -62,10 +61,8 @@ def warm_up() -> None:
 
 def run(tests: Sequence[str], mutant: tuple[str, str] | None, everything: bool, until: float) -> Run:
     """Runs tests (files or node ids) up to the first failure; a test that hangs fails. Without those of real Hudi.
-
-    `mutant` is the dotted name of a module and its text. `everything` takes the tests of a run of all tests.
-    `until` is a moment of `time.monotonic`: a run is cut there, and is not `in_time`.
-    """
+    `mutant` is the dotted name of a module and its text. `everything` takes the tests of a run of all tests. `until` is
+    a moment of `time.monotonic`: a run is cut there, and is not `in_time`."""
     start = time.monotonic()
     limit = min(start + RUN_S_MAX, until)
     with tempfile.TemporaryDirectory(prefix="mutant-", dir=memory(), ignore_cleanup_errors=True) as name:

@@ -2,8 +2,7 @@
 
 writer    takes its time from its own clock, outside of any lock, and finds no conflict with a plan; some of its writes
           are inserts, each with a base file in a file group of its own, and some take long
-planner   plans while a write pends
-"""
+planner   plans while a write pends"""
 
 from __future__ import annotations
 

@@ -43,11 +43,8 @@ RETRY = RetryOptions(retries=1000, backoff_s=1.0, backoff_max_s=1.0)
 
 @dataclass
 class Cast:
-    """One table's people.
-
-    `outcomes`: what happened, how often; `parked`: what kept an instant from its end last. `closed`: nobody begins to
-    write; `writing`: who does.
-    """
+    """One table's people. `outcomes`: what happened, how often; `parked`: what kept an instant from its end last.
+    `closed`: nobody begins to write; `writing`: who does."""
 
     world: World
     lock: WorldLock
@@ -70,8 +67,7 @@ class Cast:
         a writer: one whose heartbeat lapses between its last snapshot and its completed file is rolled back unseen,
         here as
             in Hudi
-        who unschedules on version 6: a writer that saw the plan may write a log on it before the plan is gone
-        """
+        who unschedules on version 6: a writer that saw the plan may write a log on it before the plan is gone"""
         risky = host.name.startswith("writer") or (host.name.startswith("unscheduler") and version == 6)
         return not (risky and self.lock.is_inside(host))
 

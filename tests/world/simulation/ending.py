@@ -20,11 +20,9 @@ _LONG_MS = 4 * 3_600_000
 
 
 class Ending:
-    """The end of a run.
-
-    `hudi`: a Hudi compactor worked on the table. `stale`: somebody planned without a lock, or lost it meanwhile, or
-    what was planned may have been rolled back. `staff`: who cleans and archives at last; None: nobody.
-    """
+    """The end of a run. `hudi`: a Hudi compactor worked on the table. `stale`: somebody planned without a lock, or lost
+    it meanwhile, or what was planned may have been rolled back. `staff`: who cleans and archives at last; None:
+    nobody."""
 
     def __init__(self, cast: Cast, rules: Rules, *, hudi: bool, stale: bool, staff: Staff | None = None) -> None:
         self._staff = staff
@@ -79,10 +77,8 @@ class Ending:
         assert set(parked.values()) <= self._legitimate(), f"still pending: {parked}"
 
     def _legitimate(self) -> set[str | None]:
-        """What may keep an instant pending for ever.
-
-        A scheduler whose lock was lost inside its section may make a plan of slices that are no more.
-        """
+        """What may keep an instant pending for ever. A scheduler whose lock was lost inside its section may make a plan
+        of slices that are no more."""
         why: set[str | None] = {"files cannot be placed in this partition"} if self.world.disk.elsewhere else set()
         if self._stale:
             why |= {

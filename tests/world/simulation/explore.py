@@ -3,8 +3,7 @@
 A plain run lets each process work until it ends or waits, one after the other. At every step something else may be
 done instead: another process goes on, or the one that runs is killed, or it sleeps until all others have ended, its
 session lost. A state that was met before, with as much left to be done, is not gone through again: processes that have
-seen the same, on the same disk, do the same.
-"""
+seen the same, on the same disk, do the same."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ class Instance:
     """A table, what happened to it before, and who works on it, in that order unless something else happens.
 
     `still`: the clock stands, so that two who take no lock choose the same time. Under a lock it always does. `groups`:
-    how many file groups the table has.
-    """
+    how many file groups the table has."""
 
     version: int
     locked: bool
@@ -81,11 +79,8 @@ class Instance:
 
 @dataclass
 class Explorer:
-    """Goes through all runs with at most `depth` turns, of these kinds.
-
-    `every`: only each n-th turn of those that were found is taken. `runs`, `states`: how many there were;
-    `shared_times`: see `Rules`.
-    """
+    """Goes through all runs with at most `depth` turns, of these kinds. `every`: only each n-th turn of those that were
+    found is taken. `runs`, `states`: how many there were; `shared_times`: see `Rules`."""
 
     instance: Instance
     depth: int
@@ -190,10 +185,8 @@ class Run:
         self.operator.restore(self.cast.table())
 
     def take_back(self, *, newest: bool) -> None:
-        """By phantombase: what was written behind the first steps, or the newest write; again once all others rest.
-
-        It is refused while another process is at work.
-        """
+        """By phantombase: what was written behind the first steps, or the newest write; again once all others rest. It
+        is refused while another process is at work."""
         for wait_s in (0.0, _RESTED_S):
             if wait_s:
                 self.world.wait(None, wait_s)

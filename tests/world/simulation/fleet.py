@@ -1,8 +1,7 @@
 """What a daemon's loop runs on in a simulated world: its threads, its queue of news, and claims of a ZooKeeper.
 
 A session ends with its process, and when the process sleeps: others get its claims then, and what it held is lost once
-it wakes up, though it may not know yet.
-"""
+it wakes up, though it may not know yet."""
 
 from __future__ import annotations
 

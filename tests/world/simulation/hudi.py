@@ -2,8 +2,7 @@
 
 C inflight   R.rollback.requested (what markers name), inflight; the files, C.inflight and the markers go; R done
 then         C.inflight; for each operation a marker and the base file, named at once, of the plan's files only
-at last      C.inflight must be there; the completed file; the markers go
-"""
+at last      C.inflight must be there; the completed file; the markers go"""
 
 from __future__ import annotations
 
@@ -22,9 +21,7 @@ from tests.world.simulation.rows import base_bytes, commit_bytes, slice_rows, st
 
 def compact_as_hudi(storage: Storage, token: str) -> str | None:
     """Executes the first pending compaction; its instant. ConflictError, MissingFileError: Hudi would have failed.
-
-    `token`: of the base files it writes, its own each time.
-    """
+    `token`: of the base files it writes, its own each time."""
     table = Table.on(storage)
     pending = table.load_timeline().pending_compactions
     if not pending:

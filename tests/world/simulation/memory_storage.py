@@ -30,11 +30,9 @@ Folder: TypeAlias = "dict[str, File | Folder]"
 
 
 class MemoryStorage:
-    """Folders as on a disk: made with what is put in them, there until somebody removes them.
-
-    `clock`: milliseconds since the epoch. Calls of several threads are atomic. `fingerprint`: of all files, but for
-    their times and for empty folders. `elsewhere`: folders on another file system, where nothing can be placed.
-    """
+    """Folders as on a disk: made with what is put in them, there until somebody removes them. `clock`: milliseconds
+    since the epoch. Calls of several threads are atomic. `fingerprint`: of all files, but for their times and for empty
+    folders. `elsewhere`: folders on another file system, where nothing can be placed."""
 
     def __init__(self, clock: Callable[[], int] = lambda: round(time.time() * 1000)) -> None:
         self._clock = clock

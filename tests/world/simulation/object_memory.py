@@ -15,10 +15,8 @@ from tests.world.simulation.world import Host, WorldLock
 
 
 class ObjectMemory(MemoryStorage):
-    """An object store: times are whole seconds, a folder is a part of names, an output appears when it is closed.
-
-    Tags are those of S3 without KMS: they come back with the same content.
-    """
+    """An object store: times are whole seconds, a folder is a part of names, an output appears when it is closed. Tags
+    are those of S3 without KMS: they come back with the same content."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         super().__init__(lambda: clock() // 1000 * 1000)

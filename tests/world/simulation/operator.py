@@ -2,8 +2,7 @@
 
 restore     in the lock, writers stopped: later instants are undone, newest first. What is undone vanishes from the
             timeline first, then its files: those that are there when they are listed. Of a plan that nobody of Hudi has
-            begun only the plan goes.
-"""
+            begun only the plan goes."""
 
 from __future__ import annotations
 

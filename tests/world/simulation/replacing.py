@@ -4,8 +4,7 @@ A write that pends meanwhile finds the conflict when it completes.
 
 overwrite    new file groups with new rows in the place of all file groups of a partition, also of planned ones
 delete       the same without new ones
-clustering   plan, visible; then the rows of a file group that no plan names in a new one
-"""
+clustering   plan, visible; then the rows of a file group that no plan names in a new one"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Rows of a simulated table: base files and log blocks hold the names of rows, and merging is putting them together.
 
 Everything around the rows is real: names, Parquet footers, block framing, which blocks count, views, plans, commits,
-books.
-"""
+books."""
 
 from __future__ import annotations
 

@@ -31,12 +31,10 @@ class Effect:
 
 
 class Rules:
-    """Watches every call.
-
-    `rows`: what a reader must see, once, with its file group. `named`: data files that completed commits name.
-    `doubled`: instants completed twice. `late_commits`: how often there was a `late` one. `shared_times`: how many
-    instants have the time of another one. `is_lost`: whether an actor is in a section whose lock it has lost.
-    """
+    """Watches every call. `rows`: what a reader must see, once, with its file group. `named`: data files that completed
+    commits name. `doubled`: instants completed twice. `late_commits`: how often there was a `late` one. `shared_times`:
+    how many instants have the time of another one. `is_lost`: whether an actor is in a section whose lock it has
+    lost."""
 
     def __init__(
         self,
@@ -84,12 +82,10 @@ class Rules:
 
     @property
     def late(self) -> Actor | None:
-        """Who has completed a compaction after it had lost its lock, and has not left that section yet.
-
-        No storage can keep it from that, if it slept between its last snapshot and the put. It looks back at once, and
-        takes its commit away where it should not be. Until then readers may see what is not, and a writer that saw it
-        might write on it: nothing can be promised of that moment, so nobody else does anything in it.
-        """
+        """Who has completed a compaction after it had lost its lock, and has not left that section yet. No storage can
+        keep it from that, if it slept between its last snapshot and the put. It looks back at once, and takes its
+        commit away where it should not be. Until then readers may see what is not, and a writer that saw it might write
+        on it: nothing can be promised of that moment, so nobody else does anything in it."""
         if self._late is not None and not self._is_lost(self._late):
             self._late = None
         return self._late
@@ -191,8 +187,7 @@ class Rules:
 
         Without a lock a writer and a scheduler may choose one millisecond, or that in which a compaction completes:
         neither sees the other's choice before it is put. What they put is distinguished by action and file group. Where
-        the clock stands, who slept may have chosen a time that another one has used since.
-        """
+        the clock stands, who slept may have chosen a time that another one has used since."""
         if instant.requested_time not in self._used:
             return True
         other = self._used[instant.requested_time]

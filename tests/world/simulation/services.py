@@ -43,10 +43,8 @@ class Policy(Enum):
 
 @dataclass
 class Services:
-    """What Hudi's services know of each other. `retained`: see `Policy`; commits, milliseconds, slices.
-
-    `ectr`: the earliest commit to retain of the last clean, None before the first. `saved`: files of a savepoint.
-    """
+    """What Hudi's services know of each other. `retained`: see `Policy`; commits, milliseconds, slices. `ectr`: the
+    earliest commit to retain of the last clean, None before the first. `saved`: files of a savepoint."""
 
     lock: TableLock
     ectr: str | None = None
@@ -182,11 +180,9 @@ def _paths(slice_: FileSlice) -> Iterator[str]:
 
 
 def _orphan(table: Table, timeline: Timeline) -> str:
-    """The oldest slice of no write that counts: its plan was restored away (version 6).
-
-    Hudi leaves the logs of rolled back writes there. Once its archiver has passed the plan's instant the slice counts
-    as committed and hides all that lies below, until the next compaction: nothing that other processes could help.
-    """
+    """The oldest slice of no write that counts: its plan was restored away (version 6). Hudi leaves the logs of rolled
+    back writes there. Once its archiver has passed the plan's instant the slice counts as committed and hides all that
+    lies below, until the next compaction: nothing that other processes could help."""
     if table.layout.has_completion_times:
         return "9"
     known = {i.requested_time for i in timeline.instants}

@@ -54,8 +54,7 @@ class Plot:
     `pauses`: how many processes are killed, and how many stop for a while, or until all others are done. `faults`: how
     many storage calls fail. `minor`: how often log files alone are to be merged, see `Cast.scheduler`. `jumps`:
     how often a process's clock goes about an hour forward or back, or is put right again. `losses`: how often the lock,
-    a lease, is lost in a section.
-    """
+    a lease, is lost in a section."""
 
     version: int
     groups: int
@@ -298,15 +297,12 @@ class Story:
         return self.plot.storage is StorageKind.OBJECTS and name in ("put_if_absent", "place")
 
     def _may_pause(self, host: Host) -> bool:
-        """Whether a process may stop for a while, right here.
-
-        Not in its section, where it would lose the lock: who unschedules on version 6, see `Cast.may_oversleep`; a
-        writer beside an operator, who has stopped the writers before restoring, or beside writes that replace file
-        groups: a commit that is put after its writer's last snapshot cannot be fenced, in Hudi neither. Nor can a
-        requested instant of version 6 that archiving has passed meanwhile: what was archived above it counts as
-        pending. Beside a Hudi compactor, which merges the plan's files only and looks at no barrier, writers and
-        schedulers never stop.
-        """
+        """Whether a process may stop for a while, right here. Not in its section, where it would lose the lock: who
+        unschedules on version 6, see `Cast.may_oversleep`; a writer beside an operator, who has stopped the writers
+        before restoring, or beside writes that replace file groups: a commit that is put after its writer's last
+        snapshot cannot be fenced, in Hudi neither. Nor can a requested instant of version 6 that archiving has passed
+        meanwhile: what was archived above it counts as pending. Beside a Hudi compactor, which merges the plan's files
+        only and looks at no barrier, writers and schedulers never stop."""
         if self.cast.lock.is_inside(host):
             if self.plot.version == 6 and host.name == "unscheduler":
                 return False

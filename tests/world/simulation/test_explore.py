@@ -1,7 +1,6 @@
 """Small instances, exhaustively: at every step of everybody another goes on, or the one at work dies or sleeps.
 
-`PHANTOMBASE_TURNS=n`: runs with up to so many such turns (default 1; 2 take hours).
-"""
+`PHANTOMBASE_TURNS=n`: runs with up to so many such turns (default 1; 2 take hours)."""
 
 from __future__ import annotations
 

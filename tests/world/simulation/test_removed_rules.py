@@ -1,7 +1,6 @@
 """Each invariant of the protocol is removed once, and the simulation shows what it is there for.
 
-The ninth, "unknown is never no", is the business of `tests/compactor_daemon/attempt/test_faults.py`.
-"""
+The ninth, "unknown is never no", is the business of `tests/compactor_daemon/attempt/test_faults.py`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Thousands of seeded runs of the real protocol code in one process.
 
-`PHANTOMBASE_SEEDS=n`: so many of them. `PHANTOMBASE_SEED=x`: that one, with every step it takes.
-"""
+`PHANTOMBASE_SEEDS=n`: so many of them. `PHANTOMBASE_SEED=x`: that one, with every step it takes."""
 
 from __future__ import annotations
 

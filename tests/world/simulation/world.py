@@ -5,8 +5,7 @@
     process     one or more actors (a compactor and its heartbeat), killed and paused together
 
 Nothing depends on anything but the chooser: the same choices give the same run. An actor is a greenlet: handing over
-from one thread to another takes a loaded machine longer than the steps themselves.
-"""
+from one thread to another takes a loaded machine longer than the steps themselves."""
 
 from __future__ import annotations
 
@@ -65,11 +64,9 @@ class Call:
 @dataclass(eq=False)
 class Host:
     """A simulated process. `frozen`: it does nothing until somebody wakes it, or until `thaw_at` steps were made.
-
     `session`: number of its session with ZooKeeper; `woken` is told when it has a new one. `ahead_ms`: of its zone.
-    `wrong_ms`: how far its clock is ahead of the storage's.
-    `hudi`: it plays a process of Hudi, which takes the time from its clock and asks nobody.
-    """
+    `wrong_ms`: how far its clock is ahead of the storage's. `hudi`: it plays a process of Hudi, which takes the time
+    from its clock and asks nobody."""
 
     name: str
     number: int
@@ -86,10 +83,8 @@ class Host:
 
 @dataclass(eq=False)
 class Actor:
-    """A thread of a process. `next`: the call it waits to make; `seen`: digest of all results it has got.
-
-    `turn`: where it goes on.
-    """
+    """A thread of a process. `next`: the call it waits to make; `seen`: digest of all results it has got. `turn`: where
+    it goes on."""
 
     name: str
     host: Host
@@ -124,11 +119,8 @@ class Chooser(Protocol):
 
 
 class World:
-    """A table and the processes that work on it.
-
-    `tick_ms`: how far a step moves the clock. `observe` is told of every storage call right after it was made, by whom.
-    `fault` is asked whether one fails.
-    """
+    """A table and the processes that work on it. `tick_ms`: how far a step moves the clock. `observe` is told of every
+    storage call right after it was made, by whom. `fault` is asked whether one fails."""
 
     def __init__(
         self,
@@ -413,10 +405,8 @@ class SteppedStorage:
 
 
 class WorldLock:
-    """The table lock. That of a dead or frozen process is free: its session has expired.
-
-    `holds`: without it nobody is kept out, as among writers that take no lock.
-    """
+    """The table lock. That of a dead or frozen process is free: its session has expired. `holds`: without it nobody is
+    kept out, as among writers that take no lock."""
 
     def __init__(self, world: World, *, holds: bool = True) -> None:
         self._world = world

@@ -235,8 +235,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 def beside(path: Path, version: int, pool: ThreadPoolExecutor, key: str) -> Slow:
     """A slow write of a key. While it waits, a new key and an older one are written by writes that began before it, and
-    another one by five that began later.
-    """
+    another one by five that began later."""
     written_table(path, version, one_row("old", 0), _APPENDS)
     upsert(path, one_row("older", 1))
     slow = [Slow(path, pool, one, number) for number, one in enumerate(("x", "older", key), 5)]

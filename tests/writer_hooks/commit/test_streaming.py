@@ -1,8 +1,7 @@
 """A streaming query is killed at random moments and restarted from its checkpoint: every batch exactly once.
 
 `PHANTOMBASE_STREAM_BATCHES=200 pytest tests/writer_hooks/commit/test_streaming.py` is the whole proof; CI takes
-a sample.
-"""
+a sample."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Writes of phantombase keep Hudi's record index: after each the index says where every key is, and nothing else.
 
 `tests/golden/more/v*_record_index.zip` (0.15.0 and 1.2.0, RECORD_INDEX, two file groups): upserts of keys 0 to 14, a
-delete of 1 and 2, an upsert of 1, which Hudi puts into a new base file: the old one, below a delete, has it too.
-"""
+delete of 1 and 2, an upsert of 1, which Hudi puts into a new base file: the old one, below a delete, has it too."""
 
 from __future__ import annotations
 

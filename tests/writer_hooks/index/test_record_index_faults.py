@@ -116,8 +116,7 @@ def test_a_write_that_dies_at_a_storage_call(version: int, operation: Operation,
 @CASES
 def test_a_write_one_of_whose_storage_calls_fails(version: int, operation: Operation, tmp_path: Path) -> None:
     """It goes on rightly, or says that it failed and then nothing of it is visible. A usual run takes the calls at the
-    metadata table: the others are those of `test_writer_faults.py`.
-    """
+    metadata table: the others are those of `test_writer_faults.py`."""
     ground, failed = Ground.made(tmp_path, version, operation), 0
     faults = ground.faults()
     points = tuple(point for point in faults.points if ALL or METADATA_FOLDER in point.kind)

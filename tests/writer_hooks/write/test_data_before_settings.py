@@ -1,8 +1,7 @@
 """An upsert of rows that are there never doubles one, also where keys and folders are not what the settings say.
 
 The tables are written by other generators than their settings name: by clients that make keys and paths themselves,
-with options of Hudi that no table stores, by Hudi's SQL.
-"""
+with options of Hudi that no table stores, by Hudi's SQL."""
 
 from __future__ import annotations
 

@@ -322,10 +322,8 @@ def test_refused_tables(tmp_path: Path) -> None:
 @dataclass
 class Model:
     """What the table must read; `last`: the newest ordering value of each key; `logged`: keys with entries in logs.
-
     `late`: keys with a late update in the logs. It gives columns to a later update of some columns, as in Hudi, which
-    is right by no order of the updates: such keys are left alone until a compaction.
-    """
+    is right by no order of the updates: such keys are left alone until a compaction."""
 
     live: dict[str, Row] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)

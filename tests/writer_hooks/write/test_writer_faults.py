@@ -55,8 +55,7 @@ BEHIND: dict[Operation, Rows] = {
 class Ground:
     """A table of two partitions, one with a log, and a write. An upsert appends to a file group with a log, makes a new
     file group, and under the key index writes a small base file anew. `into`: it sets some columns, and inserts.
-    `share`: see `Faults`.
-    """
+    `share`: see `Faults`."""
 
     folder: Path
     share: tuple[int, int]
@@ -193,8 +192,7 @@ def test_an_error_at_every_storage_call(ground: Ground) -> None:
 @upserts
 def test_deaths_in_the_rollback_too(ground: Ground) -> None:
     """A death, a death of the write that rolls back at a call of the same kind or a later one, then one that
-    finishes.
-    """
+    finishes."""
     faults = ground.faults()
     changes = faults.chosen(lambda point: point.changes)
     for number, (first, path) in enumerate(faults.deaths()):
@@ -277,8 +275,7 @@ def test_a_placing_that_moves_the_staged_file(ground: Ground) -> None:
 @upserts
 def test_a_lock_that_is_lost_before_a_write_begins(ground: Ground) -> None:
     """Nothing is left of an instant that was never begun: no next write need look for its heartbeat. From the first
-    file on it stays, so that Hudi rolls the instant back.
-    """
+    file on it stays, so that Hudi rolls the instant back."""
     for asked, left in ((0, 0), (1, 1), (2, 1), (3, 1)):
         with ground.copy() as path:
             lock = LockLostAt(asked)

@@ -1,7 +1,6 @@
 """Hudi's own timeline server as a process: what `timeline serve` is measured against, and compared with.
 
-Its `main` cannot be used: it returns after starting, and the JVM ends.
-"""
+Its `main` cannot be used: it returns after starting, and the JVM ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Holds compactions half-way in a container that has this folder on its PYTHONPATH: while the file `HOLD` exists.
 
-A file slice is finished, its `.ok` is there, and nothing happens: a moment for something to happen to the daemon.
-"""
+A file slice is finished, its `.ok` is there, and nothing happens: a moment for something to happen to the daemon."""
 
 import os
 import time

@@ -139,9 +139,7 @@ def each(usual: int) -> pytest.MarkDecorator:
 
 def deaths(path: Path, s3: S3Server, step: int, do: Callable[[Storage], object]) -> Iterator[str]:
     """Copies of a table on which `do` died before a call that changes something; at last one where it came to its end.
-
-    The first copy is one where it died before its second such call.
-    """
+    The first copy is one where it died before its second such call."""
     bucket = s3.new_bucket()
     for number in count(1, step):
         url = s3.upload(path, bucket, f"t{number}")

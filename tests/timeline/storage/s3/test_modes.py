@@ -203,8 +203,7 @@ def held_at(s3: S3Server, part: str) -> tuple[threading.Event, threading.Event]:
 def test_a_job_on_spark(url: str, tmp_path: Path) -> None:
     """DataFrames are written, a thread compacts beside them, and a stream compacts inline.
 
-    Spark's Hadoop configuration says where the store is; tasks have nothing but the keys in their environment.
-    """
+    Spark's Hadoop configuration says where the store is; tasks have nothing but the keys in their environment."""
     live: dict[str, float] = {}
     for number in range(6):
         folder = tmp_path / "in" / ("write" if number < 3 else "stream")
