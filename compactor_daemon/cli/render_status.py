@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from phantombase.timeline.dashboard.verdict import SILENCED, health_word
 from phantombase.timeline.terminal.text_table import (
     Column,
     Row,
@@ -47,7 +48,7 @@ _SEVERITIES = {"danger": "bold red", "warning": "yellow", "info": "cyan"}
 def status(data: Row) -> Iterator[RenderableType]:
     """The pending compactions, why they wait, the writes that they wait for, and the last completed ones."""
     if "health" in data:
-        yield Text(data["health"], HEALTH[data["health"]]) if data["findings"] else data["reason"]
+        yield Text(health_word(data), HEALTH[data["health"]]) if data["findings"] else data["reason"]
         yield from _findings(data["findings"])
         yield ""
     if "pending" not in data:
@@ -55,7 +56,7 @@ def status(data: Row) -> Iterator[RenderableType]:
     pending, writes, recent = data["pending"], data["writes"], data["recent"]
     if data["claims_problem"]:
         yield labelled("claims unknown", "bold red", data["claims_problem"])
-    for row in data["paused"]:
+    for row in () if "health" in data else data["paused"]:  # else a finding has it
         yield labelled("paused", "bold red" if row["problem"] else "magenta", row["what"])
     if pending:
         late = f", {data['overdue']:,} overdue" if data["overdue"] else ""
@@ -99,7 +100,7 @@ def checked(data: Row) -> Iterator[RenderableType]:
     rows = data["tables"]
     for row in rows:
         if row["findings"]:
-            yield labelled(row["name"], HEALTH[row["health"]], row["health"])
+            yield labelled(row["name"], HEALTH[row["health"]], health_word(row))
             yield from _findings(row["findings"])
             yield ""
     each = health_counts(rows)
@@ -107,8 +108,8 @@ def checked(data: Row) -> Iterator[RenderableType]:
 
 
 def health_counts(rows: list[Row]) -> str:
-    counts = Counter(row["health"] for row in rows)
-    return ", ".join(f"{counts[one]:,} {one}" for one in HEALTH if counts[one])
+    counts = Counter(map(health_word, rows))
+    return ", ".join(f"{counts[one]:,} {one}" for one in (*HEALTH, SILENCED) if counts[one])
 
 
 def _findings(rows: list[Row]) -> Iterator[RenderableType]:

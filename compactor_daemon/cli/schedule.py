@@ -203,7 +203,7 @@ def pause_command(
         str | None, typer.Option("--for", metavar="2h", help="how long it lasts, instead of --until")
     ] = None,
     services: Annotated[
-        str | None, typer.Option(metavar="NAMES", help=f"only these: {','.join(PAUSABLE)} [default: all]")
+        str | None, typer.Option(metavar="NAMES", help=f"only these: {', '.join(PAUSABLE)} [default: all]")
     ] = None,
     dry_run: DryRun = False,
     storage_option: StorageOption = None,
@@ -212,7 +212,8 @@ def pause_command(
 
     Rows can be written all the while. What has begun goes on; `cancel` ends it. Who paused the table, why and until
     when is shown by `status`, `check` and the error of a command that is held. Several pauses may hold one table. What
-    undoes writes (`rollback`, `restore`, `unschedule`) is not held.
+    undoes writes (`rollback`, `restore`, `unschedule`) is not held. `--services alerts` holds nothing: the table is
+    known to be bad until then, so it is shown, and left out of exit codes and of the health that alerts go by.
 
     Examples: `compactor-daemon pause /data/orders --reason "disk is replaced" --for 2h`,
     `compactor-daemon pause /data/orders --reason audit --services clean,archive`

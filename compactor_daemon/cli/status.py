@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from phantombase.timeline.dashboard.overview import Clock, as_json
-from phantombase.timeline.dashboard.verdict import CheckOptions, Health
+from phantombase.timeline.dashboard.verdict import CheckOptions, Health, health_word
 from phantombase.timeline.errors import PhantombaseError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions
@@ -30,6 +30,7 @@ from phantombase.timeline.terminal.text_table import (
     Row,
     RowsTable,
     duration,
+    human_duration,
     labelled,
     numbers,
     plain,
@@ -84,7 +85,7 @@ def catalog_report(catalog: Catalog, means: CheckMeans, zookeeper: ZooKeeperOpti
 def render_catalog(data: Row) -> Iterator[RenderableType]:
     rows = data["tables"]
     pending = sum(row["pending"] or 0 for row in rows)
-    bad = [row for row in rows if row["health"] != Health.WELL.value]
+    bad = [row for row in rows if health_word(row) != Health.WELL.value]
     counts = [plural(len(rows), "table"), f"{pending:,} pending", status_render.health_counts(rows)]
     columns = (*_COLUMNS, *((_POOL,) if any(row["pool"] != "*" for row in rows) else ()))
     yield RowsTable(", ".join(counts), columns, rows[:SHOWN])
@@ -116,7 +117,13 @@ def _daemons(daemons: list[Row]) -> Iterator[RenderableType]:
 
 
 def _state(row: Mapping[str, Any]) -> Text:
-    return Text(row["health"], status_render.HEALTH[row["health"]])
+    return Text(health_word(row), status_render.HEALTH[row["health"]])
+
+
+def _lag(row: Mapping[str, Any]) -> Text | None:
+    """How old the oldest row in no base file is; nothing where all are."""
+    lag_s, goal_s = row["read_optimized_lag_s"], row["freshness_goal_s"]
+    return Text(human_duration(lag_s), "bold red" if goal_s and lag_s > goal_s else "") if lag_s else None
 
 
 _POOL = "pool"
@@ -127,6 +134,7 @@ _COLUMNS = (
     Column("oldest", duration("oldest_s"), right=True),
     numbers("logs", "log_files"),
     sizes("log size", "log_bytes"),
+    Column("lag", _lag, right=True),
     Column("compacted", duration("last_compaction_s"), right=True),
     Column("written", duration("last_write_s"), right=True),
 )
@@ -186,7 +194,8 @@ def status(
     and `--foreign-grace` are those of the daemons.
 
     With `--root` or `--catalog`: one row for each table, the worst first, and with `--zookeeper` the daemons that serve
-    them and what their pools use. `--brief` lists no partitions, which takes most of the time.
+    them and what their pools use. `lag` is the age of the oldest row that is in no base file. `--brief` lists no
+    partitions, which takes most of the time.
 
     Examples: `compactor-daemon status /data/orders --slo 3600 --watch 5`,
     `compactor-daemon status --root s3://bucket/warehouse --slo 3600`

@@ -10,26 +10,37 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, installed
-from phantombase.timeline.dashboard.look import Checked, at_present, look
+from phantombase.timeline.dashboard.look import Checked, at_present, lag_s, look
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.overview import Clock, Kinds, as_json, metadata_commits, next_plan, table_pauses
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
 from phantombase.timeline.dashboard.table_rows import TablePlace, TableReport, activity_of
-from phantombase.timeline.dashboard.verdict import CheckOptions, Finding, TableFacts, TableVerdict, care_of, of_error
+from phantombase.timeline.dashboard.verdict import (
+    SILENCED,
+    CheckOptions,
+    Finding,
+    TableFacts,
+    TableVerdict,
+    care_of,
+    of_error,
+)
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
 from phantombase.timeline.instants.reserved_times import staged_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
+from phantombase.timeline.locks.pause import silence
 from phantombase.timeline.service.asgi import Access
 from phantombase.timeline.service.loading import load_state
 from phantombase.timeline.service.run import HttpService, ServeOptions
 from phantombase.timeline.service.served_tables import ServedTables
 from phantombase.timeline.service.table_state import ServedState
+from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 
@@ -52,6 +63,8 @@ _MEMBERS_S = 2.0
 _FACTS = ("who", "host", "pid", "tables", "of_tables", "troubled", "pages")
 _CHECKED = 64
 """How many file groups are looked into for one report; for the next one as many more."""
+_OF_REPORT = ("paused", SILENCED)
+"""Findings that the report of a table has besides."""
 _USUAL, _CARE = TriggerOptions(), CheckOptions()
 
 
@@ -91,9 +104,16 @@ class Reports:
             found = from_one_snapshot(lambda: self._report(made, timeline, pool))
         except PhantombaseError as error:
             finding = of_error("unreadable", "the table cannot be read", error)
-            found = replace(made, verdict=TableVerdict.of([finding], path))
+            found = replace(made, verdict=TableVerdict.of([finding], path, partial(self._silence, path)))
         row: Row = as_json(found)
         return row
+
+    def _silence(self, path: str) -> str:
+        return silence(lambda: open_storage(path, self._settings.storage_options))
+
+    def silenced(self, path: str) -> bool:
+        """Whether a person has said that the table is known to be bad. One request."""
+        return bool(self._silence(path))
 
     def policies(self, path: str) -> Policies:
         """What the table kept when it was last looked at."""
@@ -130,9 +150,11 @@ class Reports:
             runs = service_runs(table, clock)
             found += (one for run in runs for one in of_service(run))
         known.services = tuple(one for run in runs for one in of_service(run))
+        found += care_of(facts, _CARE, pool.slo_s)
         return replace(
             made,
-            verdict=TableVerdict.of([*care_of(facts, _CARE, pool.slo_s), *found], made.path),
+            verdict=TableVerdict.of(found, made.path, partial(silence, lambda: table.storage)),
+            read_optimized_lag_s=lag_s(facts, clock),
             file_groups_left_out=len(facts.flaws) + len(facts.unmergeable),
             file_groups_unchecked=facts.unchecked,
             debt=facts.debt,
@@ -201,7 +223,7 @@ class DaemonFleet:
         row: Row = as_json(status)
         seen = tuple(unfinished_of(status))
         odd = TableFacts(kind="", has_logs=True, completed=0, pending=seen, paused=status.paused)
-        found = [one for one in care_of(odd, _CARE, options.slo_s) if one.name != "paused"]  # the report has it
+        found = [one for one in care_of(odd, _CARE, options.slo_s) if one.name not in _OF_REPORT]
         row["findings"] = as_json([*found, *of_status(status)])
         if (freshness := self._daemon.freshness_of(path)) is not None:
             row["freshness"] = as_json(freshness)

@@ -58,7 +58,7 @@ from .control import (
 from .dispatch import UPKEEP_LEAST, Action, Relist, Request, Resume, Rules, Serve, Stop, Sweep, Take
 from .record import Recorder
 from .served_table import Served
-from .table_state import TableState
+from .table_state import SeenTable, TableState
 from .work import Observer, RunningWork, Summary
 
 _log = get_logger()
@@ -319,6 +319,13 @@ class Daemon:
                 event = failed(table=table, error=str(error))
         self._news.put(event)
 
+    def _snapshot(self, served: Served) -> SeenTable:
+        try:
+            return served.snapshot()
+        except PhantombaseError:
+            self._observer.failing(served.path)
+            raise
+
     def _sweep(self, served: Served, pool: Pool) -> None:
         served.sweep()
         if (timeline := served.timeline) is not None:
@@ -338,7 +345,7 @@ class Daemon:
     def _timed_snapshot(self, table: str, served: Served) -> None:
         """Takes a snapshot and updates the mean duration: an estimate, which concurrent threads may overwrite."""
         began = time.monotonic()
-        self._upkeep(table, served.snapshot, lambda seen: SnapshotTaken(table=table, seen=seen))
+        self._upkeep(table, partial(self._snapshot, served), lambda seen: SnapshotTaken(table=table, seen=seen))
         self._snapshot_s += (time.monotonic() - began - self._snapshot_s) * _LATEST
 
     # --- events, in the loop's thread ----------------------------------------------------------------------------

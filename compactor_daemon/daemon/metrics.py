@@ -5,7 +5,9 @@ own; the label `table` is the table's path:
 
     phantombase_pending, _running, _parked, _oldest_pending_seconds     gauges, as of the last snapshot
     phantombase_paused                                                  1 while a person has paused the table
-    phantombase_read_optimized_lag_seconds, _freshness_goal_seconds     of tables with a goal of freshness
+    phantombase_silenced                                                1 while it is known to be bad: no alert
+    phantombase_read_optimized_lag_seconds                              of the last report where there is no goal
+    phantombase_freshness_goal_seconds                                  of tables with a goal of freshness
     phantombase_completed_total, _failed_total                          instants
     phantombase_bytes_in_total, _bytes_out_total                        of completed compactions
     phantombase_rows_in_total, _rows_out_total                          of completed compactions
@@ -39,7 +41,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from phantombase.timeline.dashboard.metrics import add_process, table_families
+from phantombase.timeline.dashboard.metrics import LAG_TEXT, SILENCED_TEXT, add_process, table_families
+from phantombase.timeline.dashboard.verdict import is_silenced
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
@@ -91,6 +94,9 @@ class TableReports(Protocol):
     def report(self, path: str, timeline: Timeline, pool: Pool) -> Row:
         """As JSON."""
 
+    def silenced(self, path: str) -> bool:
+        """Whether a person has said that the table is known to be bad."""
+
     def forget(self, path: str) -> None:
         """The table is not served any more."""
 
@@ -108,8 +114,9 @@ class Metrics(Observer, Collector):
         self._running = self._gauge("running", "the same at work in this daemon, without those that wait for writes")
         self._parked = self._gauge("parked", "those of them that are parked until an operator releases them")
         self._paused = self._gauge("paused", "1 if a person has paused the table, and something waits for it")
+        self._silenced = self._gauge("silenced", SILENCED_TEXT)
         self._oldest = self._gauge("oldest_pending_seconds", "age of the oldest pending compaction, 0 without one")
-        self._lag = self._gauge("read_optimized_lag_seconds", "age of the oldest row in no base file, 0 without one")
+        self._lag = self._gauge("read_optimized_lag_seconds", LAG_TEXT)
         self._goal = self._gauge("freshness_goal_seconds", "how old such a row may become")
         self._completed = self._counter("completed", "compactions that this daemon completed")
         self._failed = self._counter("failed", "tries of compactions by this daemon that failed")
@@ -151,7 +158,12 @@ class Metrics(Observer, Collector):
 
     def swept(self, table: str, timeline: Timeline, pool: Pool) -> None:
         if self._reports is not None:
-            self._rows[table] = self._reports.report(table, timeline, pool)
+            row = self._rows[table] = self._reports.report(table, timeline, pool)
+            self._silenced.labels(table).set(is_silenced(row))
+
+    def failing(self, table: str) -> None:
+        if self._reports is not None:
+            self._silenced.labels(table).set(self._reports.silenced(table))
 
     def listed(self, error: str | None) -> None:
         if self._listed is None:
@@ -177,13 +189,14 @@ class Metrics(Observer, Collector):
         self._oldest.labels(table).set(max(0.0, oldest_s or 0.0))
 
     def freshness(self, table: str, found: Freshness | None) -> None:
-        """See `Observer`. A table without a goal, or of unknown lag, has no such series."""
-        if found is None or found.goal_s is None:
-            for gauge in (self._lag, self._goal):
+        """See `Observer`. A table without a goal has the lag of its last report, one of unknown lag none."""
+        reported = self._rows.get(table, {}).get("read_optimized_lag_s")
+        lag_s = reported if found is None or found.goal_s is None else found.lag_s
+        for gauge, value in ((self._lag, lag_s), (self._goal, None if found is None else found.goal_s)):
+            if value is None:
                 gauge.remove_by_labels({"table": table})
-        else:
-            self._lag.labels(table).set(found.lag_s)
-            self._goal.labels(table).set(found.goal_s)
+            else:
+                gauge.labels(table).set(value)
 
     def started(self, table: str, latency_s: float | None) -> None:
         self._running.labels(table).inc()

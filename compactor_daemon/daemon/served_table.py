@@ -34,7 +34,7 @@ from phantombase.timeline.instants.instant_files import states_by_names
 from phantombase.timeline.instants.reserved_times import record_names
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import Trigger
-from phantombase.timeline.locks.pause import COMPACTION, Pause, held_by, pauses, refuse_paused
+from phantombase.timeline.locks.pause import COMPACTION, SILENCE, Pause, held_by, pauses, refuse_paused
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.planning.freshness import Pace, past_runs
@@ -245,7 +245,8 @@ class TableOnStorage:
         # A table with nothing to do is not asked for pauses; once it is paused, each time.
         names = record_names(table.storage) if instants or clusterings or due or self._paused else ()
         ready = readiness_of(table.storage, instants + clusterings, now, settings.retry, names)
-        self._paused = tuple(one for one in pauses(table.storage, names) if not one.is_over(now))
+        held = (one for one in pauses(table.storage, names) if not one.is_over(now))
+        self._paused = tuple(one for one in held if one.services != (SILENCE,))
         for service, ones in ((COMPACTION, instants), (Service.CLUSTER.value, clusterings)):
             if (pause := next((one for one in self._paused if one.holds(service, now)), None)) is not None:
                 ready |= dict.fromkeys(ones, Paused(pause.words))

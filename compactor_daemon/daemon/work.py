@@ -157,6 +157,9 @@ class Observer:
         """A table was searched for what others left; called in the thread that did so. `timeline`: of its last
         snapshot."""
 
+    def failing(self, table: str) -> None:
+        """A snapshot of a table failed; called in the thread that took it."""
+
     def listed(self, error: str | None) -> None:
         """The tables of a root or catalog were listed; `error`: why they could not be."""
 

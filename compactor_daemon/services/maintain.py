@@ -17,7 +17,15 @@ from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, PhantombaseError, UsageError
 from phantombase.timeline.locks.heartbeat import process_name
-from phantombase.timeline.locks.pause import COMPACTION, Pause, pause_files, put_pause, readable_pauses, user_name
+from phantombase.timeline.locks.pause import (
+    COMPACTION,
+    SILENCE,
+    Pause,
+    pause_files,
+    put_pause,
+    readable_pauses,
+    user_name,
+)
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
 from phantombase.timeline.option import check_text
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -163,18 +171,20 @@ def _compactions(number: int) -> str:
     return plural(number, "compaction")
 
 
-PAUSABLE = (COMPACTION, *(service.value for service in Service))
+PAUSABLE = (COMPACTION, *(service.value for service in Service), SILENCE)
 
 
 def pause_table(
     storage: Storage, reason: str, *, until: datetime | None = None, services: Sequence[str] = (), dry_run: bool = False
 ) -> Pause:
     """Puts a pause of this user. `until`: without a zone UTC; None: until `resume_table`. `services`: only these of
-    `PAUSABLE`. UsageError: no reason, an end that is over, an unknown service."""
+    `PAUSABLE`. UsageError: no reason, an end that is over, none for `SILENCE`, an unknown service."""
     check_text("the reason", reason)
     if not reason.strip():
         raise UsageError("a pause needs a reason", path=storage.base_path, found="none")
     services = (services,) if isinstance(services, str) else tuple(map(str, services or ()))
+    if SILENCE in services and until is None:
+        raise UsageError("a silence needs an end", path=storage.base_path, todo="Add --for 2d, or --until TIME.")
     if unknown := [name for name in services if name not in PAUSABLE]:
         raise UsageError("nothing that can be paused", expected=", ".join(PAUSABLE), found=", ".join(unknown))
     pause = Pause(

@@ -21,7 +21,8 @@ _MEANS = CheckMeans()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogRow:
-    """`oldest_s`: of pending compactions and clusterings. `log_files`, `log_bytes`: in no plan. What is not known, or
+    """`read_optimized_lag_s`: how old the oldest row in no base file is; `freshness_goal_s`: how old it may become.
+    `oldest_s`: of pending compactions and clusterings. `log_files`, `log_bytes`: in no plan. What is not known, or
     was not asked, is None."""
 
     name: str
@@ -35,6 +36,8 @@ class CatalogRow:
     parked: int | None = None
     log_files: int | None = None
     log_bytes: int | None = None
+    read_optimized_lag_s: float | None = None
+    freshness_goal_s: float | None = None
     last_compaction_s: float | None = None
     last_write_s: float | None = None
 
@@ -71,6 +74,8 @@ def catalog_rows(paths: Mapping[str, str], pools: Pools, means: CheckMeans = _ME
             verdict=found.verdict,
             log_files=None if found.debt is None else found.debt.log_files_waiting,
             log_bytes=None if found.debt is None else found.debt.log_bytes_waiting,
+            read_optimized_lag_s=found.lag_s,
+            freshness_goal_s=found.policies.over(pool.schedule or means.trigger, means.given).freshness_s,
             last_write_s=found.last_write_s,
         )
         if (status := found.status) is None:

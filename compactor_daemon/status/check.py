@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 from phantombase.timeline.dashboard.compactions import Debt
-from phantombase.timeline.dashboard.look import look
+from phantombase.timeline.dashboard.look import lag_s, look, of_metadata
 from phantombase.timeline.dashboard.overview import FLAT, Clock, metadata_commits
 from phantombase.timeline.dashboard.verdict import (
     CheckOptions,
@@ -38,16 +38,16 @@ from phantombase.timeline.format.table_config import has_only_records
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
+from phantombase.timeline.locks.pause import silence
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.metadata_table.records.keys import FILES
 from phantombase.timeline.service.loading import state_at
 from phantombase.timeline.service.table_state import ServedState
 from phantombase.timeline.shown import Shown
-from phantombase.timeline.storage.folders import RECORDS, join
+from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.snapshot import list_ahead
 from phantombase.timeline.storage.storage_options import Given
-from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, from_one_snapshot
+from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_bytes, human_duration, plural
 
 from ..cleaning.orphan_choice import Item
@@ -85,13 +85,14 @@ class TableCheck(Shown):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """`status` None: nothing is compacted here. `debt` None: the partitions were not listed. `last_write_s`: how long
-    ago the newest completed write was requested. `policies`: what the table keeps, if it can be read. `seen`, `state`:
-    what all this was read from, of a table with log files; `state` None: see `debt`."""
+    """`status` None: nothing is compacted here. `debt`, `lag_s` (see there) None: the partitions were not listed.
+    `last_write_s`: how long ago the newest completed write was requested. `policies`: what the table keeps, if it can
+    be read. `seen`, `state`: what all this was read from, of a table with log files; `state` None: see `debt`."""
 
     verdict: TableVerdict
     status: TableStatus | None = None
     debt: Debt | None = None
+    lag_s: float | None = None
     last_write_s: float | None = None
     policies: Policies = NO_POLICIES
     seen: Snapshot | None = None
@@ -124,7 +125,9 @@ def examined_or_why(
     except Exception as error:  # one of thousands of tables may be in a state unknown to this release
         what = f"internal error: {type(error).__name__}: {error}"
         finding = of_error("unreadable", "the table cannot be read", UnknownStateError(what))
-    return Examined(verdict=TableVerdict.of([finding], path))
+    return Examined(
+        verdict=TableVerdict.of([finding], path, partial(silence, partial(open_storage, path, means.storage)))
+    )
 
 
 def _has_only_rows(path: str, means: CheckMeans) -> bool:
@@ -173,7 +176,7 @@ def _examined(
     last: bool,
 ) -> Examined:
     """All from one snapshot; what must be newer says so. `last`: a file that is missing is a finding."""
-    path, has_logs = seen.storage.base_path, seen.config.has_logs
+    path, has_logs, said = seen.storage.base_path, seen.config.has_logs, partial(silence, lambda: seen.storage)
     found, kept, policies = list[Finding](), list[Finding](), NO_POLICIES
     try:
         policies = read_policies(seen.storage)
@@ -201,9 +204,9 @@ def _examined(
     writes = (i for i in reversed(timeline.completed) if i.is_write and not timeline.is_compaction(i))
     written_s = table.age_s(newest.requested_time) if (newest := next(writes, None)) is not None else None
     if not means.brief and not found:
-        found += _of_metadata(table, seen, facts)
+        found += of_metadata(table, seen, facts)
     if not has_logs:
-        verdict = TableVerdict.of([*kept, *found, *care_of(facts, options)], path)
+        verdict = TableVerdict.of([*kept, *found, *care_of(facts, options)], path, said)
         return Examined(verdict=verdict, debt=facts.debt, last_write_s=written_s)
     commits, asked = metadata_commits(seen), replace(means.status, slo_s=slo_s)
     later = cache(lambda: table.snapshot(cached=False).timeline)
@@ -221,9 +224,10 @@ def _examined(
         found += _strays(seen, items, later())
     found += coexistence(find_hudi_signs(seen, later()), moment.now_ms, means.status.attempt)
     return Examined(
-        verdict=TableVerdict.of(found, path),
+        verdict=TableVerdict.of(found, path, said),
         status=status,
         debt=facts.debt,
+        lag_s=lag_s(facts, moment),
         last_write_s=written_s,
         policies=policies,
         seen=seen,
@@ -240,43 +244,6 @@ def _of_timeline(table: Snapshot, trigger: TriggerOptions) -> TableFacts:
         due=DuePlan.of(timeline, table.now(), trigger) if config.has_logs else None,
         future=table.times.future(timeline),
     )
-
-
-def _of_metadata(table: Table, seen: Snapshot, facts: TableFacts) -> Iterator[Finding]:
-    """Whether the metadata table names the files of the table: Hudi reads those that it names, and no others."""
-    if facts.flaws or FILES not in seen.config.built_metadata_partitions:
-        return
-    # late: `status` starts without pyarrow
-    from phantombase.timeline.metadata_table.validate import damaged_partitions, validate
-
-    name = "metadata-files"
-    try:
-        different = validate(table, seen).differences
-    except TableChangedError:
-        raise
-    except PhantombaseError as error:
-        yield of_error(name, "the metadata table cannot be read: reads by Hudi fail", error)
-        return
-    for index, why in damaged_partitions(table, contents=False).items():
-        yield Finding(
-            name="metadata-index",
-            severity=Severity.DANGER,
-            what="an index of the metadata table lacks files: what Hudi reads or writes by it fails",
-            found=f"{index}: {why}",
-            todo=f"`compactor-daemon metadata TABLE --rebuild --indexes {index}` builds it again.",
-        )
-    if not different:
-        return
-    timeline = table.load_timeline()
-    if not any(timeline.pending(action) for action in ("clean", "rollback", "restore")):
-        first = join(different[0].partition, different[0].name or "")
-        yield Finding(
-            name=name,
-            severity=Severity.DANGER,
-            what="the metadata table names other files than the table has: Hudi leaves out rows, or fails",
-            found=f"{plural(len(different), 'difference')}, such as {first}: {different[0].what}",
-            todo=f"`timeline validate TABLE` has each. {BUILD_AGAIN}",
-        )
 
 
 def _archiving(table: Table) -> str:

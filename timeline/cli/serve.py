@@ -25,6 +25,7 @@ from .render import CLOCK, StorageOption, Timezone
 
 @command
 def serve(
+    ctx: typer.Context,
     tables: Annotated[
         list[str], typer.Argument(metavar="TABLE...", help="Base paths of the tables to serve, and patterns of them.")
     ],
@@ -98,7 +99,8 @@ def serve(
         raise UsageError("--root and --zookeeper name a fleet together", todo="Give both, or none.")
     fleet = None
     if root is not None and zookeeper is not None:
-        fleet = StatusFleet(installed("--zookeeper"), ["--root", root, "--zookeeper", zookeeper], given)
+        configured = ["--config", str(file)] if (file := ctx.params.get("config")) else []
+        fleet = StatusFleet(installed("--zookeeper"), [*configured, "--root", root, "--zookeeper", zookeeper], given)
 
     def pages(served: ServedTables, access: Access) -> tuple[PeopleApp, LoginApp]:
         actions = ActionApp(access, OrderRunner(installed(), given), settings) if allow_actions else None

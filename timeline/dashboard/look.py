@@ -5,21 +5,28 @@ answers."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TypeAlias
 
-from ..errors import MalformedError, MissingFileError, TableChangedError, UnsupportedError
+from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UnsupportedError
+from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..instants.triggers import TriggerOptions
+from ..metadata_table.records.keys import FILES
+from ..planning.freshness import Lag, table_lag
 from ..prefetch import prefetched, prefetched_when_slow
 from ..service.table_state import PartitionFiles, ServedState
-from ..table.table import Snapshot, Table
+from ..storage.folders import join
+from ..table.table import BUILD_AGAIN, Snapshot, Table, from_one_snapshot
+from ..terminal.text_table import plural
 from ..view.view import FileGroup, GroupKey, latest_slice
 from .compactions import table_debt
-from .verdict import DuePlan, TableFacts
+from .overview import Clock
+from .verdict import DuePlan, Finding, Severity, TableFacts, of_error
 
 Checked: TypeAlias = Mapping[GroupKey, tuple[str, str | None]]
 """File groups whose logs were looked into: which logs these were, and why no compaction can read them, or None."""
@@ -59,12 +66,24 @@ def look(
         unmergeable={key: why for key, (_, why) in now.items() if why is not None},
         unchecked=unchecked,
         debt=table_debt(len(state.partitions), debts),
+        lag=_lag(state) if state.config.has_logs else None,
         deepest=("", "") if deepest is None else (deepest.partition, deepest.file_id),
         small=_small(state),
         future=seen.times.future(state.timeline),
         slices=max((len(group.slices) for files in state.partitions.values() for group in files.live), default=0),
     )
     return at_present(facts, state.timeline, table.now(), trigger), now
+
+
+def _lag(state: ServedState) -> Lag:
+    return table_lag((group for files in state.partitions.values() for group in files.live), state.timeline, {})
+
+
+def lag_s(facts: TableFacts, clock: Clock) -> float | None:
+    """How old the oldest row in no base file is, 0 without one; None: unknown, or the table is never compacted."""
+    if facts.lag is None or facts.lag.oldest is None:
+        return None if facts.lag is None else 0.0
+    return max(0.0, clock.age(facts.lag.oldest.time) or 0.0)
 
 
 def at_present(facts: TableFacts, timeline: Timeline, now: datetime, trigger: TriggerOptions) -> TableFacts:
@@ -130,3 +149,64 @@ def _small(state: ServedState) -> Mapping[str, int]:
     from ..format.record_key import looks_like_bucket  # late: it takes pyarrow
 
     return Counter(partition for partition, file_id in found if not looks_like_bucket(file_id))
+
+
+def of_metadata(table: Table, seen: Snapshot, facts: TableFacts) -> Iterator[Finding]:
+    """Whether the metadata table names the files of the table: Hudi reads those that it names, and no others. `seen`: a
+    snapshot of the table. TableChangedError: it changed meanwhile."""
+    if facts.flaws or FILES not in seen.config.built_metadata_partitions:
+        return
+    # late: it takes pyarrow
+    from ..metadata_table.validate import damaged_partitions, validate
+
+    name = "metadata-files"
+    try:
+        different = validate(table, seen).differences
+    except TableChangedError:
+        raise
+    except PhantombaseError as error:
+        yield of_error(name, "the metadata table cannot be read: reads by Hudi fail", error)
+        return
+    for index, why in damaged_partitions(table, contents=False).items():
+        yield Finding(
+            name="metadata-index",
+            severity=Severity.DANGER,
+            what="an index of the metadata table lacks files: what Hudi reads or writes by it fails",
+            found=f"{index}: {why}",
+            todo=f"`compactor-daemon metadata TABLE --rebuild --indexes {index}` builds it again.",
+        )
+    if not different:
+        return
+    timeline = table.load_timeline()
+    if not any(timeline.pending(action) for action in ("clean", "rollback", "restore")):
+        first = join(different[0].partition, different[0].name or "")
+        yield Finding(
+            name=name,
+            severity=Severity.DANGER,
+            what="the metadata table names other files than the table has: Hudi leaves out rows, or fails",
+            found=f"{plural(len(different), 'difference')}, such as {first}: {different[0].what}",
+            todo=f"`timeline validate TABLE` has each. {BUILD_AGAIN}",
+        )
+
+
+_AGAIN_S = 60.0
+_Compared: TypeAlias = tuple[tuple[Instant, ...], float, tuple[Finding, ...]]
+
+
+class MetadataLooks:
+    """The findings of metadata tables, for pages: compared again after a change of the table, or a while."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Compared] = {}
+
+    def of(self, table: Table, state: ServedState, facts: TableFacts, *, asks: bool) -> tuple[Finding, ...]:
+        """Those of a table; none if it is not as when it was compared last, and none `asks` for it."""
+        path, now = table.storage.base_path, state.timeline.instants
+        known = self._known.get(path)
+        if asks and (known is None or known[0] != now or time.monotonic() - known[1] >= _AGAIN_S):
+            try:
+                found = from_one_snapshot(lambda: tuple(of_metadata(table, table.snapshot(), facts)))
+            except (MissingFileError, TableChangedError):  # much is written to it
+                return ()
+            known = self._known[path] = now, time.monotonic(), found
+        return () if known is None or known[0] != now else known[2]

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from ..service.served_tables import ServedTable
 from ..terminal.text_table import Row, moment
-from .verdict import Health
+from .verdict import Health, is_silenced
 
 
 def add_process(registry: CollectorRegistry) -> None:
@@ -40,6 +40,8 @@ _TIMES = {
     "last_compaction_timestamp_seconds": ("last_compaction", "when the last completed compaction was requested"),
     "last_write_timestamp_seconds": ("last_write", "when the last completed write was requested"),
 }
+SILENCED_TEXT = "1 while a person has said that the table is known to be bad: alerts leave it out"
+LAG_TEXT = "age of the oldest row in no base file, 0 without one"
 _CODES = {one.value: float(one.code) for one in Health}
 
 
@@ -77,6 +79,10 @@ def table_families(rows: Sequence[Row]) -> Iterator[Metric]:
     """What the reports of tables say. `rows`: their JSON."""
     health = ((row, _CODES[row["health"]]) for row in rows)
     yield _family("health", "0 well, 1 needs care, 2 broken: the exit code of check", _by_path(health))
+    silenced = ((row, float(is_silenced(row))) for row in rows)
+    yield _family("silenced", SILENCED_TEXT, _by_path(silenced))
+    lags = ((row, lag) for row in rows if (lag := row.get("read_optimized_lag_s")) is not None)
+    yield _family("read_optimized_lag_seconds", LAG_TEXT, _by_path(lags))
     goals = ((row, goal) for row in rows if (goal := row.get("slo_s")) is not None)
     yield _family("slo_seconds", "the age of a pending compaction from which on it is late", _by_path(goals))
     for name, (key, text) in _GAUGES.items():

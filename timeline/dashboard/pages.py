@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from ..terminal.text_table import Row, human_bytes, human_duration, moment, plural, readable, spoken
 from .orders import CommandSettings, advice, more_orders
 from .overview import is_late
-from .verdict import NOTHING, Health
+from .verdict import NOTHING, SILENCED, Health, health_word
 
 _SETTINGS = CommandSettings()
 
@@ -205,8 +205,11 @@ def login_page(*, wrong: bool = False) -> str:
 def tables_page(index: Row, given: Mapping[str, str], *, again: bool = True) -> str:
     """The tables of a page. `index`: of `tables_index`, asked with the parameters `given`. `again`: whether the page
     reloads itself after a while."""
-    worse = ", ".join(f"{count:,} {word}" for word, count in index["counts"].items() if word != Health.WELL.value)
-    shown = [{**_BROKEN, **row, "slo": _slo(row), "why": _why(row)} for row in index["tables"]]
+    counts = {**index["counts"], SILENCED: index["silenced"]}
+    worse = ", ".join(f"{count:,} {word}" for word, count in counts.items() if count and word != Health.WELL.value)
+    shown = [
+        {**_BROKEN, **row, "slo": _slo(row), "why": _why(row), "word": health_word(row)} for row in index["tables"]
+    ]
 
     def link(**changed: object) -> str:
         return "?" + urlencode({k: v for k, v in {**given, **changed}.items() if v not in (None, "")})
@@ -237,7 +240,7 @@ def table_page(
     shown = bars(row["instants"], now) if now is not None else []
     return _render(
         "table.html",
-        row={**_BROKEN, **row},
+        row={**_BROKEN, **row, "word": health_word(row)},
         bars=shown,
         pools=pools(shown),
         span=[f"{at:%Y-%m-%d %H:%M:%S}" for at in time_shown(row["instants"], now)] if shown and now else (),
@@ -293,7 +296,7 @@ def _slo(row: Row) -> Row | None:
 _BROKEN: Row = dict.fromkeys(
     ("table", "pending", "oldest_pending_s", "delta_commits_since_compaction", "log_files", "log_bytes", "last_write",
      "read_amplification", "fleet_info", "fleet_info_problem", "compactions", "instants", "slo_s", "lock", "work",
-     "next_plan", "seconds_since_write", "findings", "pool", "served_by")
+     "next_plan", "seconds_since_write", "findings", "pool", "served_by", "read_optimized_lag_s")
 )  # fmt: skip
 """Keys that the row of an unreadable table lacks."""
 

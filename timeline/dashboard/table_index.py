@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from ..errors import UsageError
 from ..terminal.text_table import Row
-from .verdict import Health
+from .verdict import Health, is_silenced
 
 PAGE = 200
 """Tables on a page."""
@@ -47,6 +47,7 @@ def _greatest(key: str) -> Callable[[Row], _Key]:
 SORTS: Mapping[str, Callable[[Row], _Key]] = {
     "need": by_need,
     "name": lambda row: as_counted(row["served_as"]),
+    "lag": _greatest("read_optimized_lag_s"),
     "pending": _greatest("oldest_pending_s"),
     "deltas": _greatest("delta_commits_since_compaction"),
     "log_files": _greatest("log_files"),
@@ -57,8 +58,8 @@ SORTS: Mapping[str, Callable[[Row], _Key]] = {
 
 
 def tables_index(rows: Sequence[Row], given: Mapping[str, str]) -> Row:
-    """One page of the index. `rows`: of `TableRows.all`. `given`: see the module. `counts`, `pools`: of all tables;
-    `totals`: of those that match. UsageError: no such state, pool, order or page."""
+    """One page of the index. `rows`: of `TableRows.all`. `given`: see the module. `counts`, `silenced`, `pools`: of all
+    tables; `totals`: of those that match. UsageError: no such state, pool, order or page."""
     pools = sorted({pool for row in rows if (pool := row.get("pool"))}, key=as_counted)
     find, sort = given.get("find", "").strip(), given.get("sort") or "need"
     state, pool = given.get("state") or None, given.get("pool") or None
@@ -86,6 +87,7 @@ def tables_index(rows: Sequence[Row], given: Mapping[str, str]) -> Row:
         "all": len(rows),
         "count": len(found),
         "counts": {one: count for one in _STATES if (count := Counter(row["health"] for row in rows)[one])},
+        "silenced": sum(map(is_silenced, rows)),
         "totals": {name: sum(row.get(name) or 0 for row in found) for name in _SUMS},
         "pools": [_pool(one, [row for row in rows if row.get("pool") == one]) for one in pools],
         "tables": found[(page - 1) * PAGE : page * PAGE],

@@ -18,15 +18,17 @@ from ..event_log import get_logger
 from ..format.instant import MERGES, SERVICES
 from ..instants.timeline import Timeline, since_completed, since_request
 from ..instants.triggers import TriggerOptions
+from ..locks.pause import silence
 from ..locks.section import LockSeen
 from ..locks.table_lock import STORAGE, inspect_lock
 from ..service.served_tables import Held, ServedTable
 from ..service.table_state import ServedState
+from ..storage.open_storage import open_storage
 from ..table.history import history_rows, read_history, sums
 from ..table.table import Table, from_one_snapshot
 from ..terminal.text_table import Row
 from .compactions import CompletedCompaction, Debt, completed_compactions
-from .look import Checked, look
+from .look import Checked, MetadataLooks, lag_s, look
 from .orders import CommandSettings
 from .overview import (
     FLAT,
@@ -106,19 +108,26 @@ def _within_hour(ages_s: Sequence[float | None]) -> int:
 
 
 def verdict_of(
-    facts: TableFacts, shown: Overview, fleet: Known[Row], slo_s: float | None, paused: tuple[TablePause, ...]
+    facts: TableFacts,
+    shown: Overview,
+    fleet: Known[Row],
+    slo_s: float | None,
+    paused: tuple[TablePause, ...],
+    said: Callable[[], str] = str,
+    more: Sequence[Finding] = (),
 ) -> TableVerdict:
-    """`fleet`: `findings` of the daemons. They know more of pending instants than the timeline shows."""
+    """`fleet`: `findings` of the daemons. They know more of pending instants than the timeline shows. `said`: see
+    `TableVerdict.of`. `more`: of the metadata table."""
     listed = None if fleet.fact is None else fleet.fact.get("findings")
     facts = replace(
         facts,
         pending=tuple(map(unfinished, shown.pending)) if listed is None else (),
         metadata_commits=shown.table.metadata_commits_since_compaction or 0,
-        metadata_problem=shown.table.metadata_problem,
+        metadata_problem=None if more else shown.table.metadata_problem,
         paused=paused,
     )
     known = [Finding(**{**one, "severity": Severity(one["severity"])}) for one in listed or ()]
-    return TableVerdict.of([*care_of(facts, _CARE, slo_s), *known], shown.table.path)
+    return TableVerdict.of([*care_of(facts, _CARE, slo_s), *known, *more], shown.table.path, said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,13 +151,14 @@ class TableDetails:
 class TableReport:
     """A served table. `debt`, `activity`, `work`: None if it cannot be read; then `name` and `pending` as far as known.
     `work`: what daemons know of its pending compactions. `pool`, `served_by`: see `TablePlace`. `lock`: which process
-    holds the table lock. `file_groups_left_out`: those that no compaction can read; `file_groups_unchecked`: not looked
-    into yet."""
+    holds the table lock. `read_optimized_lag_s`: see `look.lag_s`. `file_groups_left_out`: those that no compaction can
+    read; `file_groups_unchecked`: not looked into yet."""
 
     served_as: str
     path: str
     verdict: TableVerdict = field(metadata=FLAT)
     slo_s: float | None
+    read_optimized_lag_s: float | None = None
     file_groups_left_out: int = 0
     file_groups_unchecked: int = 0
     debt: Debt | None = field(default=None, metadata=FLAT)
@@ -171,9 +181,10 @@ def table_report(
     about: Callable[[bool], Known[Row]],
     *,
     whole: bool,
+    more: Sequence[Finding] = (),
 ) -> TableReport:
-    """`facts`: of the state. `about`: what daemons know of the table, asked now if the argument says so. `whole`: with
-    `details`. PhantombaseError: it cannot be read."""
+    """`facts`: of the state. `more`: see `verdict_of`. `about`: what daemons know of the table, asked now if the
+    argument says so. `whole`: with `details`. PhantombaseError: it cannot be read."""
     kinds = state.kinds if whole else None
     shown = from_one_snapshot(lambda: overview(table.snapshot(), pending_only=not whole, kinds=kinds))
     clock = Clock.of(table)
@@ -183,8 +194,9 @@ def table_report(
     report = TableReport(
         served_as=served_as,
         path=table.storage.base_path,
-        verdict=verdict_of(facts, shown, fleet, slo_s, paused),
+        verdict=verdict_of(facts, shown, fleet, slo_s, paused, partial(silence, lambda: table.storage), more),
         slo_s=slo_s,
+        read_optimized_lag_s=lag_s(facts, clock),
         file_groups_left_out=len(facts.flaws) + len(facts.unmergeable),
         file_groups_unchecked=facts.unchecked,
         debt=facts.debt,
@@ -300,6 +312,7 @@ class TableRows:
         self._slo_s, self._fleet_info, self._settings = slo_s, fleet_info, settings
         self._placed = placed if fleet_info is None else fleet_info.placed
         self._checked: dict[str, Checked] = {}
+        self._metadata = MetadataLooks()
         self._listed: tuple[float, list[Row]] | None = None
         self._listing: asyncio.Task[None] | None = None
         self.trends = Trends()
@@ -341,10 +354,11 @@ class TableRows:
     def _unread(self, table: ServedTable, why: PhantombaseError) -> TableReport:
         """A table whose files cannot be read; a plan may be the reason, which can be cancelled."""
         findings = [of_error("unreadable", "the table cannot be read", why)]
+        said = partial(silence, partial(open_storage, table.path, table.storage_options))
         found = TableReport(
             served_as=table.name,
             path=table.path,
-            verdict=TableVerdict.of(findings, table.path),
+            verdict=TableVerdict.of(findings, table.path, said),
             slo_s=self._slo_of(table.path),
         )
         try:
@@ -353,7 +367,7 @@ class TableRows:
         except PhantombaseError:
             return found
         odd = TableFacts(kind="", has_logs=True, completed=0, pending=tuple(map(unfinished, pending)))
-        verdict = TableVerdict.of([*care_of(odd, _CARE), *findings], table.path)
+        verdict = TableVerdict.of([*care_of(odd, _CARE), *findings], table.path, said)
         return replace(found, verdict=verdict, pending=pending, name=opened.config.name)
 
     def _report(self, served: ServedTable, held: Held, whole: bool) -> TableReport:
@@ -362,7 +376,8 @@ class TableRows:
         known, most = self._checked.get(path, {}), _CHECKED_WHOLE if whole else _CHECKED
         facts, self._checked[path] = look(table, held.state, trigger, known, most)
         about = partial(self._about, table, path, whole)
-        found = table_report(served.name, table, held.state, facts, self._slo_of(path), about, whole=whole)
+        more = self._metadata.of(table, held.state, facts, asks=whole)
+        found = table_report(served.name, table, held.state, facts, self._slo_of(path), about, whole=whole, more=more)
         if found.debt is not None:
             self.trends.add(path, clock_ms() / 1000, found.debt)
         if found.details is not None:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 from ..errors import PhantombaseError
 from ..instants.timeline import Timeline, since_request
 from ..instants.triggers import BY_TIME, TriggerOptions, TriggerStrategy, triggered, unplanned
-from ..locks.pause import COMPACTION
+from ..locks.pause import COMPACTION, SILENCE
 from ..option import check_finite, least_of, option, spelled_class
+from ..planning.freshness import Lag
 from ..storage.folders import join
 from ..terminal.text_table import human_duration, plural
 from ..view.view import GroupKey
@@ -59,7 +61,8 @@ _HEALTH = {Severity.DANGER: Health.BROKEN, Severity.WARNING: Health.CARE, Severi
 NOTHING = "nothing needs care"
 """The reason of a well table of which there is nothing to say."""
 _TABLE = re.compile(r"\bTABLE\b")
-_STATES = frozenset({"not-compacted", "not-made", "paused"})
+SILENCED = "silenced"
+_STATES = frozenset({"not-compacted", "not-made", "paused", SILENCED})
 """Findings that say what a table is: the reason of a well one."""
 
 
@@ -72,14 +75,31 @@ class TableVerdict:
     findings: tuple[Finding, ...] = ()
 
     @staticmethod
-    def of(findings: Iterable[Finding], path: str) -> TableVerdict:
-        """`path`: the table's, for the commands."""
+    def of(findings: Iterable[Finding], path: str, silence: Callable[[], str] = str) -> TableVerdict:
+        """`path`: the table's, for the commands. `silence`: what a person has said of the table, if it is known to be
+        bad (`locks.pause.silence`): it counts as well, and its findings are shown. Only asked where it is not well."""
         filled = [replace(one, todo=_TABLE.sub(lambda _: shlex.quote(path), one.todo)) for one in findings]
         found = tuple(sorted(filled, key=lambda one: list(Severity).index(one.severity)))
         health = _HEALTH[found[0].severity] if found else Health.WELL
         first = next((f for f in found if health is not Health.WELL or f.name in _STATES), None)
         reason = NOTHING if first is None else f"{first.what} ({first.found})"
+        if health is not Health.WELL and (said := silence()):
+            health, reason = Health.WELL, f"{said}; {reason}"
+            if not any(one.name == SILENCED for one in found):  # where what is paused was not read
+                todo = f"`compactor-daemon resume {shlex.quote(path)}` ends it."
+                what = Finding(name=SILENCED, severity=Severity.INFO, what=said, found="known to be bad", todo=todo)
+                found += (what,)
         return TableVerdict(health=health, reason=reason, findings=found)
+
+
+def is_silenced(row: Mapping[str, Any]) -> bool:
+    """Whether a person has said that a table is known to be bad. `row`: with its findings as JSON."""
+    return any(one["name"] == SILENCED for one in row.get("findings") or ())
+
+
+def health_word(row: Mapping[str, Any]) -> str:
+    """A silenced table counts as well, and is not called so. `row`: as above."""
+    return SILENCED if is_silenced(row) else str(row["health"])
 
 
 def of_error(name: str, what: str, error: PhantombaseError) -> Finding:
@@ -178,11 +198,10 @@ class TableFacts:
     """What was read of a table. `kind`: its type. `has_logs`: whether it can be compacted. `flaws`: file groups with
     files that are lost or damaged, and the first error of each. `unmergeable`: other file groups that no compaction can
     read, with the reason. `unchecked`: file groups whose logs were not looked into. `small`: small base files that a
-    clustering could join, by partition. `debt`: None if no partition was listed. `deepest`: the file group with most
-    log files. `completed`: active instants; `archiving`: what keeps the archiver from archiving them. `slices`: the
-    most of one file group. `metadata_commits`: delta commits of the metadata table since its last compaction;
-    `future`: of a write that
-    lies in the future; `metadata_problem`: why it cannot be read."""
+    clustering could join, by partition. `debt`, `lag`: None if no partition was listed. `deepest`: the file group with
+    most log files. `completed`: active instants; `archiving`: what keeps the archiver from archiving them. `slices`:
+    the most of one file group. `metadata_commits`: delta commits of the metadata table since its last compaction;
+    `future`: of a write that lies in the future; `metadata_problem`: why it cannot be read."""
 
     kind: str
     has_logs: bool
@@ -191,6 +210,7 @@ class TableFacts:
     unmergeable: Mapping[GroupKey, str] = field(default_factory=dict)
     unchecked: int = 0
     debt: Debt | None = None
+    lag: Lag | None = None
     deepest: GroupKey = ("", "")
     small: Mapping[str, int] = field(default_factory=dict)
     due: DuePlan | None = None
@@ -245,7 +265,7 @@ def _of_pause(pause: TablePause, options: CheckOptions) -> Finding:
         return of_error("paused", "whether the table is paused is unknown", pause.problem)
     is_long = pause.ends_s is None and (pause.since_s or 0.0) >= options.patience_s
     return Finding(
-        name="paused",
+        name=SILENCED if SILENCE in pause.services else "paused",
         severity=Severity.WARNING if is_long else Severity.INFO,
         what=pause.what,
         found=f"since {human_duration(pause.since_s or 0.0)}",

@@ -13,11 +13,11 @@ from __future__ import annotations
 import getpass
 import json
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from ..clocks import clock_ms, utc_text
-from ..errors import MalformedError, MissingFileError, PausedError
+from ..errors import MalformedError, MissingFileError, PausedError, PhantombaseError
 from ..instants.reserved_times import record_names
 from ..record_fields import Fields
 from ..storage.contract import Storage
@@ -25,6 +25,8 @@ from ..storage.folders import RECORDS
 
 COMPACTION = "compaction"
 """Compactions are requested and executed; the other names are those of services."""
+SILENCE = "alerts"
+"""Nothing waits: the table is known to be bad, and is left out of exit codes and alerts."""
 _PREFIX = "0-pause-"
 
 
@@ -41,13 +43,19 @@ class Pause:
     def holds(self, service: str, now_ms: int) -> bool:
         return (not self.services or service in self.services) and not self.is_over(now_ms)
 
+    def silences(self, now_ms: int) -> bool:
+        return not self.is_over(now_ms) and SILENCE in self.services
+
     def is_over(self, now_ms: int) -> bool:
         return self.until_ms is not None and now_ms >= self.until_ms
 
     @property
     def words(self) -> str:
         """In one line for people."""
-        of = f"{', '.join(self.services)} paused" if self.services else "paused"
+        if self.services == (SILENCE,):
+            of = "silenced"
+        else:
+            of = f"{', '.join(self.services)} paused" if self.services else "paused"
         end = "" if self.until_ms is None else f" until {utc_text(self.until_ms)} UTC"
         return f"{of} by {self.who}{end}: {self.reason}"
 
@@ -84,6 +92,16 @@ def held_by(storage: Storage, service: str, names: Iterable[str] | None = None) 
     """The pause that holds a service now. Errors: see `pauses`."""
     now = clock_ms()
     return next((one for one in pauses(storage, names) if one.holds(service, now)), None)
+
+
+def silence(of_table: Callable[[], Storage]) -> str:
+    """What a person has said of a table that is known to be bad, in a line; "": nothing, or it cannot be read."""
+    now = clock_ms()
+    try:
+        found = (one for one in readable_pauses(of_table()) if isinstance(one, Pause))
+        return next((one.words for one in found if one.silences(now)), "")
+    except PhantombaseError:
+        return ""
 
 
 def refuse_paused(storage: Storage, service: str) -> None:

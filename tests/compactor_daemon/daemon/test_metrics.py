@@ -255,6 +255,8 @@ def test_every_panel_and_alert_has_data(tmp_path: Path) -> None:
     assert {name: found[name, "health"] for name in ("rides", "dim")} == {"rides": 0, "dim": 0}
     assert {name: found[name, "table_up"] for name in ("rides", "dim", "odd")} == {"rides": 1, "dim": 1, "odd": 0}
     assert {found[name, "slo_seconds"] for name in ("rides", "dim")} == {60.0}
+    assert found["rides", "read_optimized_lag_seconds"] >= 0
+    assert {found[name, "silenced"] for name in ("rides", "dim", "odd")} == {0}
 
 
 def test_metrics_of_idle_tables_cost_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,9 +279,8 @@ def test_metrics_of_idle_tables_cost_no_request(tmp_path: Path, monkeypatch: pyt
     requests.clear()
     idle = [reports.report(path, timeline, Pool()) for _ in range(500)]
     assert (requests, {row["health"] for row in idle}) == ([], {"well"})
-    assert {k: v for k, v in idle[-1].items() if "seconds" not in k} == {
-        k: v for k, v in first.items() if "seconds" not in k
-    }
+    ages = {name for name in first if "seconds" in name} | {"read_optimized_lag_s"}
+    assert {k: v for k, v in idle[-1].items() if k not in ages} == {k: v for k, v in first.items() if k not in ages}
     newest = max((tmp_path / "plain/.hoodie/timeline").glob("*.deltacommit"))
     newest.unlink()
     reports.report(path, Table.open(path).load_timeline(), Pool())

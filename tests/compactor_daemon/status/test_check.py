@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
 from phantombase.compactor_daemon.fleet.catalog import FolderListing
 from phantombase.compactor_daemon.fleet.pools import Pool
 from phantombase.compactor_daemon.options import AttemptOptions
+from phantombase.compactor_daemon.services.maintain import pause_table
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions
 from phantombase.compactor_daemon.services.serve import ServiceDone, note_runs
 from phantombase.compactor_daemon.status import check
@@ -36,6 +38,7 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard import overview
 from phantombase.timeline.dashboard.compactions import table_debt
 from phantombase.timeline.dashboard.look import look
+from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.dashboard.verdict import (
     CheckOptions,
     DuePlan,
@@ -45,9 +48,12 @@ from phantombase.timeline.dashboard.verdict import (
     TablePause,
     TableVerdict,
     care_of,
+    is_silenced,
 )
-from phantombase.timeline.errors import MalformedError, MissingFileError, StorageError, TableChangedError
+from phantombase.timeline.errors import MalformedError, MissingFileError, StorageError, TableChangedError, UsageError
 from phantombase.timeline.format.instant import format_time
+from phantombase.timeline.locks import pause
+from phantombase.timeline.locks.pause import held_by
 from phantombase.timeline.locks.table_lock import POLICIES
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupDebt
@@ -185,6 +191,41 @@ def test_a_writer_lives_by_the_moment_of_its_heartbeat(tmp_path: Path, monkeypat
     assert [one.alive for one in found.writes] == [True]
 
 
+def test_a_table_that_is_known_to_be_bad_is_silenced_until_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is shown, by who and why, and left out of exit codes; a pause of the work alone silences nothing."""
+    path = unzip_golden("v9_pending", tmp_path)
+    for log in path.rglob("*.log.*"):
+        log.write_bytes(b"x" * log.stat().st_size)
+    storage = Table.open(str(path), reading=True).storage
+    pause_table(storage, "an audit")
+    bad = check_table("rides", str(path)).verdict
+    assert bad.health is Health.BROKEN
+    with pytest.raises(UsageError, match="needs an end"):
+        pause_table(storage, "known", services=("alerts",))
+    end = datetime.now(UTC) + timedelta(days=2)
+    pause_table(storage, "the disk is replaced", until=end, services=("alerts",))
+    silent = check_table("rides", str(path)).verdict
+    assert (silent.health, silent.reason[:12]) == (Health.WELL, "silenced by ")
+    assert "the disk is replaced; " in silent.reason
+    assert bad.reason in silent.reason
+    assert {one.name for one in silent.findings} == {one.name for one in bad.findings} | {"silenced"}
+    assert held_by(storage, "clean") is not None  # by the audit
+    said = CliRunner().invoke(app, ["check", str(path)])
+    assert (said.exit_code, "1 table: 1 silenced" in said.stdout, "an audit" in said.stdout) == (0, True, True)
+    service = ServiceClient.of(path)
+    assert f'phantombase_silenced{{table="{path}"}} 1.0' in service.ask("/metrics").text
+    assert ("● silenced" in service.ask("/").text, "1 silenced" in service.ask("/").text) == (True, True)
+    monkeypatch.setattr(pause, "clock_ms", lambda: round(end.timestamp() * 1000))
+    assert check_table("rides", str(path)).verdict.health is Health.BROKEN
+    (path / ".hoodie" / "hoodie.properties").write_text("hoodie.table.version=99")
+    assert check_table("rides", str(path)).verdict.health is Health.BROKEN
+    monkeypatch.undo()
+    assert is_silenced(as_json(check_table("rides", str(path))))
+    assert ServiceClient.of(path).ask("/api/tables").json()["tables"][0]["health"] == "well"
+
+
 def test_a_metadata_table_that_hudi_cannot_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It lacks the files of the last write, or cannot be read. A table that changes all the time is not broken."""
     path, kept = tmp_path / "t", tmp_path / "kept"
@@ -203,6 +244,9 @@ def test_a_metadata_table_that_hudi_cannot_use(tmp_path: Path, monkeypatch: pyte
     (unreadable,) = check_table("t", str(path)).verdict.findings
     assert [one.name for one in (less, unreadable)] == ["metadata-files"] * 2
     assert "1 difference" in less.found
+    pages = ServiceClient.of(path)
+    assert [pages.ask(f"/api/tables{name}").json().get("health") for name in ("/t",)] == ["broken"]
+    assert pages.ask("/api/tables").json()["tables"][0]["health"] == "broken"  # as the table's own page has found
     todo = less.todo.partition("off: `compactor-daemon ")[2].partition("`")[0]
     assert CliRunner().invoke(app, todo.split()).exit_code == 0
     assert check_table("t", str(path)).verdict.findings == ()
