@@ -57,7 +57,7 @@ from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot,
 from ..attempt.pending_clusterings import ALIVE
 from ..clustering.rows_in import KeyTally
 from .chosen import BuildOptions, Chosen, approximate_bytes, choose, measured_schema
-from .content import Filling, ListedState, Progress, stage_base_files, state_of
+from .content import Filling, ListedState, Progress, state_of
 
 _log = get_logger()
 _TAKEN_OUT = "partitions"
@@ -104,6 +104,8 @@ def build_metadata(
         if not dry_run:
             _remove_dead(table)
         return MetadataBuilt(why="the table has these partitions already")
+    if RECORD_INDEX in chosen.names and seen.timeline.completed_writes:
+        seen.newest_schema()  # refused before anything is staged
     if dry_run:
         state = from_one_snapshot(lambda: state_of(table.snapshot(cached=False)))
         return replace(_report(chosen, state), bytes=approximate_bytes(seen, chosen.names, state))
@@ -259,7 +261,7 @@ class _Build:
         assert self.filling is not None
         if self.merged < len(self.rounds):
             logs = chain.from_iterable(self.rounds)
-            self.bases = stage_base_files(table.storage, logs, self.filling.schema_text, self.folder)
+            self.bases = self.filling.stage_base_files(table, logs)
             self.merged = len(self.rounds)
         return self.bases
 

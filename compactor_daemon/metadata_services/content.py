@@ -8,7 +8,8 @@ since, like the delta commits of the writes themselves: files that are there now
     files              the names of each partition that changed
     column_stats, bloom_filters   new and larger files; entries of files that are gone stay, and no reader asks for them
     partition_stats    the ranges of new files: bounds are widened, never narrowed, as Hudi's writers do
-    record_index       the keys of the file slices that changed: those of the earlier slice are deleted first
+    record_index       no log file: the keys of each slice are staged, and its base files are made of those of the last
+                       state
 
 The record index says one place for each key. That no key has two rows is counted over all rows first, then over the
 keys that came and went: a key that comes while another group still has it is an error."""
@@ -43,7 +44,7 @@ from phantombase.timeline.metadata_table.index_logs import (
     cannot_hold,
     opened_keys,
     read_keys,
-    stage_index_logs,
+    stage_index_bases,
     stage_keys,
 )
 from phantombase.timeline.metadata_table.measure import KeyedRecord, Measure, index_records
@@ -57,12 +58,13 @@ from phantombase.timeline.metadata_table.records.keys import (
     Sizes,
     file_group_index,
     files_records,
+    refuse_unordered,
     removed_records,
 )
 from phantombase.timeline.metadata_table.validate import finished_bytes
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.staged_file import staged_output
-from phantombase.timeline.table.table import Snapshot
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.view import FileSlice, GroupKey
 
@@ -142,6 +144,7 @@ class Filling:
         """Stages the log files of the delta commit at `instant` that leads from the first state to the second one.
         UnsupportedError: a base file has no bloom filter."""
         before, after = states
+        refuse_unordered(after.files, table.storage.base_path)
         with _Blocks(table.storage, instant, self) as blocks:
             added = _grown(before.files, after.files)
             if FILES in self.file_ids:
@@ -159,13 +162,13 @@ class Filling:
                 done += sum(map(len, part.values()))
                 progress("measured files", done, total)
             blocks.write()
-        logs = blocks.logs()
-        return logs if self.tally is None else (*logs, *self._stage_index(table, instant, states, progress))
+        if self.tally is not None:
+            self._stage_index(table, states, progress)
+        return blocks.logs()
 
-    def _stage_index(
-        self, table: Snapshot, instant: str, states: tuple[ListedState, ListedState], progress: Progress
-    ) -> tuple[IndexLog, ...]:
-        """The log files of the record index. UnsupportedError: it cannot hold the keys. ConflictError: keys moved."""
+    def _stage_index(self, table: Snapshot, states: tuple[ListedState, ListedState], progress: Progress) -> None:
+        """Stages the keys of the slices that changed. UnsupportedError: the record index cannot hold them.
+        ConflictError: keys moved."""
         before, after = states
         assert self.tally is not None
         changed = sorted(key for key, mark in after.marks.items() if before.marks.get(key) != mark)
@@ -181,12 +184,18 @@ class Filling:
             self.keys[key] = new[-1]
             progress("read the keys of file groups", number, len(changed))
         self._check_unique(table, old, new)
-        gone = tuple(self._deleted(table.storage, one) for one in old)
-        recorded = RecordedKeys(files=tuple(new), replaced=gone, memory_limit=self.memory_limit, folder=self.folder)
-        if not recorded.ordered:
-            return ()
-        ids = tuple(self.file_ids[RECORD_INDEX])
-        return stage_index_logs(table, instant, recorded, self.schema_text, ids).logs
+
+    def stage_base_files(self, table: Table, logs: Iterable[IndexLog]) -> dict[tuple[str, str], IndexLog]:
+        """Stages the base file of each file group: of its staged log files, in their order; of the record index, of the
+        keys of the last state. Memory: entries of a base file; for the record index, see `stage_index_bases`."""
+        found = _of_logs(table.storage, logs, self.schema_text, self.folder)
+        if self.tally is None:
+            return found
+        keys = RecordedKeys(files=tuple(self.keys.values()), memory_limit=self.memory_limit, folder=self.folder)
+        for base, content in stage_index_bases(table, keys, self.schema_text, tuple(self.file_ids[RECORD_INDEX])):
+            table.storage.put_if_absent(base.path, content)
+            found[base.partition, base.file_id] = base
+        return found
 
     def _stage_keys(self, table: Snapshot, slice_: FileSlice, rules: SliceRules) -> FileKeys:
         """The keys of the rows of a slice. Their entries name a completed write: Hudi believes no others."""
@@ -203,12 +212,6 @@ class Filling:
 
         staged = stage_keys(table.storage, slice_.key, f"{self.folder}/{uuid4().hex}{_STAGED}", keys(), ())
         return replace(staged, written_ms=table.times.milliseconds(written))
-
-    def _deleted(self, storage: Storage, one: FileKeys) -> FileKeys:
-        """The same keys as deleted ones."""
-        path = f"{self.folder}/{uuid4().hex}{_STAGED}"
-        keys = (batch for batch, _ in read_keys(opened_keys(storage, one.path), one.path))
-        return stage_keys(storage, (one.partition, one.file_id), path, (), keys)
 
     def _check_unique(self, table: Snapshot, old: Sequence[FileKeys], new: Sequence[FileKeys]) -> None:
         assert self.tally is not None
@@ -237,10 +240,9 @@ def _hashed(storage: Storage, of: Sequence[FileKeys]) -> Hashes:
     return np.concatenate([np.empty(0, np.uint64), *(hash_keys(keys, _SEED) for one in read for keys, _ in one)])
 
 
-def stage_base_files(
+def _of_logs(
     storage: Storage, logs: Iterable[IndexLog], schema_text: str, folder: str
 ) -> dict[tuple[str, str], IndexLog]:
-    """Stages the base file of each file group: of its staged log files, in their order. Memory: its entries."""
     of_group = defaultdict[tuple[str, str], list[IndexLog]](list)
     for log in logs:
         of_group[log.partition, log.file_id].append(log)

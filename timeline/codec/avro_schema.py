@@ -6,7 +6,7 @@ bytes stand for much data (see `_Expander`)."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
@@ -222,6 +222,35 @@ def without_meta_columns(text: str) -> str:
         schema = json.loads(text)
         fields = [f for f in schema["fields"] if f["name"] not in META_COLUMNS]
         return json.dumps({**schema, "fields": fields}, separators=(",", ":"))
+
+
+_OF_HUDI = ("blob", "variant", "vector")
+"""Logical types of columns that Hudi 1.2 added; Avro itself does not know them."""
+
+
+@lru_cache(maxsize=64)
+def hudi_types(text: str) -> Mapping[str, str]:
+    """The columns of a schema, and parts of them, that have a type of Hudi 1.2: `vector` by `embedding`."""
+    if not any(f'"{name}"' in text for name in _OF_HUDI):
+        return {}
+    with reading(text):
+        return dict(_hudi_types(json.loads(text), ""))
+
+
+def _hudi_types(node: Any, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, list):
+        for branch in node:
+            yield from _hudi_types(branch, path)
+    if not isinstance(node, dict):
+        return
+    logical = node.get("logicalType")
+    if path and logical in _OF_HUDI:
+        yield path, logical
+        return
+    for field in node.get("fields", ()):
+        yield from _hudi_types(part_of(field, "type"), f"{path}.{field['name']}" if path else str(field["name"]))
+    for inside in ("type", "items", "values"):
+        yield from _hudi_types(node.get(inside), path)
 
 
 def project_text(text: str, columns: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import pairwise
 from typing import IO, Any
 
 import numpy as np
@@ -30,6 +31,7 @@ import pyarrow.compute as pc
 from ..codec.avro_schema import RECORD_KEY
 from ..codec.columns import flat
 from ..codec.parquet_read import open_parquet, parquet_batches, readable
+from ..errors import UnsupportedError
 from ..format.log_encode import delete_block, hfile_block
 from ..instants.reserved_times import STAGED_INDEX
 from ..prefetch import AHEAD, prefetched
@@ -153,6 +155,10 @@ _HELD_BYTES = 48 << 20
 """Most bytes that an object store's output file buffers: a part of 16 MiB that fills, and two that are sent."""
 _READ_BYTES = 32 << 20
 """Most bytes that an object store fetches when a file is opened."""
+_CONTENT_BYTES = 1 << 30
+"""Most bytes of a base file: its entries are one Arrow array."""
+_KEY_BYTES = 24
+"""Bytes in memory of a key besides its text."""
 _ENTRY_BYTES = 48
 """Bytes of an entry besides key and value: lengths, HBase's fields, checksums, its share of header and trailer."""
 
@@ -209,12 +215,8 @@ def stage_index_logs(
     """Stages the log files; repeatable. `schema_text`: of the metadata table. `file_ids`: of the index; None: those
     that it has. MissingFileError: no such folder."""
     file_ids, storage = index_file_groups(table) if file_ids is None else file_ids, table.storage
-    encode, ordered = encoder(schema_text), keys.ordered
-    moments = (table.times.milliseconds(instant) if k.written_ms is None else k.written_ms for k in ordered)
-    places = (location(k.partition, k.file_id, moment) for k, moment in zip(ordered, moments, strict=True))
-    values = pa.array([encode(("", place))[1] for place in places], pa.binary())
-    largest = pc.max(pc.binary_length(values)).as_py() or 0
-    bounds = LogBounds.of(keys, len(file_ids), largest, is_file_system=storage.is_file_system)
+    ordered, values = keys.ordered, _locations(table, instant, keys, schema_text)
+    bounds = LogBounds.of(keys, len(file_ids), _longest(values), is_file_system=storage.is_file_system)
     logs: list[IndexLog] = []
     for first in range(0, len(file_ids), bounds.files):
         some = range(first, min(first + bounds.files, len(file_ids)))
@@ -223,6 +225,61 @@ def stage_index_logs(
                 files.add(portion, values)
         logs += files.logs(file_ids)
     return IndexLogs(file_ids=file_ids, logs=tuple(logs))
+
+
+def _locations(table: Table, instant: str, keys: RecordedKeys, schema_text: str) -> pa.BinaryArray:
+    """The encoded entry of the keys of each file, in the order of `keys.ordered`."""
+    encode, found = encoder(schema_text), list[bytes]()
+    for one in keys.ordered:
+        moment = table.times.milliseconds(instant) if one.written_ms is None else one.written_ms
+        found.append(encode(("", location(one.partition, one.file_id, moment)))[1])
+    return pa.array(found, pa.binary())
+
+
+def _longest(values: pa.BinaryArray) -> int:
+    return pc.max(pc.binary_length(values)).as_py() or 0
+
+
+def stage_index_bases(
+    table: Table, keys: RecordedKeys, schema_text: str, file_ids: Sequence[str]
+) -> Iterator[tuple[IndexLog, bytes]]:
+    """The base file of each file group of a new index that has keys: how it is staged, and its content. None of the
+    `keys` is deleted or in two files, and each has its time. Memory: a third of the limit for the keys of some file
+    groups at a time, which are read again for the next ones, and the content of one base file several times.
+    UnsupportedError: a base file would be too large."""
+    storage, count, ordered = table.storage, len(file_ids), keys.ordered
+    values = _locations(table, "", keys, schema_text)
+    bounds = LogBounds.of(keys, count, _longest(values), is_file_system=storage.is_file_system)
+    held = sum(k.size + _KEY_BYTES * k.count for k in ordered)
+    groups = min(count, max(1, count * (keys.memory_limit // 3) // (held + 1)))
+    for first in range(0, count, groups):
+        portions = list(_portions(storage, ordered, bounds, count, range(first, min(first + groups, count))))
+        if not portions:
+            continue
+        rows = pa.concat_tables(portions).select(["group", "key", "file"])
+        del portions
+        group = np.asarray(rows.column("group"))
+        order = np.argsort(group, kind="stable")
+        edges = [0, *(np.flatnonzero(np.diff(group[order])) + 1).tolist(), len(order)]
+        for start, stop in pairwise(edges):
+            own = rows.take(pa.array(order[start:stop]))
+            own = own.take(pc.sort_indices(own.column("key")))
+            size = pc.sum(pc.binary_length(own.column("key"))).as_py() + (_longest(values) + _ENTRY_BYTES) * len(own)
+            if size > _CONTENT_BYTES:
+                raise UnsupportedError(
+                    "a file group of the record index would be too large",
+                    path=storage.base_path,
+                    expected=f"base files of at most {_CONTENT_BYTES} bytes",
+                    found=f"{size} bytes, of {len(own)} keys",
+                    todo="Give the new index more of them: --record-index-groups.",
+                )
+            binary = flat(own.column("key")).cast(pa.binary())
+            ends = {"minRecordKey": binary[0].as_py(), "maxRecordKey": binary[-1].as_py()}
+            info = {"schema": schema_text.encode(), **ends}
+            content = encode_columns(binary, values.take(flat(own.column("file"))), info)
+            path = f"{keys.folder}/{uuid.uuid4().hex}{STAGED_INDEX}"
+            file_id = file_ids[int(group[order[start]])]
+            yield IndexLog(file_id=file_id, path=path, size=len(content), entries=len(own)), content
 
 
 def _portions(

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..codec.avro_schema import defaults_of, with_meta_columns, without_meta_columns
+from ..codec.avro_schema import defaults_of, hudi_types, with_meta_columns, without_meta_columns
 from ..codec.stored_names import StoredNames
-from ..errors import MalformedError
+from ..errors import MalformedError, UnsupportedError
 from ..format.commit_metadata import SERVICE_OPERATIONS
 from ..format.instant import Instant
 from ..instants.instant_files import InstantFiles
@@ -19,6 +19,8 @@ from .evolved_schema import LATEST_SCHEMA, load_columns, names_in_files, parse_c
 if TYPE_CHECKING:  # not needed by `show` to start
     import pyarrow as pa
 
+
+_NOT_SUPPORTED = frozenset({"blob", "variant", "vector"})
 
 WasVisible: TypeAlias = Callable[[Instant], bool]
 """Whether a completed write counts in a past state."""
@@ -139,6 +141,14 @@ def _told(files: InstantFiles, timeline: Timeline, before: str | None) -> TableS
 
 
 def _schema(files: InstantFiles, text: str, evolved: str | None) -> TableSchema:
+    if unlike := {path: kind for path, kind in hudi_types(text).items() if kind in _NOT_SUPPORTED}:
+        raise UnsupportedError(
+            "columns of a type that Hudi 1.2 added are not supported",
+            path=files.storage.base_path,
+            expected="no column of the types VARIANT, VECTOR and BLOB",
+            found=", ".join(f"{path}: {kind.upper()}" for path, kind in sorted(unlike.items())),
+            todo="Read, write, compact and cluster this table with Hudi. phantombase cleans and archives it.",
+        )
     schema = TableSchema.of(text, populate_meta_fields=files.config.populate_meta_fields)
     return replace(schema, evolved=evolved)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -117,6 +117,21 @@ _SEED = 0xFFFFFFFF_DABADABA
 def partition_name(partition: str) -> str:
     """The name of a partition (relative path, "" for the base folder) in the metadata table."""
     return partition or NO_PARTITION
+
+
+def refuse_unordered(partitions: Iterable[str], where: str) -> None:
+    """UnsupportedError: a partition that Hudi does not find in the metadata table. It looks keys up in the order of
+    UTF-16, an HFile has that of bytes: with characters above U+FFFF and from U+E000 on in two paths, 0.15.0 fails to
+    write the file and 1.2.0 misses entries (seen)."""
+    found = next((partition for partition in partitions if max(partition, default="") > "\uffff"), None)
+    if found is not None:
+        raise UnsupportedError(
+            "a partition with characters above U+FFFF in a table with a metadata table: Hudi would not find its files",
+            path=where,
+            found=found[:60],
+            todo="Use other values, or turn the metadata table off: `compactor-daemon compact TABLE "
+            "--drop-metadata-table`, and hoodie.metadata.enable=false in Hudi's writers.",
+        )
 
 
 def partition_path(name: str) -> str:
