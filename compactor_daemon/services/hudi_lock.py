@@ -11,6 +11,14 @@ LOCK = "hoodie.write.lock."
 CONCURRENCY = "hoodie.write.concurrency.mode"
 OPTIMISTIC = "OPTIMISTIC_CONCURRENCY_CONTROL"
 _SINGLE = "SINGLE_WRITER"
+_TODO = {
+    OPTIMISTIC: "Give the lock of all writers: hoodie.write.lock.*.",
+    "NON_BLOCKING_CONCURRENCY_CONTROL": (
+        f"Writers of that mode check no conflicts, those of phantombase do: write with {OPTIMISTIC} and the lock of "
+        "all writers. Hudi's writers may keep that mode: phantombase compacts and cleans beside them."
+    ),
+}
+"""What to do instead, by mode."""
 _PROVIDERS = "org.apache.hudi.client.transaction.lock."
 _ZOOKEEPER = f"{_PROVIDERS}ZookeeperBasedLockProvider"
 _IMPLICIT = f"{_PROVIDERS}ZookeeperBasedImplicitBasePathLockProvider"
@@ -42,7 +50,7 @@ def is_concurrent(mode: str, *, has_lock: bool) -> bool:
         f"this {CONCURRENCY} is not supported{'' if has_lock else ' without a lock'}",
         expected=f"{_SINGLE}, or {OPTIMISTIC} with a lock",
         found=mode,
-        todo="Give the lock of all writers: hoodie.write.lock.*." if text == OPTIMISTIC else None,
+        todo=_TODO.get(text),
     )
 
 

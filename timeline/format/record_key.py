@@ -203,6 +203,11 @@ def looks_like_bucket(file_id: str) -> bool:
     return bucket is not None and bucket < 100_000
 
 
+def is_nonblocking_bucket(file_id: str) -> bool:
+    """Whether a writer of Hudi with NON_BLOCKING_CONCURRENCY_CONTROL has opened a bucket: its id has no random part."""
+    return file_id[8:].startswith("-0000-0000-0000-000000000000") and looks_like_bucket(file_id)
+
+
 def plain_file_id() -> str:
     """A random file id that does not look like a bucket's."""
     while True:

@@ -13,10 +13,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.errors import ConflictError, UsageError
+from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.file_name import WRITER, LogFileName, parse_data_file, partition_metadata
 from phantombase.timeline.format.layout import Slicing
+from phantombase.timeline.format.record_key import is_nonblocking_bucket
+from phantombase.timeline.metadata_table.records.keys import refuse_unordered
 from phantombase.timeline.prefetch import at_once, prefetched
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.staged_file import place_staged
@@ -33,7 +35,8 @@ from .transaction import Transaction
 
 
 def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict[str, tuple[str, ...]]:
-    """File ids by partition, also of one without any, as in Hudi. Errors: `refuse_planned`, `without_base`."""
+    """File ids by partition, also of one without any, as in Hudi. Errors: `refuse_planned`, `without_base`.
+    UnsupportedError: Hudi's writers without conflict checks may be writing into one of them: its rows would be lost."""
     if not write.operation.replaces:
         return {}
     partitions = sorted(_partitions(begun, write, {partition for partition, _ in counts}))
@@ -42,6 +45,13 @@ def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict
     living = [[g for g in groups if g.slices and not is_replaced(g, facts)] for groups in found]
     replaced = [group for groups in living for group in groups]
     refuse_planned(begun.table, begun.instant, write, [group.key for group in replaced])
+    if other := next((group for group in replaced if is_nonblocking_bucket(group.file_id)), None):
+        raise UnsupportedError(
+            "replacing file groups of Hudi's writers with NON_BLOCKING_CONCURRENCY_CONTROL is not supported: they "
+            "check no conflicts, so what they write meanwhile would be lost",
+            path="/".join(other.key),
+            todo="Delete the rows by key, or let Hudi replace the partition while none of these writers runs.",
+        )
     if begun.table.config.captures_changes:
         for group in replaced:
             if group.slices[-1].base is None:
@@ -101,11 +111,14 @@ def place_all(table: Table, instant: str, files: Sequence[StagedFile]) -> list[P
     return [one for part in placed for one in part]
 
 
-def refuse_first_partitions(storage: Storage, counts: RowCounts) -> None:
+def refuse_first_partitions(storage: Storage, counts: RowCounts, *, listed: bool) -> None:
     """UsageError: the rows of a first write have a partition below another one of theirs, one whose path is that of a
-    file, or one that is too long (`refuse_long_partitions`)."""
+    file, or one that is too long (`refuse_long_partitions`). UnsupportedError: `listed` in a metadata table, Hudi would
+    not find it."""
     partitions = {partition for partition, _ in counts}
     refuse_long_partitions(storage, counts)
+    if listed:
+        refuse_unordered(partitions, storage.base_path)
     files = {entry.name for entry in listed_if_there(storage, "") or () if not entry.is_folder}
     for partition in sorted(partitions):
         if other := next((p for p in _above(partition) if p in partitions), None):
@@ -138,6 +151,14 @@ def refuse_long_partitions(storage: Storage, counts: RowCounts) -> None:
                 found=f"{longest} of {len(partition.encode())} bytes: {partition[:60]}...",
                 todo="Shorten the values, or partition by another column.",
             )
+
+
+def refuse_unlisted(table: Table, counts: RowCounts) -> None:
+    """UnsupportedError: a new partition that Hudi would not find in the table's metadata table."""
+    if table.config.metadata_partitions:
+        high = {partition for partition, _ in counts if max(partition, default="") > "\uffff"}
+        new = (p for p in sorted(high) if table.storage.find(f"{p}/{_PARTITION_METADATA}") is None)
+        refuse_unordered(new, table.storage.base_path)
 
 
 def _refuse_nested(table: Table, partition: str, all_: Collection[str]) -> None:

@@ -13,9 +13,14 @@ import pyarrow as pa
 from phantombase.timeline.codec.avro_schema import RECORD_KEY
 from phantombase.timeline.codec.columns import flat
 from phantombase.timeline.codec.parquet_read import open_parquet, readable
-from phantombase.timeline.errors import MalformedError, MissingFileError, UsageError
+from phantombase.timeline.errors import MalformedError, MissingFileError, UnsupportedError, UsageError
 from phantombase.timeline.format.commit_metadata import CommitMetadata
-from phantombase.timeline.format.record_key import bucket_file_id, bucket_of_file_id, looks_like_bucket
+from phantombase.timeline.format.record_key import (
+    bucket_file_id,
+    bucket_of_file_id,
+    is_nonblocking_bucket,
+    looks_like_bucket,
+)
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.table.table import Snapshot
 from phantombase.timeline.view.view import FileGroup, latest_base, latest_slice
@@ -49,7 +54,10 @@ class BucketStep:
             if path != partition:
                 there = [group for group in self.work.groups(path) if group.key not in self.work.replaced]
                 partition, groups = path, self._groups(there)
-                self._check_keys(there or living_elsewhere(self.work, path))
+                others = there or living_elsewhere(self.work, path)
+                self._check_keys(others)
+            if int(target) not in groups:
+                self._refuse_nonblocking(path, int(target), others)
             done = self._bucket(stager, path, int(target), groups.get(int(target)), group)
             if done is not None:
                 yield done_piece(done)
@@ -70,6 +78,21 @@ class BucketStep:
                     expected=f"file ids that begin with 8 digits below {self.route.targets}, one per bucket",
                     found=group.file_id,
                     todo="Give the number of buckets with which the table was written, or none for a key index.",
+                )
+
+    def _refuse_nonblocking(self, partition: str, bucket: int, groups: Iterable[FileGroup]) -> None:
+        """UnsupportedError: Hudi's writers without conflict checks may open this bucket too."""
+        if not self.work.inserts:
+            return
+        for group in groups:
+            if is_nonblocking_bucket(group.file_id):
+                raise UnsupportedError(
+                    "opening a bucket beside Hudi's writers with NON_BLOCKING_CONCURRENCY_CONTROL is not supported: "
+                    "they check no conflicts, so both may open it, and rows would be doubled",
+                    path=f"{self.work.table.storage.base_path}/{partition}",
+                    expected=f"a file group of bucket {bucket}",
+                    found=f"none; other buckets of the table are of such writers: {group.file_id}",
+                    todo="Let Hudi write the first rows of each bucket and partition; upserts of these are accepted.",
                 )
 
     def _check_keys(self, groups: Collection[FileGroup]) -> None:

@@ -32,7 +32,15 @@ from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 from ...timeline.gathered import gathered
 from ..commit.compaction import AfterCommit, Capacity, after_commit, due_at_once, remove_leftovers, services_after
 from ..commit.conflict import WriteSet
-from ..commit.place_files import Placed, place_all, refuse_long_partitions, refuse_planned, replaced_groups, write_stat
+from ..commit.place_files import (
+    Placed,
+    place_all,
+    refuse_long_partitions,
+    refuse_planned,
+    refuse_unlisted,
+    replaced_groups,
+    write_stat,
+)
 from ..commit.stream_batches import StreamBatch, begin_batch, check_intended, record_run, written_as
 from ..commit.transaction import Transaction, action_of, opening_of, transaction
 from ..engine.engine import Engine, Pieces, RowCounts
@@ -248,6 +256,7 @@ def _attempt(table: Table, job: _Job, capacity: Capacity, first: Pieces | None) 
     with first.kept() as rows:
         counts = rows.row_counts()  # errors in the rows are raised here, before the write is visible
         refuse_long_partitions(table.storage, counts)
+        refuse_unlisted(table, counts)
         if what.into is not None:
             check_once(rows)
         keys = GlobalKeys(rows=rows, slots=engine.slots, schema=schema, write=what)

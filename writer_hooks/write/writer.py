@@ -437,7 +437,7 @@ class Writer:
             lock = table_lock(storage, what.options.lock, name=config.name)
             with first_rows(config, text, engine, storage, what).kept() as rows:
                 with engine.described(shown(what, storage)):
-                    refuse_first_partitions(storage, rows.row_counts())
+                    refuse_first_partitions(storage, rows.row_counts(), listed=spec.metadata_table)
                 with making_a_table(lock, storage):
                     storage.make_folder("")
                     table = create_table(storage, spec)

@@ -408,7 +408,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/index/bucket_step", "in self.work.groups(path) if group.key not in self.work.replaced]", "in self.work.groups(path)]", "overwrite"),
     ("writer_hooks/index/bucket_step", "if recorded is not None and recorded != mine:", "if False:", "write/data_before_settings"),
     ("writer_hooks/write/write", "if first is None or now.timeline.has_rows:", "if first is None:", "schema/new_table"),
-    ("writer_hooks/index/bucket_step", "_check_keys(there or living_elsewhere(self.work, path))", "_check_keys(there)", "write/data_before_settings"),
+    ("writer_hooks/index/bucket_step", "others = there or living_elsewhere(self.work, path)", "others = there", "write/data_before_settings"),
     ("writer_hooks/index/bucket_step", "            held.append(len(keys))\n", "            pass\n", "write/data_before_settings"),
     ("writer_hooks/index/key_index", "        if found and not any(found.values()):\n", "        if False:\n", "write/data_before_settings"),
     ("writer_hooks/schema/key_encoding", "is not _NONE for sample", "is not None for sample", "write/data_before_settings"),
