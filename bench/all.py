@@ -43,6 +43,7 @@ BENCHES = (
     "services",
     "metastore",
     "metadata",
+    "metadata_build",
     "fleet",
     "lake",
     "claims",
