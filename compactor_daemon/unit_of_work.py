@@ -2,7 +2,7 @@
 and what every table service is given and answers (the services themselves are in `services.options`).
 
 The row is put after the work of a daemon, command, writer or call. A dry run leaves none, and neither does work that
-had nothing to do, or that ended with an error before it called `note_work`: nothing had been changed. Work inside other
+had nothing to do, or that ended with an error before it called `note_work` or changed anything. Work inside other
 work counts as the outer one's. If the row cannot be put, the work is done all the same; if the process dies first,
 there is no row."""
 
@@ -95,7 +95,7 @@ def unit_of_work(kind: str, said: Callable[[R], WorkFacts | None]) -> Callable[[
                     leave("stopped", WorkFacts(), error.what)
                 raise
             except Exception as error:
-                if noted.facts:  # else it was refused, or had changed nothing yet
+                if noted.facts or requests.changes:  # else it was refused, or had changed nothing yet
                     leave("failed", WorkFacts(), str(error))
                 raise
             else:
@@ -154,6 +154,13 @@ def spent_here() -> Mapping[tuple[str, str], Mapping[str, float]]:
     """By table and kind of work, what this process has spent since it began: `SPENT`, and the number of `units`."""
     with _adding:
         return {key: dict(total) for key, total in _spent.items()}
+
+
+def spent_on(path: str) -> tuple[float, float]:
+    """Core-seconds and bytes that this process has spent on a table since it began, or forgot it."""
+    with _adding:
+        ones = [total for key, total in _spent.items() if key[0] == path]
+    return sum(one["core_seconds"] for one in ones), sum(one["bytes"] for one in ones)
 
 
 def forget_spent(path: str) -> None:

@@ -21,6 +21,7 @@ from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageEr
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.storage.contract import count_change
 from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.terminal.text_table import plural
@@ -177,6 +178,8 @@ class _Run:
         for one in missing:
             created = self._dry_run or self._calls.create(one)
             raced = raced or not created
+            if created and not self._dry_run:
+                count_change()
             done[one.name] = replace(done[one.name], created=created)
         found = {**known, **{one.name: one for one in missing}}
         return found if not raced else self._known(wanted)
@@ -217,8 +220,10 @@ class _Run:
             for change, what in ((calls.add, new), (calls.move, moved)):
                 if what:
                     change(found, what)
+                    count_change()
             if gone:
                 calls.drop(found, sorted(gone))
+                count_change()
         return replace(
             done, added=done.added + len(new), moved=done.moved + len(moved), dropped=done.dropped + len(gone)
         )

@@ -51,11 +51,13 @@ from phantombase.timeline.storage.contract import listed_if_there
 from phantombase.timeline.storage.folders import BUILDS, METADATA_FOLDER
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.storage.snapshot import without_snapshot
+from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.in_progress import READ_INSIDE, exclusive, is_pending_service, refuse_change_capture
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot, open_metadata_table
 
 from ..attempt.pending_clusterings import ALIVE
 from ..clustering.rows_in import KeyTally
+from ..unit_of_work import unit_of_work
 from .chosen import BuildOptions, Chosen, approximate_bytes, choose, measured_schema
 from .content import Filling, ListedState, Progress, state_of
 
@@ -85,6 +87,14 @@ def _silent(what: str, done: int, total: int) -> None:
     """No progress is shown."""
 
 
+def _said(done: MetadataBuilt) -> WorkFacts | None:
+    if not (done.built or done.dropped):
+        return None
+    dropped = f"; taken out: {', '.join(done.dropped)}" if done.dropped else ""
+    return WorkFacts(why=f"built: {', '.join(done.built)}{dropped}", bytes_written=done.bytes, files_before=done.files)
+
+
+@unit_of_work("metadata", _said)
 def build_metadata(
     table: Table,
     options: BuildOptions,

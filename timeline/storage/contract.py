@@ -148,9 +148,10 @@ class Storage(Protocol):
 
 @dataclass(slots=True)
 class Requests:
-    """How many requests some work made."""
+    """How many requests some work made, and how many changes under a lock, or in a catalog."""
 
     number: int = 0
+    changes: int = 0
     _lock: Lock = field(default_factory=Lock)
 
     def add(self, number: int) -> None:
@@ -172,6 +173,13 @@ def counted_requests() -> Iterator[Requests]:
         _REQUESTS.reset(token)
         if outer is not None:
             outer.add(counted.number)
+            outer.changes += counted.changes
+
+
+def count_change() -> None:
+    """Called where work is about to change a table, or has changed something beside it."""
+    if (counted := _REQUESTS.get()) is not None:
+        counted.changes += 1
 
 
 def count_requests(number: int = 1) -> None:

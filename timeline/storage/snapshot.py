@@ -22,7 +22,7 @@ from functools import partial
 from hashlib import md5
 
 from ..errors import MissingFileError
-from .contract import Entry, ForwardingStorage, PrefixStorage, Storage, list_at_once
+from .contract import Entry, ForwardingStorage, PrefixStorage, Storage, count_change, list_at_once
 from .folders import AFTER_INSTANTS, RECORDS
 
 _THREADS = 8
@@ -280,6 +280,7 @@ class GuardedStorage(ForwardingStorage):
 
     def _changing(self, *paths: str, adds: bool = False) -> None:
         self.check()
+        count_change()
 
 
 def unguarded(storage: Storage) -> Storage:

@@ -82,6 +82,18 @@ def test_services_leave_a_row_where_they_did_something(tmp_path: Path) -> None:
     newest = open_table(path).load_timeline().instants[-1].requested_time
     roll_back_newest(open_table(path), LOCK, newest)
     assert [(one.kind, one.instant) for one in rows_of(path)[4:]] == [("rollback", newest)]
+    upsert(path, one_row("k0", 201))
+    newest, failing = open_table(path).load_timeline().instants[-1].requested_time, [False]
+
+    def fail(call: Call) -> Any:
+        if failing[0] and call.name.startswith("delete"):
+            raise StorageError("storage failed", path=call.path)
+        failing[0] = failing[0] or ".rollback" in call.path
+        return call.do()
+
+    with pytest.raises(StorageError):  # after its plan was put
+        roll_back_newest(open_table(path, HookedStorage(LocalStorage(str(path)), fail)), LOCK, newest)
+    assert [(one.kind, one.outcome) for one in rows_of(path)[5:]] == [("rollback", "failed")]
 
 
 def test_a_clustering_leaves_one_row_for_all_its_steps(tmp_path: Path) -> None:
