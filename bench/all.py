@@ -47,6 +47,7 @@ BENCHES = (
     "fleet",
     "lake",
     "claims",
+    "budget",
     "startup",
     "wide",
 )

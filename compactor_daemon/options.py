@@ -33,6 +33,17 @@ class Executor(Enum):
     LOCAL = "local"
 
 
+@spelled_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenefitOptions:
+    """What the work on a table is worth, beside that on other tables."""
+
+    reads_per_hour: float = option(1.0, "under a budget: how often a table is read in an hour", least=0)
+
+    def __post_init__(self) -> None:
+        check_finite(self, least_of(BenefitOptions))
+
+
 def output_to_json(output: OutputOptions | None) -> dict[str, Any] | None:
     """The options as stored in records of attempts."""
     return None if output is None else {**asdict(output), "codec": output.codec.value, "bloom": output.bloom.value}

@@ -9,6 +9,7 @@ The pools of the configuration file:
     hours = "22:00-06:00 Europe/Berlin"
     quota = 0.5
     bytes-per-hour = "200g"
+    budget = "2core-hours"
     daemons = 2
     trigger = "num-commits"   and any other option of [schedule]"""
 
@@ -111,7 +112,7 @@ def _pool(given: Mapping[str, Any], schedule: ScheduleOptions) -> Pool:
     return replace(pool, hours=None if hours is None else Hours.parse(str(hours)), schedule=planned)
 
 
-_OWN = frozenset({"weight", "slo", "quota", "bytes-per-hour", "daemons"})
+_OWN = frozenset({"weight", "slo", "quota", "bytes-per-hour", "budget", "daemons"})
 _CONNECT_S = 10.0
 EMBEDDED = "embedded"
 

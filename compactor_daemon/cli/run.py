@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,6 +35,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Each
 from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.text_table import (
+    SHOWN,
     Column,
     RowsTable,
     duration,
@@ -47,7 +48,7 @@ from phantombase.timeline.terminal.text_table import (
 )
 
 from ..attempt.failures import RetryOptions
-from ..daemon.assemble import open_daemon
+from ..daemon.assemble import open_daemon, works_of
 from ..daemon.dispatch import Rules, Stop
 from ..daemon.http_service import Reports, service_of
 from ..daemon.loop import Daemon
@@ -55,7 +56,10 @@ from ..daemon.metrics import DaemonHealth, Metrics, serve
 from ..daemon.replay import ReplayOptions, replay_table
 from ..daemon.served_table import DaemonSettings
 from ..daemon.work import Summary
-from ..options import AttemptOptions, ExecuteOptions
+from ..fleet.budget import Budget, rank
+from ..fleet.catalog import Catalog
+from ..fleet.pools import Pools
+from ..options import AttemptOptions, BenefitOptions, ExecuteOptions
 from ..services.options import Service, ServiceOptions, parse_services, read_policies
 from .fleet_flags import CatalogFlags, ZooKeeperFlags
 from .option_flags import (
@@ -120,11 +124,15 @@ def run_command(
     catalog: CatalogFlags,
     zookeeper: ZooKeeperFlags,
     once: Annotated[bool, typer.Option("--once", help=help_of(Rules, "once"))] = False,
-    rules: Annotated[Rules, Only("max_concurrent", "order", "poll_s", "services_s")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print in which order a --budget lets work begin, and why; change nothing")
+    ] = False,
+    rules: Annotated[Rules, Only("max_concurrent", "order", "budget", "poll_s", "services_s")],
     on_term: Annotated[
         Stop, typer.Option(help="on SIGTERM or SIGINT: finish the instants at work, or leave them to other daemons")
     ] = Stop.FINISH,
     retry: Annotated[RetryOptions, Only("retries", "backoff_s")],
+    benefit: BenefitOptions,
     schedule: Annotated[
         bool, typer.Option("--schedule", help="also request compactions that are due; needs --lock or --sole-writer")
     ] = False,
@@ -164,6 +172,9 @@ def run_command(
 
     SIGTERM or SIGINT stops the daemon gracefully (`--on-term`); a second signal ends it at once.
 
+    With `--budget` work begins in the order of its benefit for its cost, and waits where an hour's budget is used up;
+    what would miss its goal of freshness comes first. `--dry-run` prints that order.
+
     With `--serve PORT` the daemon also is a timeline service: a browser shows how its tables are, which process works
     on what, and what can be done.
 
@@ -172,7 +183,8 @@ def run_command(
     tables of a pattern are in the configuration file, see the guide to fleets.
 
     Examples: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`,
-    `compactor-daemon run --root s3://bucket/warehouse --include orders --schedule --lock storage`
+    `compactor-daemon run --root s3://bucket/warehouse --include orders --schedule --lock storage`,
+    `compactor-daemon run --root s3://bucket/warehouse --budget 2core-hours --dry-run`
     """
     chosen = parse_services(services) if services is not None else frozenset[Service]()
     check_idle(ctx, chosen, of_services, requests, schedule=schedule)
@@ -212,6 +224,8 @@ def run_command(
         attempt=attempt,
         retry=retry,
         order=rules.order,
+        benefit=benefit,
+        gains=rules.budget is not None,
         schedule=requests if schedule else None,
         services=ServiceOptions(
             chosen={service: of_services[service.value] for service in chosen},
@@ -221,6 +235,8 @@ def run_command(
         storage_options=options,
         given=given_names(ctx),
     )
+    if dry_run:
+        return _ranking(rules, found, named, pools, settings)
     with ExitStack() as stack:
         servers = stack.enter_context(zookeeper.running())
         reports = Reports(settings)
@@ -274,6 +290,39 @@ def run_command(
         summary = daemon.run()
     failed = bool(summary.failed or summary.problems or any(done.failed for _, done in summary.services))
     return CommandResult(_data(summary), partial(_render, requests=schedule), failed)
+
+
+def _ranking(
+    rules: Rules, catalog: Catalog | None, named: Sequence[str], pools: Pools, settings: DaemonSettings
+) -> CommandResult:
+    """`--dry-run`. UsageError: there is no budget. A table that cannot be read is named, with the reason."""
+    if rules.budget is None:
+        raise UsageError("--dry-run prints the order of work under a budget", todo="Add --budget, like 2core-hours.")
+    budget = Budget.parse(rules.budget)
+    paths = {path: path for path in named} if catalog is None else catalog.taken().tables
+    found = works_of({name: (path, pools.of(name)) for name, path in paths.items()}, replace(settings, plans=True))
+    rows = rank(found.works, budget)
+    data = {
+        "budget": {"of_an_hour": budget.most, "is_bytes": budget.is_bytes},
+        "tables": len(paths),
+        "work": as_json(rows),
+        "problems": found.problems,
+    }
+    return CommandResult(data, partial(_render_ranking, budget=budget), failed=bool(found.problems))
+
+
+def _render_ranking(data: Mapping[str, Any], *, budget: Budget) -> Iterable[RenderableType]:
+    rows = data["work"]
+    whole = budget.words(sum(row["cost"] for row in rows))
+    yield f"{plural(len(rows), 'unit')} of work on {plural(data['tables'], 'table')}: {whole} in all"
+    for number, row in enumerate(rows[:SHOWN], 1):
+        begins = "now" if row["begins_s"] < 1 else f"in {human_duration(row['begins_s'])}"
+        what = row["instant"] or "a plan that is due"
+        yield Text(f"{number:>3}. {row['table']}, {what}, {begins}: {row['why']}", no_wrap=True)
+    if len(rows) > SHOWN:
+        yield Text(f"and {len(rows) - SHOWN:,} more; --json has all", "dim")
+    for table, problem in data["problems"].items():
+        yield Text(f"not read: {table}: {problem}", no_wrap=True)
 
 
 def _health(daemon: Daemon) -> DaemonHealth:

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.locks.table_lock import ProcessLock, table_lock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.planning.freshness import Pace
 from phantombase.timeline.planning.schedule import Scheduled
+from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table
 
 from ..attempt.attempt import WaitScope
 from ..attempt.compact_or_resume import Compacted, Limit
+from ..attempt.slice_record import SliceDone
 from ..attempt.slice_task import Runner
 from ..execution.runners import ChosenRunner, SparkRunner, all_storage_options, check_memory, open_runner, this_machine
+from ..fleet.budget import WaitingWork
 from ..fleet.catalog import Catalog, FleetTables, Members, Taken, fleet_of, serves, warn_of_empty_pools
 from ..fleet.claims import Claim, Claims, HeldClaim, TableClaims, table_id
 from ..fleet.pools import Pool, Pools
@@ -38,9 +44,11 @@ from .control import Assigned
 from .dispatch import Rules
 from .loop import Daemon
 from .served_table import DaemonSettings, Served, TableOnStorage
-from .table_state import SeenTable
+from .table_state import Pending, SeenTable, TableState
 from .work import Observer
 
+_LOOKS = 8
+"""How many tables are looked at concurrently."""
 _log = get_logger()
 
 
@@ -208,6 +216,59 @@ def open_daemon(
         yield daemon
 
 
+def open_to_look(path: str, pool: Pool, settings: DaemonSettings) -> Served:
+    """A table whose snapshots are those of a daemon, and that can do nothing else: no claim can be taken."""
+    found = _of_pool(settings, pool)
+    lock = ProcessLock(open_storage(path, settings.storage_options).location)
+    return TableOnStorage(path, _NoClaims(available=True), lock, _nothing, found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundWork:
+    """`problems`: by table, why it could not be read."""
+
+    works: tuple[WaitingWork, ...]
+    problems: Mapping[str, str]
+
+
+def works_of(tables: Mapping[str, tuple[str, Pool]], settings: DaemonSettings) -> FoundWork:
+    """What a daemon with these settings could begin on tables now, by name, and nothing is changed. `tables`: path and
+    pool. COPY_ON_WRITE tables have no work."""
+    problems, found = dict[str, str](), list[WaitingWork]()
+
+    def look(name: str) -> tuple[WaitingWork, ...] | str:
+        path, pool = tables[name]
+        try:
+            seen = open_to_look(path, pool, settings).snapshot()
+        except UnsupportedError:
+            if not Table.open(path, settings.storage_options, reading=True).config.has_logs:
+                return ()
+            raise
+        now = clock_ms()
+        state = TableState(pool=pool, costs=seen.costs).after_snapshot(seen.pending, seen.claimed, now, 0)
+        state = state.with_lag(seen.lag)
+        plan = () if seen.plan is None else (state.work(name, Pending(instant="", gain=seen.plan), now, now),)
+        return (*(state.work(name, one, now, now) for one in state.startable(now)), *plan)
+
+    def looked(name: str) -> tuple[WaitingWork, ...] | str:
+        try:
+            return look(name)
+        except PhantombaseError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(_LOOKS) as threads:
+        for name, of in zip(tables, threads.map(looked, tables), strict=True):
+            if isinstance(of, str):
+                problems[name] = of
+            else:
+                found += of
+    return FoundWork(works=tuple(found), problems=problems)
+
+
+def _nothing(storage: Storage, tasks: list[Any], progress: Callable[[int, int], None]) -> list[SliceDone]:
+    raise UnknownStateError("the table was opened to look at it")
+
+
 def _open_some(tables: Mapping[str, LazyTable]) -> None:
     """Opens tables; one that cannot be opened is tried again later. Errors of the tree: none can be opened."""
     errors: list[PhantombaseError] = []
@@ -255,7 +316,8 @@ def _discovered(
 def _of_pool(settings: DaemonSettings, pool: Pool) -> DaemonSettings:
     """How a table of a pool is served; a daemon that requests no plans requests none in any pool."""
     schedule = settings.schedule if pool.schedule is None or settings.schedule is None else pool.schedule
-    return replace(settings, schedule=schedule, sizes=pool.bytes_per_hour is not None)
+    gains = settings.gains or pool.budget is not None
+    return replace(settings, schedule=schedule, sizes=pool.bytes_per_hour is not None, gains=gains)
 
 
 def _is_gone(runner: Runner) -> bool:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from phantombase.timeline.terminal.text_table import plural
 
 from ..attempt.failures import Parked, Paused, RetryOptions, Waits
+from ..fleet.budget import Spent
 from ..fleet.pools import Pool, QuotaUsage
 from ..services.serve import ServiceDone
 from ..status.lag import Freshness, PlanState, why_behind
@@ -80,10 +81,12 @@ class Swept(OfTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicesRan(OfTable):
-    """The services of the table ran; `error`: why they could not begin."""
+    """The services of the table ran; `error`: why they could not begin. `spent`: what work on the table has taken since
+    the last event that says so."""
 
     done: tuple[ServiceDone, ...] = ()
     error: str | None = None
+    spent: Spent = (0.0, 0.0)
 
 
 class WorkBegan(OfInstant):
@@ -101,7 +104,7 @@ class SlotWanted(OfInstant):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkEnded(OfInstant):
     """How work on an instant ended, see `Ended`. `counts`: the error is a failure of the instant; `is_fatal`: the
-    executor has ended."""
+    executor has ended. `spent`: as of services."""
 
     bytes_read: int | None = None
     done_elsewhere: frozenset[str] = frozenset()
@@ -110,6 +113,7 @@ class WorkEnded(OfInstant):
     error: str | None = None
     counts: bool = False
     is_fatal: bool = False
+    spent: Spent = (0.0, 0.0)
 
 
 class DoorbellRang(OfTable):
@@ -204,6 +208,9 @@ class Control:
     takes: int = 0
     _leaving: set[str] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        self.use.limit("", self.rules.budget)
+
     def decide(self, at: Moment, pick: Callable[[int], int], upkeeps: int) -> NextSteps:
         """The next actions, see `next_steps`; in the state they have begun. `upkeeps`: see `Sharing`."""
         self._let_go()
@@ -217,7 +224,9 @@ class Control:
         match action:
             case Take(table, instant):
                 self.takes += 1
-                self.use.begin(state.pool, (table, instant), state.log_bytes(instant), at.now_ms)
+                one = next((p for p in state.pending if p.instant == instant), None)
+                work = None if one is None else state.work(table, one, at.now_ms, at.epoch_ms)
+                self.use.begin(state.pool, (table, instant), state.log_bytes(instant), at.now_ms, work)
                 return state.begin(instant, self.takes, at.now_ms, at.epoch_ms)
             case Resume(_, instant):
                 return state.resume(instant)
@@ -251,7 +260,7 @@ class Control:
             case SnapshotTaken(seen=seen, available=available):
                 pending = tuple(_on_clock(p, at) for p in seen.pending)
                 state = state.after_snapshot(pending, seen.claimed, now, poll_ms).with_lag(seen.lag)
-                return replace(state, due=seen.due and self.stop is None, available=available)
+                return replace(state, due=seen.due and self.stop is None, available=available, costs=seen.costs)
             case UpkeepFailed():
                 return state.after_trouble(now, poll_ms)
             case PlanRequested(instant=instant):
@@ -259,6 +268,7 @@ class Control:
             case Swept():
                 return replace(state, busy=False, sweep_at=now + round(self.rules.sweep_s * 1000))
             case ServicesRan():
+                self.use.pay(state.pool, event.spent)
                 after = _NEVER_MS if self.rules.once else now + round(self.rules.services_s * 1000)
                 return replace(state, serving=False, serve_at=after)
             case WorkSuspended(instant=instant):
@@ -276,6 +286,7 @@ class Control:
 
     def _ended(self, event: WorkEnded, state: TableState, at: Moment) -> TableState:
         self.use.end(state.pool, (event.table, event.instant), event.bytes_read, at.now_ms)
+        self.use.pay(state.pool, event.spent)
         began = state.began.get(event.instant, at.now_ms)
         state = state.end(event.instant)
         if event.bytes_read is not None:
@@ -322,6 +333,7 @@ class Control:
         waiting = sum(one.is_startable(at.now_ms) for one in states)
         is_full = waiting and sum(one.slots for one in states) >= self.rules.max_concurrent
         slots = f"too few slots: {plural(waiting, 'table')} wait for one" if is_full else ""
+        slots = self.use.why_not(state.pool, at.now_ms, at.epoch_ms) or slots
         plans = [_plan_state(one, state, at) for one in state.pending]
         why = why_behind(row, lag_s, lag.goal_s, plans, writer=lag.writer, requested=True, slots=slots)
         return Freshness(lag_s=round(lag_s, 3), goal_s=lag.goal_s, why=why)

@@ -10,7 +10,7 @@
 
 Slots are shared by weight among the shares of pools (`pools`). In a share tables take turns: first the table with the
 fewest instants in progress here, then the latest against its goal of freshness or SLO, then the one that was served
-longest ago.
+longest ago. Under a budget the work with the greatest benefit for its cost comes first, see `fleet.budget`.
 Within a table the earliest instant comes first, or the one with the most log bytes. If other daemons claim instants of
 the same table, a daemon picks at random among the first few, so that not all of them try the same instant; among more
 where others are often faster, as with work of milliseconds."""
@@ -28,6 +28,7 @@ from phantombase.timeline.option import check_above_zero, check_least, option
 from phantombase.timeline.planning.freshness import Pace, batch_bytes, latest_starts
 
 from ..attempt.failures import Waits
+from ..fleet.budget import Budget
 from ..fleet.pools import QuotaUsage
 from .table_state import Pending, SeenLag, TableState
 
@@ -61,6 +62,12 @@ class Rules:
     order: DaemonOrder = option(
         DaemonOrder.EARLIEST, "which pending instant comes first: the earliest, or the one with the most log bytes"
     )
+    budget: str | None = option(
+        None,
+        "the most that work takes in an hour, on average: like 2core-hours, or 200g read and written; the daemons of a "
+        "fleet share it. The greatest benefit for its cost comes first",
+        metavar="AMOUNT",
+    )
     poll_s: float = option(10.0, "how often each table's timeline is listed", flag="poll_interval", least=0.1)
     sweep_s: float = option(300.0, "how often a table is searched for what other compactors left at completed instants")
     services: bool = option(False, "run the services of the tables")
@@ -70,6 +77,8 @@ class Rules:
     def __post_init__(self) -> None:
         check_least(self, {"max_concurrent": 1})
         check_above_zero(self, "poll_s", "sweep_s", "services_s")
+        if self.budget is not None:
+            Budget.parse(self.budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,20 +282,37 @@ def _takes(
         if pool.match in limited or not use.fits(pool, tables[name].log_bytes(instant), now_ms):
             continue
         taken.append(Take(name, instant))
+        if use.budget_of(pool) is not None:
+            break  # what is left then is known in the next turn
         spent[share] += use.expected(pool)
         if pool.quota is not None or pool.bytes_per_hour is not None:
             limited.add(pool.match)
     return taken
 
 
+_ANY_BUDGET = Budget(most=1.0, is_bytes=True)
+"""For a table without one, beside others."""
+
+
 def _turn(
     tables: Mapping[str, TableState], now_ms: int, sharing: Sharing
-) -> Callable[[str], tuple[int, float, int, str]]:
+) -> Callable[[str], tuple[float, float, int, str]]:
     """The order of the tables of a share."""
     by_lateness = any(pool.slo_s is not None for pool in sharing.use.pools.all)
     by_lateness = by_lateness or any(table.lag is not None for table in tables.values())
+    use = sharing.use
+    if any(use.budget_of(pool) is not None for pool in use.pools.all):
 
-    def key(name: str) -> tuple[int, float, int, str]:
+        def by_benefit(name: str) -> tuple[float, float, int, str]:
+            table = tables[name]
+            budget = use.budget_of(table.pool) or _ANY_BUDGET
+            earliest = next(table.startable(now_ms))
+            first, key, *_ = table.work(name, earliest, now_ms, sharing.epoch_ms).rank(budget)
+            return float(first), key, table.served, name
+
+        return by_benefit
+
+    def key(name: str) -> tuple[float, float, int, str]:
         table = tables[name]
         slo_s = table.pool.slo_s or _USUAL_SLO_S
         late = table.lateness(now_ms, sharing.epoch_ms, slo_s) if by_lateness else 0.0

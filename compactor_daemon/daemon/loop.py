@@ -31,10 +31,12 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled
 
 from ..attempt.failures import FailureClass, Parked, RetryOptions, classify
+from ..fleet.budget import Spent
 from ..fleet.catalog import FleetTables
 from ..fleet.pools import Pool, Pools, PoolUsage, QuotaUsage
 from ..services.serve import ServiceDone
 from ..status.lag import Freshness
+from ..unit_of_work import spent_on
 from .control import (
     Assigned,
     ClaimsChanged,
@@ -127,6 +129,7 @@ class Daemon:
         self._recorder = None if events is None else Recorder(events, self._control)
         self._show_at = 0
         self._behind: dict[str, str] = {}
+        self._paid: dict[str, Spent] = {}
         self._snapshot_s = _QUEUED_S
         self._work: dict[tuple[str, str], RunningWork] = {}
         self._suspensions = Semaphore(_SUSPENDED_MAX)
@@ -360,14 +363,24 @@ class Daemon:
             case TablesAssigned(tables=tables):
                 for name, one in tables.items():
                     self._served.setdefault(name, one.served)
-            case WorkEnded(table=table, instant=instant) if instant in self._control.tables[table].suspended:
-                self._observer.resumed(table)
+            case ServicesRan():
+                event = replace(event, spent=self._spent_on(event.table))
+            case WorkEnded(table=table, instant=instant):
+                event = replace(event, spent=self._spent_on(table))
+                if instant in self._control.tables[table].suspended:
+                    self._observer.resumed(table)
         at = self._moment()
         if self._recorder is not None:
             self._recorder.event(event, at)
         self._control.apply(event, at)
         self._follow(event, at)
         self._let_go()
+
+    def _spent_on(self, table: str) -> Spent:
+        """What work on a table has taken here since this was last asked."""
+        total, before = spent_on(table), self._paid.get(table, (0.0, 0.0))
+        self._paid[table] = total
+        return total[0] - before[0], total[1] - before[1]
 
     def _follow(self, event: Event, at: Moment) -> None:
         match event:
@@ -447,6 +460,7 @@ class Daemon:
             self._served.pop(name).close()
             self.summary.problems.pop(name, None)
             self._behind.pop(name, None)
+            self._paid.pop(name, None)
             self._observer.forget(name)
 
     def _show(self, at: Moment) -> None:

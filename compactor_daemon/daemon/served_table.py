@@ -27,7 +27,7 @@ from phantombase.timeline.errors import (
     UnsupportedError,
 )
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.compaction_plan import CompactionPlan
+from phantombase.timeline.format.compaction_plan import TOTAL_IO_READ_MB, CompactionPlan
 from phantombase.timeline.format.instant import SERVICES, Instant
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.instant_files import states_by_names
@@ -40,12 +40,13 @@ from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.planning.freshness import Pace, past_runs
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.planner import pending_writer
-from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
+from phantombase.timeline.planning.schedule import Scheduled, read_lag, schedule_compaction
 from phantombase.timeline.planning.survey import is_due
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
-from phantombase.timeline.table.table import Snapshot, Table
+from phantombase.timeline.table.history import WorkDone, read_history
+from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 
 from ..attempt.attempt import WaitScope, keep_slot
 from ..attempt.compact_or_resume import Compacted, Limit, compact_instant, pending_instants, preflight
@@ -69,8 +70,9 @@ from ..attempt.pending_clusterings import work_left
 from ..attempt.slice_task import Runner
 from ..clustering.cluster import resume_clustering
 from ..clustering.options import ClusterOptions
+from ..fleet.budget import USUAL, Costs, Gain
 from ..fleet.claims import Claims, HeldClaim, while_held
-from ..options import AttemptOptions
+from ..options import AttemptOptions, BenefitOptions
 from ..services.options import LOCK, Policies, Service, ServiceOptions, read_policies
 from ..services.serve import ServiceDone, last_runs, note_runs, serve_table
 from ..services.serve import due as due_services
@@ -131,6 +133,8 @@ _POLICIES_S = 300.0
 _BY_LAG = Trigger(fired=False, why="the goal of freshness does not need a plan yet")
 _NUMBERS = re.compile(r"\d+")
 """The parts of the reason that no plan is due that change with each commit, and each second."""
+_LEARNED = 32
+"""Of how many of the last units of work the costs are learned."""
 _EXECUTED = SERVICES | {"replacecommit"}
 _log = get_logger()
 
@@ -139,8 +143,9 @@ _log = get_logger()
 class DaemonSettings:
     """How tables are served. `who`: the daemon's name. `schedule` None: it requests no plans. `clock`: see `Table`.
     `services`: those that `serve` runs. `given`: options that count more than those of the table (`Policies.over`).
-    `sizes`: the bytes of pending instants must be known. `clusters`: pending
-    clusterings are executed too; all writers share the table's lock."""
+    `sizes`: the bytes of pending instants must be known. `gains`: what they gain and cost, too; `plans`: also what a
+    plan would gain that is due. `clusters`: pending clusterings are executed too; all writers share the table's
+    lock."""
 
     who: str
     output: OutputOptions
@@ -151,7 +156,10 @@ class DaemonSettings:
     services: ServiceOptions = ServiceOptions()
     clock: ClockOptions = ClockOptions()
     storage_options: StorageOptions = StorageOptions()
+    benefit: BenefitOptions = BenefitOptions()
     sizes: bool = False
+    gains: bool = False
+    plans: bool = False
     clusters: bool = False
     given: frozenset[str] = frozenset()
 
@@ -165,6 +173,7 @@ class DaemonSettings:
             schedule=schedule,
             output=policies.over(self.output, self.given),
             attempt=policies.over(self.attempt, self.given),
+            benefit=policies.over(self.benefit, self.given),
             services=ServiceOptions(chosen=chosen, counted_commits=counted),
         )
 
@@ -195,6 +204,7 @@ class TableOnStorage:
         self._parked = False
         self._paused: tuple[Pause, ...] = ()
         self._lags = LagTracker()
+        self._costs: Costs | None = None
         self._opened: Table | None = None
         self.timeline: Timeline | None = None
 
@@ -263,9 +273,11 @@ class TableOnStorage:
                 requested_ms=None if (age := table.age_s(i)) is None else now - round(age * 1000),
                 readiness=ready[i],
                 log_bytes=self._log_bytes(table, i) if i in instants and needs_sizes else 0,
+                gain=self._gain(table, i) if i in instants and settings.gains else None,
             )
             for i in sorted(instants + clusterings)
         ]
+        plan = self._plan_gain(seen) if settings.plans and (due or self._is_open(lag)) else None
         return SeenTable(
             pending=tuple(pending),
             claimed=self.claims.names(),
@@ -274,6 +286,8 @@ class TableOnStorage:
             parked=self._parked,
             paused=bool(self._paused),
             lag=None if isinstance(lag, PhantombaseError) else lag,
+            costs=self._costs_of(table) if settings.gains and (pending or due or plan) else USUAL,
+            plan=plan,
         )
 
     def _lag(self, table: Snapshot) -> SeenLag | PhantombaseError | None:
@@ -436,7 +450,7 @@ class TableOnStorage:
         self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope = keep_slot
     ) -> Compacted | None:
         """Brings a claimed instant to its end; None: another process has done so. Errors: as `compact_instant`."""
-        table = self._opened_with_policies()
+        table, self._costs = self._opened_with_policies(), None
         seen = table.snapshot()
         how: dict[str, Any] = {
             "lock": self._lock,
@@ -466,6 +480,36 @@ class TableOnStorage:
 
     def close(self) -> None:
         self.claims.close()
+
+    def _gain(self, table: Table, instant: str) -> Gain | None:
+        """What a pending compaction merges; None: its plan does not state it, or cannot be read, as above."""
+        if not (log_bytes := self._log_bytes(table, instant)):
+            return None
+        operations = self._plans[instant].operations
+        read_mb = sum((one.metrics or {}).get(TOTAL_IO_READ_MB, 0.0) for one in operations)
+        files = sum(len(one.delta_file_paths) for one in operations)
+        return Gain(log_files=files, log_bytes=log_bytes, read_bytes=max(log_bytes, round(read_mb) << 20))
+
+    @staticmethod
+    def _is_open(lag: SeenLag | PhantombaseError | None) -> bool:
+        """Whether a goal of freshness will need a plan, sooner or later."""
+        return isinstance(lag, SeenLag) and lag.free_ms is not None
+
+    def _plan_gain(self, table: Snapshot) -> Gain | None:
+        """What a plan of all that waits would gain; None: it cannot be read, and the request says why."""
+        with suppress(PhantombaseError):
+            found = from_one_snapshot(lambda: read_lag(table.snapshot()))
+            return Gain(log_files=found.log_files, log_bytes=found.log_bytes, read_bytes=found.source_bytes)
+        return None
+
+    def _costs_of(self, table: Table) -> Costs:
+        """By the history of the table, read again after each work here; the usual ones where it cannot be read."""
+        if self._costs is None:
+            rows: Sequence[WorkDone] = ()
+            with suppress(PhantombaseError):
+                rows = read_history(table.storage, last=_LEARNED).work
+            self._costs = Costs.learned(rows, self._settings.benefit.reads_per_hour)
+        return self._costs
 
     def _log_bytes(self, table: Table, instant: str) -> int:
         """The bytes of the planned logs; 0 if a plan of Hudi does not state them. 0 also if the plan cannot be read:

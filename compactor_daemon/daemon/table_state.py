@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from phantombase.timeline.planning.freshness import OldestRow, batch_bytes, estimated_s
 
 from ..attempt.failures import Readiness, Ready, Waits
+from ..fleet.budget import USUAL, Costs, Gain, WaitingWork, lateness
 from ..fleet.pools import Pool
 
 _KEPT, _LEARN = 5, 0.3
@@ -19,12 +20,14 @@ _BACKOFF_MAX_MS = 300_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """A pending instant. `log_bytes`: only if order or pool need it. `requested_ms`: since the epoch, None: made up."""
+    """A pending instant. `log_bytes`: only if order or pool need it; `gain`: only if there is a budget. `requested_ms`:
+    since the epoch, None: made up."""
 
     instant: str
     requested_ms: int | None = None
     readiness: Readiness = field(default_factory=Ready)
     log_bytes: int = 0
+    gain: Gain | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class SeenTable:
     `oldest_s`: age of the oldest pending instant in seconds, see `Clock.oldest`. `parked`: the clusterings that daemons
     plan were parked when the services ran last. `paused`: a person has paused services of the
     table; of one with nothing to do, as far as is known. `lag`: where there is a goal of freshness, and its state is
-    known."""
+    known. `costs`: see `fleet.budget`. `plan`: what a plan that is due would gain, if that is asked for."""
 
     pending: tuple[Pending, ...]
     claimed: frozenset[str]
@@ -63,6 +66,8 @@ class SeenTable:
     parked: bool = False
     paused: bool = False
     lag: SeenLag | None = None
+    costs: Costs = USUAL
+    plan: Gain | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +81,7 @@ class TableState:
     `bytes_s`: how long the last compactions took here, and the bytes that they read in a second; `run_s`: how long the
     next one will take. `taken_ms`: of the last take while the table was over its goal, since the epoch. `began`: by
     instant in progress. `asks_at`: when a plan may be requested again. `spread`: among how many more of the first
-    instants it picks, since other daemons were faster."""
+    instants it picks, since other daemons were faster. `costs`: of its work, as of the last snapshot."""
 
     pool: Pool = field(default_factory=Pool)
 
@@ -105,6 +110,7 @@ class TableState:
     began: Mapping[str, int] = field(default_factory=dict)
     asks_at: int = 0
     spread: int = 0
+    costs: Costs = USUAL
 
     def startable(self, now_ms: int) -> Iterator[Pending]:
         """The pending instants that may be claimed now. An iterator: of thousands, only the first few are needed."""
@@ -213,6 +219,18 @@ class TableState:
             return max(0.0, (epoch_ms - since_ms) / (self.lag.goal_s * 1000))
         asked = next((p.requested_ms for p in self.startable(now_ms)), None)
         return 0.0 if asked is None else max(0.0, (epoch_ms - asked) / (slo_s * 1000))
+
+    def work(self, name: str, one: Pending, now_ms: int, epoch_ms: int) -> WaitingWork:
+        """The work on a pending instant, for a budget. `name`: of the table."""
+        gain = one.gain or Gain(log_files=0, log_bytes=one.log_bytes, read_bytes=one.log_bytes)
+        waits_s = 0.0 if one.requested_ms is None else max(0.0, (epoch_ms - one.requested_ms) / 1000)
+        late, goal = lateness(waits_s), False
+        if self.lag is not None and self.lag.oldest_ms is not None:
+            by_goal = self.lateness(now_ms, epoch_ms, self.lag.goal_s) + self.run_s / self.lag.goal_s
+            late, goal = max(late, by_goal), by_goal >= late
+        return WaitingWork(
+            table=name, instant=one.instant, gain=gain, costs=self.costs, waits_s=waits_s, late=late, goal=goal
+        )
 
     @property
     def is_current(self) -> bool:

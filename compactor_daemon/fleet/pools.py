@@ -25,6 +25,8 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.option import check_above_zero, check_least, option
 from phantombase.timeline.planning.options import ScheduleOptions
 
+from .budget import Budget, Purse, Spent, WaitingWork
+
 _HOURS = re.compile(r"(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)(?:\s+(\S+))?", re.ASCII)
 
 
@@ -78,12 +80,15 @@ class Pool:
     hours: Hours | None = option(None, "when its tables are compacted: HH:MM-HH:MM and a time zone, UTC by default")
     quota: float | None = option(None, "the most of the daemon's slots, from 0 to 1, over some minutes")
     bytes_per_hour: int | None = option(None, "the most bytes that compactions of the fleet read in an hour", size=True)
+    budget: str | None = option(None, "core-hours or bytes that the fleet's work takes in an hour, see --budget")
     daemons: int = option(1, "how many daemons of a fleet serve each table", least=1)
     schedule: ScheduleOptions | None = option(None, "how plans are requested")
 
     def __post_init__(self) -> None:
         check_above_zero(self, "weight", "slo_s", "quota", "bytes_per_hour")
         check_least(self, {"daemons": 1})
+        if self.budget is not None:
+            Budget.parse(self.budget)
         if self.quota is not None and self.quota > 1:
             raise UsageError("quota is a part of the slots", expected="at most 1", found=f"{self.quota:g}")
 
@@ -183,6 +188,8 @@ class QuotaUsage:
     began: int
     members: int = 1
     """How many daemons share the bytes of an hour."""
+    _purses: dict[str, Purse] = field(default_factory=dict)
+    """By pool with a budget; that of the daemon is called ""."""
     _work: dict[str, deque[_Work]] = field(default_factory=dict)
     _open: dict[tuple[str, str], _Work] = field(default_factory=dict)
     _spent: dict[str, float] = field(default_factory=dict)
@@ -194,15 +201,40 @@ class QuotaUsage:
 
     def __post_init__(self) -> None:
         self._pool = {one.match: one for one in self.pools.all}
+        for one in self.pools.all:
+            self.limit(one.match, one.budget)
 
-    def begin(self, pool: Pool, key: tuple[str, str], size: int, now: int) -> None:
+    def limit(self, pool: str, budget: str | None) -> None:
+        """Gives a pool a budget, or the daemon: ""."""
+        if budget is not None:
+            self._purses[pool] = Purse(Budget.parse(budget), self.began)
+
+    def budget_of(self, pool: Pool) -> Budget | None:
+        """The budget from which work of a pool is paid: its own, or else that of the daemon."""
+        return next((purse.budget for purse in self._purses_of(pool)), None)
+
+    def _purses_of(self, pool: Pool) -> list[Purse]:
+        """Its own first."""
+        return [purse for name in (pool.match, "") if (purse := self._purses.get(name)) is not None]
+
+    def pay(self, pool: Pool, spent: Spent) -> None:
+        """What work or services on a table of a pool have taken."""
+        for purse in self._purses_of(pool):
+            purse.pay(*spent)
+
+    def begin(self, pool: Pool, key: tuple[str, str], size: int, now: int, work: WaitingWork | None = None) -> None:
+        """Work begins. `work`: for budgets."""
         self._credited(pool, now)
+        for purse in self._purses_of(pool):
+            purse.begin(key, 0.0 if work is None else work.cost(purse.budget))
         one = self._open[key] = _Work(pool.match, now, size)
         self._work.setdefault(pool.match, deque()).append(one)
 
     def end(self, pool: Pool, key: tuple[str, str], size: int | None, now: int) -> None:
         """The work has ended. `size`: the bytes that it has read, None if unknown."""
         self._credited(pool, now)
+        for purse in self._purses_of(pool):
+            purse.end(key)
         one = self._open.pop(key)
         one.ended = now
         one.bytes = one.bytes if size is None else size
@@ -238,7 +270,7 @@ class QuotaUsage:
             return f"its quota of {pool.quota:.0%} of the slots is used up"
         if pool.bytes_per_hour is not None and (read := self._bytes(pool, now)) and read >= self._budget(pool):
             return f"its bytes of an hour are used up: {read} of {self._budget(pool)} bytes read"
-        return ""
+        return next((why for purse in self._purses_of(pool) if (why := purse.why_not(now, self.members))), "")
 
     def fits(self, pool: Pool, size: int, now: int) -> bool:
         """Whether work of this size is within the bytes of the pool; the first work of an hour may exceed them."""

@@ -49,7 +49,7 @@ from ..cleaning.choice import CleanOptions, Policy
 from ..cleaning.orphan_choice import OrphanOptions
 from ..clustering.options import ClusterOptions
 from ..metadata_services.due import MetadataOptions
-from ..options import AttemptOptions
+from ..options import AttemptOptions, BenefitOptions
 from ..unit_of_work import RunService
 
 _DAY_S = 86_400.0
@@ -138,6 +138,7 @@ _KINDS: tuple[tuple[str, type[Any]], ...] = (
     ("", ScheduleOptions),
     ("", OutputOptions),
     ("", AttemptOptions),
+    ("", BenefitOptions),
     *((f"{service.value}-", service.kind) for service in Service),
 )
 """What the names of their options begin with, and the option dataclasses."""

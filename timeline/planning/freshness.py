@@ -54,12 +54,15 @@ class OldestRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
-    """See the module. `source_bytes`: what a plan of all free file groups reads."""
+    """See the module. `source_bytes`: what a plan of all free file groups reads; `log_files`, `log_bytes`: of these the
+    logs."""
 
     oldest: OldestRow | None = None
     free: OldestRow | None = None
     file_groups: int = 0
     source_bytes: int = 0
+    log_files: int = 0
+    log_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,7 @@ def table_lag(groups: Iterable[FileGroup], timeline: Timeline, held: Mapping[Gro
     reason; of pending compactions and damaged files the groups themselves tell."""
     oldest: OldestRow | None = None
     free: OldestRow | None = None
-    count = size = 0
+    count = size = log_files = log_bytes = 0
     for group in groups:
         slice_ = latest_slice(group)
         time = oldest_time(slice_, timeline) if slice_ is not None else None
@@ -110,8 +113,10 @@ def table_lag(groups: Iterable[FileGroup], timeline: Timeline, held: Mapping[Gro
         if plan is None and why is None:
             free = row if free is None or time < free.time else free
             size += read_bytes(slice_)
+            log_files, log_bytes = log_files + len(slice_.logs), log_bytes + sum(log.size for log in slice_.logs)
         count += 1
-    return Lag(oldest=oldest, free=free, file_groups=count, source_bytes=size)
+    found = Lag(oldest=oldest, free=free, file_groups=count, source_bytes=size)
+    return replace(found, log_files=log_files, log_bytes=log_bytes)
 
 
 def with_write(lag: Lag, time: str) -> Lag:

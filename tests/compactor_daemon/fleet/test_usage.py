@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+import re
+import shutil
+from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from phantombase.compactor_daemon.attempt.failures import RetryOptions
+from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.daemon.control import Control, Moment, ServicesRan, WorkEnded
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Sharing, Take, next_steps
 from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
+from phantombase.compactor_daemon.fleet.budget import Budget, Costs, Gain, WaitingWork, rank
 from phantombase.compactor_daemon.fleet.catalog import FolderListing, fleet_of, serves
 from phantombase.compactor_daemon.fleet.pools import Hours, Pool, QuotaUsage, matches, pools_of
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.storage.storage_options import StorageOptions
+from phantombase.timeline.table.history import WorkDone
+from tests.support.golden_tables import unzip_golden
 from tests.support.selection import for_each
 
 DAY_MS = 86_400_000
@@ -268,3 +277,108 @@ def test_only_the_tables_of_a_daemon_that_went_move() -> None:
     left = members[:3]
     after = {n: next(m for m in left if serves(m, left, n, 1)) for n in names}
     assert all(after[n] == before[n] for n in names if before[n] != "d")
+
+
+# A budget: what begins first, and how much in an hour.
+
+
+GB = 1 << 30
+
+
+def work(name: str, gb: float = 1.0, logs: float = 1.0, **given: object) -> WaitingWork:
+    """Of `gb` that are read, of which `logs` are log files."""
+    gain = Gain(log_files=1, log_bytes=round(logs * GB), read_bytes=round(gb * GB))
+    return WaitingWork(table=name, instant="1", gain=gain, **given)  # type: ignore[arg-type]
+
+
+def test_the_order_of_work_under_a_budget() -> None:
+    """The benefit for the cost, by what the table's own work took; waiting and reads count; a goal comes first."""
+    found = rank(
+        [
+            work("dear", gb=10),
+            work("cheap", gb=2),
+            work("read", gb=10, costs=Costs(reads=4.0)),
+            work("slow", gb=2, costs=Costs(core_s=60e-9 * 10, runs=3)),
+            work("old", gb=10, waits_s=3600.0 * 5),
+            work("goal", gb=50, late=1.2, goal=True),
+            work("forgotten", gb=50, waits_s=DAY_MS / 1000, late=1.0),
+        ],
+        Budget.parse("2 core-hours"),
+    )
+    assert [one.table for one in found] == ["goal", "forgotten", "old", "cheap", "read", "dear", "slow"]
+    assert found[0].why.startswith("its goal of freshness would be missed: 1 log file, 1.0 GiB, for 0.447 core-hours")
+    assert "as its last 3 compactions took" in found[-1].why
+    assert (found[0].begins_s, found[1].begins_s) == (0.0, round(50 * GB * 30e-9 / 2, 1))
+    assert found[3].score == pytest.approx(5 * found[5].score)
+    learned = Costs.learned(
+        [
+            WorkDone(id="0", kind=kind, outcome=outcome, who="", started_ms=0, ended_ms=1, planned_bytes=100,
+                     bytes_read=100, bytes_written=50, core_seconds=2.0)
+            for kind, outcome in (("compaction", "done"), ("compaction", "failed"), ("clean", "done"))
+        ]
+    )  # fmt: skip
+    assert learned == Costs(bytes=1.5, core_s=0.02, runs=1)
+
+
+@pytest.mark.parametrize("text", ["", "2", "2 core", "0core-hours", "0g", "-1g"])
+def test_no_budget(text: str) -> None:
+    with pytest.raises(UsageError, match="budget"):
+        Rules(budget=text) if text != "2" else Pool(budget="-")
+
+
+def test_a_budget_delays_and_drops_nothing() -> None:
+    """Ten tables always have work, one of it larger than the budget of an hour. What work takes is twice of what was
+    expected, and a service takes a part. Over thirty hours the average holds, and each table has its turns."""
+    rules, now, begun = Rules(max_concurrent=2, budget="10g"), 0, Counter[str]()
+    names = [f"t{n}" for n in range(10)]
+    use = QuotaUsage(pools=pools_of([], (), ()), slots=2, began=0, members=1)
+    states = {name: TableState(seen=True, snapshot_at=FOREVER, sweep_at=FOREVER) for name in names}
+    control, spent = Control(rules=rules, retry=RetryOptions(), use=use, tables=states), 0
+
+    def ask(name: str) -> None:
+        gain = Gain(log_files=1, log_bytes=GB // 10, read_bytes=(20 if name == "t0" else 1) * GB // 2)
+        one = Pending(instant=str(now), requested_ms=now, gain=gain)
+        control.tables[name] = replace(control.tables[name], pending=(one,), postponed={}, snapshot_at=FOREVER)
+
+    for name in names:
+        ask(name)
+    while now < DAY_MS * 5 // 4:
+        at = Moment(now_ms=now, epoch_ms=now)
+        for take in control.decide(at, lambda n: 0, 16).actions:
+            assert isinstance(take, Take)
+            size = 2 * (20 if take.table == "t0" else 1) * GB
+            begun[take.table] += 1
+            spent += size
+            end = Moment(now_ms=now + 1000, epoch_ms=now + 1000)
+            control.apply(WorkEnded(take.table, take.instant, bytes_read=size // 2, spent=(0.0, float(size))), end)
+            ask(take.table)
+        if now % 3_600_000 == 0:
+            spent += GB
+            control.apply(ServicesRan("t1", spent=(0.0, float(GB))), at)
+        now += 60_000
+    assert 29 * 10 * GB < spent <= 31 * 10 * GB + 40 * GB
+    assert begun["t0"] >= 1
+    assert min(begun.values()) > 0
+    why = control.use.why_not(Pool(), now, now)
+    assert why == "" or "the budget of 10.0 GiB an hour is used up" in why
+
+
+def test_a_dry_run_prints_the_order_and_changes_nothing(tmp_path: Path) -> None:
+    """Of all tables below a root; one that cannot be read is named, and one of which nothing is pending has no work."""
+    for name in ("v9_pending", "v9_two_pending", "v9_plain"):
+        unzip_golden(name, tmp_path / "zips" / name).rename(tmp_path / f"{name}-table")
+    shutil.rmtree(tmp_path / "zips")
+    (tmp_path / "v9_two_pending-table/.hoodie/hoodie.properties").write_text("hoodie.table.version=99")
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    words = ["run", "--root", str(tmp_path), "--budget", "1g", "--dry-run"]
+    shown = CliRunner().invoke(app, words)
+    assert (shown.exit_code, "1 unit of work on 3 tables" in shown.stdout) == (1, True), shown.output
+    assert re.search(
+        r"^  1\. v9_pending-table, \d{17}, now: it has waited for .*: 4 log files, .*as compactions usually take",
+        shown.stdout,
+        re.M,
+    )
+    assert "not read: v9_two_pending-table: incomplete table properties" in shown.stdout
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    refused = CliRunner().invoke(app, [*words[:3], "--dry-run"])
+    assert (refused.exit_code, "Add --budget" in refused.output) == (2, True)

@@ -55,7 +55,9 @@ def test_the_lag_is_of_rows_in_no_base_file() -> None:
     files = {"a": ("b10", "l30.1", "l20.1", "l50.1"), "b": ("b10", "l20.1"), "c": ("b10",)}
     a, b, c = (named(name, group_of(timeline, listing_of(*of))) for name, of in files.items())
     first, second = (OldestRow(time=time, partition="p", file_id=name) for time, name in (("40", "a"), ("90", "b")))
-    assert table_lag([a, b, c], timeline, {}) == Lag(oldest=first, free=first, file_groups=2, source_bytes=5)
+    assert table_lag([a, b, c], timeline, {}) == Lag(
+        oldest=first, free=first, file_groups=2, source_bytes=5, log_files=3, log_bytes=3
+    )
     clustered = table_lag([a, b, c], timeline, {("p", "a"): "in a clustering"})
     assert (clustered.oldest, clustered.free) == (replace(first, held="in a clustering"), second)
     planned = table_lag([replace(a, pending_compaction="92"), c], timeline, {})
