@@ -34,7 +34,7 @@ from phantombase.timeline.instants.instant_files import states_by_names
 from phantombase.timeline.instants.reserved_times import record_names
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import Trigger
-from phantombase.timeline.locks.pause import COMPACTION, SILENCE, Pause, held_by, pauses, refuse_paused
+from phantombase.timeline.locks.pause import COMPACTION, SILENCE, KnownPauses, Pause, held_by, pauses, refuse_paused
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.planning.freshness import Pace, past_runs
@@ -378,12 +378,13 @@ class TableOnStorage:
         run under a claim; they wait after a failure."""
         table = self._opened_with_policies()
         due = due_services(self._settings.services.services, last_runs(table.storage), every_s, clock_ms())
-        known = pauses(table.storage) if due else ()
-        due = tuple(one for one in due if not any(pause.holds(one.value, clock_ms()) for pause in known))
+        known = KnownPauses(table.storage)
+        due = tuple(one for one in due if known.held_by(one.value) is None)
         claim = self._claim_clusterings(table) if Service.CLUSTER in due else None
         try:
             runner = self._runner if claim is None else partial(while_held, claim, handing_over, self._runner)
-            return self._serve(table, [one for one in due if one is not Service.CLUSTER or claim], runner, stopping)
+            chosen = [one for one in due if one is not Service.CLUSTER or claim]
+            return self._serve(table, chosen, runner, stopping, known)
         finally:
             if claim is not None:
                 claim.release()
@@ -406,7 +407,7 @@ class TableOnStorage:
             return None
 
     def _serve(
-        self, table: Table, due: Sequence[Service], runner: Runner, stopping: Callable[[], bool]
+        self, table: Table, due: Sequence[Service], runner: Runner, stopping: Callable[[], bool], known: KnownPauses
     ) -> tuple[ServiceDone, ...]:
         if not due:
             return ()
@@ -420,7 +421,7 @@ class TableOnStorage:
                     record_failure(table.storage, CLUSTERING, failure_of(error, self._settings.who, clock_ms()))
 
         means = ServiceMeans(output=self._settings.output, runner=runner, resumes=not self._settings.clusters)
-        done = serve_table(table, self._settings.services, self._lock, due, stopping, means, note_failure)
+        done = serve_table(table, self._settings.services, self._lock, due, stopping, means, note_failure, known)
         if any(one.service is Service.CLUSTER and not one.failed for one in done) and Service.CLUSTER not in stopped:
             release_failures(table.storage, CLUSTERING)
         try:

@@ -20,6 +20,7 @@ from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.pause import (
     COMPACTION,
     SILENCE,
+    KnownPauses,
     Pause,
     pause_files,
     put_pause,
@@ -112,10 +113,11 @@ def maintain_table(
     for step, run in own.items():
         begins(step)
         yield MaintainStep(step=step, **guarded(table, step, run))
+    known = KnownPauses(storage)
     means = ServiceMeans(output=how.output, runner=runner, dry_run=how.dry_run)
     for service in how.services.services:
         begins(service.value)
-        (done,) = serve_table(table, how.services, lock, (service,), means=means)
+        (done,) = serve_table(table, how.services, lock, (service,), means=means, known=known)
         if not how.dry_run:
             with suppress(PhantombaseError):  # a daemon runs it once more then
                 note_runs(storage, process_name(), [done])

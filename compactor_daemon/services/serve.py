@@ -25,11 +25,12 @@ from phantombase.timeline.errors import (
     StorageError,
 )
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.locks.pause import refuse_paused
+from phantombase.timeline.locks.pause import KnownPauses
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.folders import RECORDS
+from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.table.table import Table
 
 from ..unit_of_work import ServiceAnswer, ServiceMeans
@@ -120,14 +121,18 @@ def serve_table(
     stopping: Callable[[], bool] = lambda: False,
     means: ServiceMeans | None = None,
     failed: Callable[[Service, Exception], None] = lambda *_: None,
+    known: KnownPauses | None = None,
 ) -> tuple[ServiceDone, ...]:
     """Runs the services that `options` and `only` name; none is started once `stopping` is set. Each service decides
     what is due, and finishes what a dead process left. The error of a service is in its result, and `failed` is called
     with it; the next one runs: each service leaves a valid table. One that was stopped or is paused has not failed:
-    another process, or the next run, goes on."""
+    another process, or the next run, goes on. `known`: the pauses of the table, if the caller has them."""
+    known = known or KnownPauses(without_snapshot(table.storage))
     chosen = [service for service in options.services if service in only]
     return tuple(
-        _run(service, table, options, lock, means or ServiceMeans(), failed) for service in chosen if not stopping()
+        _run(service, table, options, lock, means or ServiceMeans(), failed, known)
+        for service in chosen
+        if not stopping()
     )
 
 
@@ -138,11 +143,12 @@ def _run(
     lock: TableLock,
     means: ServiceMeans,
     failed: Callable[[Service, Exception], None],
+    known: KnownPauses,
 ) -> ServiceDone:
     def run() -> ServiceAnswer:
-        seen = table.snapshot(cached=False)
-        refuse_paused(seen.storage, service.value)
-        return service.run(seen, options.options_of(service), lock, means)
+        if (pause := known.held_by(service.value)) is not None:
+            raise pause.error(table.storage.base_path)
+        return service.run(table.snapshot(cached=False), options.options_of(service), lock, means)
 
     return ServiceDone(service=service, **guarded(table, service.value, run, partial(failed, service)))
 

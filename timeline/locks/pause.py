@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -102,6 +103,23 @@ def silence(of_table: Callable[[], Storage]) -> str:
         return next((one.words for one in found if one.silences(now)), "")
     except PhantombaseError:
         return ""
+
+
+_KNOWN_S = 30.0
+
+
+class KnownPauses:
+    """The pauses of a table during a step of several services: read once, and again after a while."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage, self._read_s, self._known = storage, -_KNOWN_S, tuple[Pause, ...]()
+
+    def held_by(self, service: str) -> Pause | None:
+        """As `held_by`; of pauses that are some seconds old at most."""
+        if time.monotonic() - self._read_s >= _KNOWN_S:
+            self._known, self._read_s = pauses(self._storage), time.monotonic()
+        now = clock_ms()
+        return next((one for one in self._known if one.holds(service, now)), None)
 
 
 def refuse_paused(storage: Storage, service: str) -> None:

@@ -17,7 +17,7 @@ SERVICES: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/outcome", "                remove_attempt(storage, instant, number)\n", "", "attempt/cancel"),
     ("compactor_daemon/execution/run_compactions", "    refuse_paused(seen.storage, COMPACTION)\n", "", "pause"),
     ("timeline/planning/schedule", "            refuse_paused(table.storage, COMPACTION)\n", "            pass\n", "pause"),
-    ("compactor_daemon/services/serve", "        refuse_paused(seen.storage, service.value)\n", "", "pause"),
+    ("compactor_daemon/services/serve", "known.held_by(service.value)) is not None", "None) is not None", "pause"),
     ("compactor_daemon/services/options", "            found.setdefault(one.name, value)\n", "            found[one.name] = value\n", "policies"),
     ("compactor_daemon/services/options", "if name in SAFE and found", "if False and found", "policies"),
     ("timeline/table/in_progress", "            refuse_other_lock(held.storage, lock, table.config.name)\n", "", "policies"),
