@@ -92,9 +92,12 @@ class FullAction(Enum):
 class BackPressure:
     """How long a file group's log may become. `wait_s`: the longest time in seconds that a write waits, over all its
     waits; an inline compaction that it begins meanwhile has its own limit. `stop_trigger`: as Paimon's
-    `num-sorted-run.stop-trigger`, with the same default: three above the compaction trigger."""
+    `num-sorted-run.stop-trigger`, with the same default: three above the compaction trigger. `slow_trigger`: from this
+    depth on a write returns later, by a growing part of `slow_s`; None: none does."""
 
     stop_trigger: int | None = option(None, "the most log files of one file group that a write may leave", least=1)
+    slow_trigger: int | None = option(None, "the log files of one file group from which on writes slow down", least=1)
+    slow_s: float = option(10.0, "the most seconds that one write is slowed down", flag="slow_wait", metavar="SECONDS")
     action: FullAction = option(
         FullAction.WAIT, "what a write does that would exceed it: wait, fail, or go on", flag="stop_action"
     )
@@ -103,9 +106,16 @@ class BackPressure:
     )
 
     def __post_init__(self) -> None:
-        check_least(self, {"stop_trigger": 1})
+        check_least(self, {"stop_trigger": 1, "slow_trigger": 1})
+        check_finite(self, {"slow_s": 0})
         if not 0 < self.wait_s < math.inf:
             raise UsageError("wait-s is out of range", expected="more than 0 seconds", found=str(self.wait_s))
+        if None not in (self.slow_trigger, self.stop_trigger) and self.slow_trigger >= self.stop_trigger:  # type: ignore[operator]
+            raise UsageError(
+                "writes slow down before they stop",
+                expected=f"slow-trigger below {self.stop_trigger}",
+                found=str(self.slow_trigger),
+            )
         if self.action is FullAction.GO_ON and self.stop_trigger is not None:
             raise UsageError(
                 "stop-trigger has no effect with go-on", expected="wait or fail", found=str(self.stop_trigger)
@@ -116,6 +126,14 @@ class BackPressure:
         if self.action is FullAction.GO_ON:
             return None
         return self.stop_trigger if self.stop_trigger is not None else compaction_trigger + _ABOVE_TRIGGER
+
+    def slow_for(self, logs: int, limit: int | None) -> float:
+        """How long a write is slowed down that finds a file group with this number of log files; `limit`: as above."""
+        first = self.slow_trigger
+        if first is None or logs < first:
+            return 0.0
+        steps = 1 if limit is None else max(1, limit - first)
+        return self.slow_s * min(1.0, (logs - first + 1) / steps)
 
 
 _ABOVE_TRIGGER = 3

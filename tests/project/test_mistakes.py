@@ -151,7 +151,7 @@ IN_PYTHON: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda _: writer(_ROWS).cluster(taget_size=3), r"Did you mean target_size\?"),
     (lambda _: writer(_ROWS).archive(min_instant=3), r"Did you mean min_instants\?"),
     (lambda _: writer(_ROWS).sync("hive:a:1", databse="x"), r"Did you mean database\?"),
-    (lambda _: writer(_ROWS).back_pressure(stop=3), "expected action, stop_trigger, wait_s"),
+    (lambda _: writer(_ROWS).back_pressure(stop=3), "expected action, slow_s, slow_trigger, stop_trigger, wait_s"),
     (lambda _: writer(_ROWS).table("t", versions=9), r"table has no such option.*Did you mean version\?"),  # type: ignore[call-arg]
     (lambda path: writer(_ROWS).table("t", version="nine").key("id").upsert(path), "not a value of version"),  # type: ignore[arg-type]
     (lambda _: writer(_ROWS).config(Path("/nowhere.toml")), "at /nowhere.toml"),

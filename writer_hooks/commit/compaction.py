@@ -105,16 +105,28 @@ class Capacity:
         self._relieve = relieve
         self._compacts = compacts
         self._full: tuple[Full, ...] = ()
+        self._depth = 0
         self.waited_s = 0.0
 
     def check(self, partitions: Iterable[str], appends_to: Callable[[FileGroup], bool]) -> None:
         """PressureError: in these partitions a file group that the write appends to is full."""
-        self._full = self._find(partitions, appends_to)
+        limits = [one for one in (self._limit, self._options.slow_trigger) if one is not None]
+        found = self._find(partitions, appends_to, min(limits, default=None))
+        self._depth = max(self._depth, *(one.logs for one in found), 0)
+        self._full = tuple(one for one in found if self._limit is not None and one.logs >= self._limit)
         if self._full:
             raise self._error("")
 
-    def _find(self, partitions: Iterable[str], appends_to: Callable[[FileGroup], bool]) -> tuple[Full, ...]:
-        limit = self._limit
+    def slow_down(self) -> None:
+        """After a write that has found a deep file group: the next one begins later."""
+        if (seconds := self._options.slow_for(self._depth, self._limit)) > 0:
+            _log.info("write_slows", table=self._table.storage.base_path, logs=self._depth, seconds=round(seconds, 1))
+            time.sleep(seconds)
+            self.waited_s += seconds
+
+    def _find(
+        self, partitions: Iterable[str], appends_to: Callable[[FileGroup], bool], limit: int | None
+    ) -> tuple[Full, ...]:
         if limit is None:
             return ()
         listed = sorted(set(partitions))
@@ -147,7 +159,7 @@ class Capacity:
         _log.info("write_waits", **facts, limit=self._limit, compaction=first.plan)
         while True:
             why = self._relieve(any(one.plan is None for one in self._full))
-            self._full = self._find((partition for partition, _ in keys), lambda group: group.key in keys)
+            self._full = self._find((partition for partition, _ in keys), lambda group: group.key in keys, self._limit)
             self.waited_s = time.monotonic() - began
             if not self._full:
                 break

@@ -185,6 +185,8 @@ _RECONCILE = "hoodie.datasource.write.reconcile.schema"
 _DELETES = "hoodie.combine.before.delete"
 """Both values are the same here: a key that is deleted twice is deleted once."""
 _PRESSURE: Known = {
+    "phantombase.write.slow.trigger": ("slow_trigger", whole_number),
+    "phantombase.write.slow.wait.seconds": ("slow_s", decimal_number),
     "phantombase.write.stop.trigger": ("stop_trigger", whole_number),
     "phantombase.write.stop.action": ("action", lambda text: FullAction(text.strip().lower())),
     "phantombase.write.stop.wait.seconds": ("wait_s", decimal_number),

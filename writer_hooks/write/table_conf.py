@@ -113,6 +113,8 @@ def _idle(conf: Mapping[str, str], write: Write, *, streams: bool) -> Iterator[s
         yield from (*CLUSTER_CONF, "hoodie.clustering.inline.max.commits")
     if options.back_pressure is not None and options.back_pressure.action is not FullAction.WAIT:
         yield "phantombase.write.stop.wait.seconds"
+    if options.back_pressure is not None and options.back_pressure.slow_trigger is None:
+        yield "phantombase.write.slow.wait.seconds"
     if options.metadata is None:
         yield "hoodie.metadata.compact.max.delta.commits"
     if options.buckets is None:

@@ -165,8 +165,10 @@ def _retried(table: Table, job: _Job, first: Pieces | None) -> Written:
         try:
             with job.engine.described(shown(job.write, table.storage)):
                 done = _attempt(table.snapshot(cached=False), job, capacity, given)
+            after = _finish(table, job)
+            capacity.slow_down()
             waited_s = capacity.waited_s + clusterings.waited_s
-            return replace(done, waited_s=waited_s, after=_finish(table, job))
+            return replace(done, waited_s=waited_s, after=after)
         except PressureError:
             capacity.wait()
         except ConflictError as error:

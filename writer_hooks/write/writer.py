@@ -164,8 +164,8 @@ class Writer:
 
     def back_pressure(self, *, action: FullAction | str = FullAction.WAIT, **options: Any) -> Writer:
         """Wait, or fail, instead of making a file group's log too long: fields of `BackPressure`
-        (`phantombase.write.stop.trigger`, `.action`, `.wait.seconds`). `action`: "wait", "fail" or "go-on". By default
-        batches of a stream wait, and other writes go on."""
+        (`phantombase.write.stop.trigger`, `.action`, `.wait.seconds`, `phantombase.write.slow.trigger`, ...). `action`:
+        "wait", "fail" or "go-on". By default batches of a stream wait, and other writes go on."""
         chosen = member(FullAction, action, "an action for a full file group")
         if chosen is not FullAction.WAIT and "wait_s" in options:
             raise UsageError(
@@ -174,6 +174,8 @@ class Writer:
                 found=f'action="{chosen.value}"',
                 todo="Leave it out.",
             )
+        if "slow_s" in options and options.get("slow_trigger") is None:
+            raise UsageError("slow_s means nothing here", expected="slow_trigger, too", found="none")
         return self.option(back_pressure=BackPressure(action=chosen, **options))
 
     def clean(self, *, policy: Policy | str = Policy.COMMITS, **options: Any) -> Writer:

@@ -486,6 +486,8 @@ def test_who_is_known_to_compact(layout: Layout, instants: str, known: bool) -> 
         {"stop_trigger": 0},
         {"stop_trigger": -1},
         {"stop_trigger": 3, "action": "go-on"},
+        {"stop_trigger": 3, "slow_trigger": 3},
+        {"slow_s": 3.0},
         {"wait_s": 0.0},
         {"wait_s": -1.0},
         {"wait_s": float("inf")},
@@ -493,14 +495,27 @@ def test_who_is_known_to_compact(layout: Layout, instants: str, known: bool) -> 
     ]
 )
 def test_limits_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"stop-trigger|wait-s|not an action for a full file group"):
+    with pytest.raises(UsageError, match=r"stop-trigger|slow|wait-s|not an action for a full file group"):
         writer().back_pressure(**wrong)
+
+
+def test_writes_slow_down_before_they_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write is there before it returns; what it leaves alone slows no write."""
+    table, slept = Trips(tmp_path / "trips", 9, logs=1), list[float]()
+    monkeypatch.setattr("phantombase.writer_hooks.commit.compaction.time.sleep", slept.append)
+    how: dict[str, Any] = {"stop_trigger": 5, "slow_trigger": 2, "slow_s": 9.0}
+    waited = [table.write(table.describe(**how)).waited_s for _ in range(3)]
+    assert (waited, slept, table.logs()) == ([0.0, 3.0, 6.0], [3.0, 6.0], [4])
+    table.check()
 
 
 def test_the_limit_goes_by_the_compaction_trigger() -> None:
     assert [BackPressure().limit(trigger) for trigger in (2, 5)] == [5, 8]
     assert BackPressure(stop_trigger=1).limit(5) == 1
     assert NO_LIMIT.limit(5) is None
+    slow = BackPressure(slow_trigger=4, stop_trigger=8, slow_s=10.0)
+    assert [slow.slow_for(logs, 8) for logs in (3, 4, 7, 9)] == [0.0, 2.5, 10.0, 10.0]
+    assert [slow.slow_for(logs, None) for logs in (3, 4)] == [0.0, 10.0]
 
 
 def test_configuration_means_the_same_as_the_api() -> None:
@@ -508,10 +523,17 @@ def test_configuration_means_the_same_as_the_api() -> None:
         "phantombase.write.stop.trigger": "3",
         "phantombase.write.stop.action": "WAIT",
         "phantombase.write.stop.wait.seconds": "1.5",
+        "phantombase.write.slow.trigger": "2",
+        "phantombase.write.slow.wait.seconds": "0.5",
     }
-    wanted = BackPressure(stop_trigger=3, action=FullAction.WAIT, wait_s=1.5)
+    wanted = BackPressure(stop_trigger=3, action=FullAction.WAIT, wait_s=1.5, slow_trigger=2, slow_s=0.5)
     assert writer().conf(said).options.back_pressure == wanted
-    assert writer().back_pressure(stop_trigger=3, action="wait", wait_s=1.5).options.back_pressure == wanted
+    assert (
+        writer()
+        .back_pressure(stop_trigger=3, action="wait", wait_s=1.5, slow_trigger=2, slow_s=0.5)
+        .options.back_pressure
+        == wanted
+    )
     one_by_one = writer()
     for name, value in said.items():
         one_by_one = one_by_one.conf({name: value})
