@@ -12,7 +12,7 @@ Nothing is read but the timeline, and nothing is written."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import product
@@ -26,6 +26,7 @@ from phantombase.timeline.planning.operation import NO_STATS, Candidate, SliceSt
 from phantombase.timeline.planning.options import Due, ScheduleOptions, due
 from phantombase.timeline.planning.partition_walk import Waiting
 from phantombase.timeline.planning.planner import PartitionGroups, Situation, plan_compaction
+from phantombase.timeline.planning.schedule import outside_partitions
 from phantombase.timeline.planning.universal import MergeKind, Picking
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.option_group import group_of, shown
@@ -105,7 +106,8 @@ def replay_table(
         rates = replace(rates, core_s_per_gb=how.core_s_per_gb, measured=False)
     goal_s = options.freshness_s
     every = [options, *(_grid(options, goal_s, history) if best and goal_s is not None else ())]
-    tried = [_tried(history, rates, one, how.cores, goal_s) for one in dict.fromkeys(every)]
+    outside = outside_partitions(table.snapshot(cached=False), options)
+    tried = [_tried(history, rates, one, how.cores, goal_s, outside) for one in dict.fromkeys(every)]
     if best:
         tried.sort(key=_rank)
     writes = history.writes
@@ -123,8 +125,15 @@ def replay_table(
     )
 
 
-def _tried(history: History, rates: Rates, options: ScheduleOptions, cores: int, goal_s: float | None) -> Replay:
-    outcome = _Daemon(history, rates, options, cores).run(history.writes)
+def _tried(
+    history: History,
+    rates: Rates,
+    options: ScheduleOptions,
+    cores: int,
+    goal_s: float | None,
+    outside: Callable[[str], bool] | None,
+) -> Replay:
+    outcome = _Daemon(history, rates, options, cores, outside).run(history.writes)
     keeps = None if goal_s is None else outcome.lag_max_s <= goal_s
     return Replay(settings=_words(options), outcome=outcome, keeps=keeps)
 
@@ -179,9 +188,16 @@ def _grid(options: ScheduleOptions, goal_s: float, history: History) -> Iterator
 class _Daemon:
     """A daemon with one table and one slot, which looks at it every `poll_s`."""
 
-    def __init__(self, history: History, rates: Rates, options: ScheduleOptions, cores: int) -> None:
+    def __init__(
+        self,
+        history: History,
+        rates: Rates,
+        options: ScheduleOptions,
+        cores: int,
+        outside: Callable[[str], bool] | None = None,
+    ) -> None:
         self.past = PastTable(history, rates)
-        self._options, self._cores = options, cores
+        self._options, self._cores, self._outside = options, cores, outside
         self._rules = Rules(sweep_s=1e9)
         use = QuotaUsage(pools=Pools(), slots=1, began=0)
         self._control = Control(rules=self._rules, retry=RetryOptions(), use=use, tables={_T: TableState()})
@@ -333,7 +349,9 @@ class _Daemon:
                 groups = tuple(past.groups[number].shown() for number in sorted(past.with_logs.get(partition, ())))
                 yield PartitionGroups(waiting=Waiting(folder=partition), groups=groups)
 
-        situation = Situation(timeline=past.timeline, facts=_NO_FACTS, now=now, busy=past.busy, all_due=everything)
+        situation = Situation(
+            timeline=past.timeline, facts=_NO_FACTS, now=now, busy=past.busy, all_due=everything, outside=self._outside
+        )
         planned = plan_compaction(looks(), situation, options, self._measured, lambda found: ((c, None) for c in found))
         # Packed plans are only those of `plan_everything`.
         plans = [plan for plan in planned.plans if isinstance(plan, tuple)]

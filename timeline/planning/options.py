@@ -20,7 +20,8 @@ from .universal import Picking, PickOptions
 class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptions, BoundOptions):
     """When to request a compaction (trigger, urgency), of what (strategy, picking), and how much of it (bounds).
     `incremental`: skip partitions that were not written since the last plan and in which it left nothing out; else all
-    are examined. `exclude`: shell patterns of complete partition paths, or of `partition/file group id`."""
+    are examined. `exclude`: shell patterns of complete partition paths, or of `partition/file group id`.
+    `where`: a predicate over partition columns, as filters of reads; other partitions are left out."""
 
     incremental: bool = option(True, "look only at partitions written since the last plan, and at what it left out")
     exclude: tuple[str, ...] = option(
@@ -28,6 +29,9 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
         "leave out partitions, or single file groups as PARTITION/ID; may be repeated",
         flag="exclude_partition",
         metavar="PATTERN",
+    )
+    where: str | None = option(
+        None, "only partitions of which this may hold, like \"day >= '2026-11-01'\"", metavar="PREDICATE"
     )
 
     def __post_init__(self) -> None:

@@ -57,7 +57,7 @@ class Situation:
     """The planner's input besides the partitions. `now`: the table's clock. `busy`: file groups in pending table
     services other than compactions, with the service. `all_due`: the trigger has fired; else only urgent groups are
     due. `no_minor`: why no log compaction may be planned, None if one may. `only`: the file groups that may be planned,
-    None: all."""
+    None: all. `outside`: whether a partition is left out."""
 
     timeline: Timeline
     facts: ViewFacts
@@ -66,6 +66,7 @@ class Situation:
     all_due: bool = True
     no_minor: str | None = None
     only: Collection[GroupKey] | None = None
+    outside: Callable[[str], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +268,8 @@ class Planner:
             self.leave(group, Rule.EXCLUDED, "it was not asked for")
         elif self._options.exclude and (pattern := self._options.excluded_by(group.partition, group.file_id)):
             self.leave(group, Rule.EXCLUDED, f"by the pattern {pattern}")
+        elif self._in.outside is not None and self._in.outside(group.partition):
+            self.leave(group, Rule.EXCLUDED, f"its partition is outside of {self._options.where}")
         else:
             return last
         return None

@@ -10,7 +10,7 @@ that are not plain (`view.plain_slices`); of plain ones, nearly all, it keeps on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -25,7 +25,9 @@ from ..instants.triggers import Trigger, TriggerStrategy, held_back
 from ..locks.heartbeat import put_wanted, remove_wanted
 from ..locks.pause import COMPACTION, refuse_paused
 from ..locks.table_lock import TableLock
+from ..merge.table_rules import slice_rules
 from ..metadata_table.update import check_keepable
+from ..read.pruning import outside_of
 from ..shown import Shown
 from ..table.in_progress import READ_INSIDE, clustered_file_groups, exclusive, merges_no_logs
 from ..table.table import Snapshot, Table, put_requested
@@ -82,7 +84,9 @@ def _by_kind(plan: Plan) -> Iterator[tuple[MergeKind, Sequence[CompactionOperati
 
 def takes_everything(options: ScheduleOptions, *, all_due: bool) -> bool:
     """Whether every file group with log files is planned, whatever the content of the files."""
-    chosen = options.limited or options.strategies or options.exclude or options.picking is not Picking.ALL
+    chosen = (
+        options.limited or options.strategies or options.exclude or options.where or options.picking is not Picking.ALL
+    )
     return all_due and not chosen
 
 
@@ -172,6 +176,7 @@ def schedule_compaction(
             no_minor=busy.no_minor,
             all_due=asked.everything,
             only=only,
+            outside=outside_partitions(table, options),
         )
         planned = _planned(survey, situation, options)
         if not dry_run:
@@ -211,6 +216,13 @@ def fresh_trigger(table: Snapshot, options: ScheduleOptions, pace: Pace | None =
     if pace is None:
         pace = Pace(lead_s=estimated_s(past_runs(timeline), goal_s) + write_interval_s(timeline))
     return goal_trigger(read_lag(table).free, table.now(), goal_s, pace.lead_s)
+
+
+def outside_partitions(table: Snapshot, options: ScheduleOptions) -> Callable[[str], bool] | None:
+    """Which partitions a plan leaves out by `where`; None: there is no such option. UsageError: see `outside_of`."""
+    if options.where is None:
+        return None
+    return outside_of(options.where, table.config, slice_rules(table, table.newest_schema()).schema)
 
 
 def _planned(survey: Survey, situation: Situation, options: ScheduleOptions) -> Planned:

@@ -16,8 +16,9 @@ sample of this size, and every file group is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import groupby, islice, product
 from math import gcd
 from urllib.parse import unquote
@@ -29,10 +30,10 @@ import pyarrow.compute as pc
 from ..codec.avro_schema import PARTITION_PATH, RECORD_KEY
 from ..codec.columns import flat
 from ..codec.parquet_read import open_parquet, readable
-from ..errors import MalformedError
+from ..errors import MalformedError, UsageError
 from ..filter.bind import bound
 from ..filter.possible import UNKNOWN, Bounds, BoundsOf, comparable, group_bounds, may_match
-from ..filter.tree import And, Filter, only_values, parse_filter
+from ..filter.tree import And, Filter, columns_of, only_values, parse_filter
 from ..format.record_key import KeySplit, bucket_of_file_id, key_hashes, labelled_keys, looks_like_bucket, value_text
 from ..format.table_config import TableConfig
 from ..merge.rule import SliceRules
@@ -202,6 +203,31 @@ def _sampled(storage: Storage, slices: Sequence[FileSlice]) -> Iterator[tuple[in
 
 _SAMPLE_ROWS = 1024
 _SLICES_TRIED = 3
+
+
+def outside_of(text: str, config: TableConfig, schema: pa.Schema) -> Callable[[str], bool]:
+    """Whether the rows of a partition, by its path, are certainly none that a predicate over partition columns means.
+    A folder that does not show a value is never outside. UsageError: see `parse_filter` and `bound`; other columns, or
+    such whose values folders do not show."""
+    node, fields = parse_filter(text), config.partition_fields
+    if others := sorted(columns_of(node) - set(fields)):
+        raise UsageError(
+            "a predicate over other columns than those of partitions",
+            expected=", ".join(fields) or "a table with partitions",
+            found=", ".join(others),
+        )
+    there = frozenset(schema.names)
+    kinds = {name: schema.field(name).type for name in columns_of(node) & there}
+    hidden = [name for name, kind in kinds.items() if not (pa.types.is_string(kind) or pa.types.is_integer(kind))]
+    if hidden or not _is_named_by_values(config):
+        raise UsageError(
+            "the folders of partitions do not show the values of these columns",
+            expected="texts or integers, written by a key generator that uses them unchanged",
+            found=", ".join(f"{name}: {kinds[name]}" for name in hidden) or str(config.key_generator),
+            todo="Leave partitions out by --exclude-partition PATTERN.",
+        )
+    wanted = bound(node, schema)
+    return cache(lambda path: not may_match(wanted, partition_bounds(path, config, schema)))
 
 
 def where_of(wanted: Sequence[Filter | str], config: TableConfig, schema: pa.Schema) -> Where | None:

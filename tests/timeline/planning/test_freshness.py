@@ -48,6 +48,32 @@ def named(file_id: str, found: FileGroup, **fields: object) -> FileGroup:
     return replace(found, file_id=file_id, slices=slices, **fields)  # type: ignore[arg-type]
 
 
+def test_a_predicate_over_partition_columns(tmp_path: Path) -> None:
+    """Other partitions are left out until it is gone. A predicate over other columns, or of which folders show no
+    values, is refused before anything changes."""
+    fields = ("day", "n", "at")
+    made = NewTable(name="t", version=9, key_fields=("id",), partition_fields=fields, ordering_fields=("ts",))
+    create_table(LocalStorage(str(tmp_path)), made)
+    days, numbers = ["mon", "tue", "wed"], pa.array([1, 10, 9])
+    for ts in range(2):
+        columns = {"id": ["a", "b", "c"], "ts": [ts] * 3, "day": days, "n": numbers, "at": [True] * 3}
+        engine = LocalEngine(pa.table(columns), slots=1)
+        write(open_table(tmp_path), engine, Write(operation=Operation.UPSERT, options=WriteOptions(buckets=1)))
+
+    def planned(where: str | None) -> list[str]:
+        options = replace(PLAN_NOW, where=where)
+        found = schedule_compaction(open_table(tmp_path), ProcessLock(str(tmp_path)), options, dry_run=True)
+        return sorted(one.partition_path for plan in found.requested for one in plan.plan.operations)
+
+    assert planned("day > 'mon' and n >= 10") == ["tue/10/true"]
+    assert planned("n in (1, 9) or day like 'x%'") == ["mon/1/true", "wed/9/true"]
+    assert planned("not day = 'mon'") == ["tue/10/true", "wed/9/true"]
+    assert len(planned(None)) == 3
+    for wrong, why in (("ts > 1", "other columns than those of partitions"), ("at = true", "do not show"), ("n >", "")):
+        with pytest.raises(UsageError, match=why):
+            planned(wrong)
+
+
 def test_the_lag_is_of_rows_in_no_base_file() -> None:
     """From the completion of their writes, also those in a pending plan; a write that completes late counts late."""
     writes = ("20_90.deltacommit", "30_40.deltacommit", "50.deltacommit.inflight")
