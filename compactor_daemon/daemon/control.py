@@ -291,7 +291,7 @@ class Control:
         state = state.end(event.instant)
         if event.bytes_read is not None:
             state = state.learned((at.now_ms - began) / 1000, event.bytes_read)
-        if not event.unknown and event.error is None:
+        if not (event.unknown or event.claimed) and event.error is None:
             state = state.spread_by(is_missed=event.bytes_read is None)
         if event.claimed:
             state = replace(state, claimed=state.claimed | {event.instant})

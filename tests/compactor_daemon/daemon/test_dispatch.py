@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantombase.compactor_daemon.attempt.failures import Parked, Ready, Waits
+from phantombase.compactor_daemon.attempt.failures import Parked, Ready, RetryOptions, Waits
+from phantombase.compactor_daemon.daemon.control import Control, Moment, WorkEnded
 from phantombase.compactor_daemon.daemon.dispatch import (
     DaemonOrder,
     NextSteps,
@@ -120,6 +121,17 @@ def test_work_that_others_often_have_done_is_picked_from_more() -> None:
     for _ in range(999):
         state = state.spread_by(is_missed=False)
     assert state.spread == 0
+
+
+@pytest.mark.parametrize(("claimed", "spread"), [(True, 0), (False, 2)])
+def test_work_that_another_daemon_holds_is_not_missed(claimed: bool, spread: int) -> None:
+    """Compactions of hours are held at each look: their order would be lost."""
+    use = QuotaUsage(pools=pools_of((), (), ()), slots=1, began=0)
+    control = Control(rules=Rules(), retry=RetryOptions(), use=use, tables={"a": replace(SEEN, pending=pending("1"))})
+    at = Moment(now_ms=NOW, epoch_ms=NOW)
+    assert control.decide(at, first, 1).actions == (Take("a", "1"),)
+    control.apply(WorkEnded(table="a", instant="1", claimed=claimed), at)
+    assert control.tables["a"].spread == spread
 
 
 def test_the_largest_instant_comes_first_when_asked_for() -> None:
