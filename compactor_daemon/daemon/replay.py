@@ -206,8 +206,8 @@ class _Daemon:
         self._waiting: list[str] = []
         self._written: dict[str, None] = {}
         self._has_left_out, self._seen_lag = False, self.past.lag
-        self._has_urgent = options.any_radical or options.max_interval_s is not None
-        timed = options.max_interval_s is not None or options.optimization_interval_s is not None
+        self._has_urgent = options.any_radical or options.least_wait_s is not None
+        timed = options.least_wait_s is not None or options.optimization_interval_s is not None
         self._asks_again = timed or options.off_peak_hours is not None
 
     def run(self, writes: Sequence[PastWrite]) -> ReplayCost:

@@ -155,9 +155,12 @@ class UrgencyOptions:
     urgency: Urgency = option(Urgency.GENTLE, "at the trigger (gentle), or as soon as there is a log file (radical)")
     max_interval_s: float | None = option(None, "gentle: seconds after which a log file is due without the trigger")
     partition_urgency: tuple[str, ...] = option((), "urgency of partitions, PATTERN=gentle or PATTERN=radical")
+    partition_idle_s: float | None = option(
+        None, "seconds without a write after which a partition gets its last, full compaction without the trigger"
+    )
 
     def __post_init__(self) -> None:
-        check_least(self, {"max_interval_s": 1})
+        check_least(self, {"max_interval_s": 1, "partition_idle_s": 1})
         levels = [level for _, level in self._patterns()] + [self.urgency]
         if self.max_interval_s is not None and Urgency.GENTLE not in levels:
             raise UsageError(
@@ -183,6 +186,11 @@ class UrgencyOptions:
         return self.max_interval_s is not None and waiting_s is not None and waiting_s >= self.max_interval_s
 
     @property
+    def least_wait_s(self) -> float | None:
+        """How long a log file waits at least that is due by its age alone, or that of its partition; None: none is."""
+        return min((s for s in (self.max_interval_s, self.partition_idle_s) if s is not None), default=None)
+
+    @property
     def any_radical(self) -> bool:
         """Whether anything is due as soon as it has a log file."""
         return Urgency.RADICAL in (self.urgency, *(level for _, level in self._patterns()))
@@ -192,4 +200,5 @@ class UrgencyOptions:
         since the request if there is none; `left_out`: whether the last request left something out."""
         if (commits or left_out) and self.any_radical:
             return True
-        return self.max_interval_s is not None and waiting_s is not None and waiting_s >= self.max_interval_s
+        least_s = self.least_wait_s
+        return least_s is not None and waiting_s is not None and waiting_s >= least_s

@@ -12,7 +12,7 @@ makes a compaction due at once. Times are in seconds, or instant times where the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from heapq import heapify, heapreplace
@@ -78,7 +78,15 @@ class Pace:
 def oldest_time(slice_: FileSlice, timeline: Timeline) -> str | None:
     """When the oldest row in the logs of a slice was written; None: the logs have no row of a completed write. Of an
     archived write only the beginning of the active timeline is known, before which it completed."""
-    found: str | None = None
+    return min(_times(slice_, timeline), default=None)
+
+
+def newest_time(slice_: FileSlice, timeline: Timeline) -> str | None:
+    """The same of the newest row."""
+    return max(_times(slice_, timeline), default=None)
+
+
+def _times(slice_: FileSlice, timeline: Timeline) -> Iterator[str]:
     for log in slice_.logs:
         if log.size == 0 or (log.marks is not None and log.marks.is_stray):
             continue
@@ -88,9 +96,7 @@ def oldest_time(slice_: FileSlice, timeline: Timeline) -> str | None:
         for instant in writes or [unnamed]:
             done = timeline.completion_time(instant) if instant else UNKNOWN_COMPLETION
             if done is not None:
-                done = timeline.start if done == UNKNOWN_COMPLETION else done
-                found = done if found is None else min(found, done)
-    return found
+                yield timeline.start if done == UNKNOWN_COMPLETION else done
 
 
 def table_lag(groups: Iterable[FileGroup], timeline: Timeline, held: Mapping[GroupKey, str]) -> Lag:

@@ -57,7 +57,9 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
     @property
     def idle(self) -> tuple[str, ...]:
         """Fields that differ from their defaults, and that a request does not use with the others."""
-        return (*super().idle, *idle_of(self, {"compaction_trigger": self.picking is Picking.ALL}))
+        at_once = self.strategy is TriggerStrategy.ALWAYS and self.picking is Picking.ALL
+        unused = {"compaction_trigger": self.picking is Picking.ALL, "partition_idle_s": at_once}
+        return (*super().idle, *idle_of(self, unused))
 
     def excluded_by(self, partition: str, file_id: str) -> str | None:
         """The pattern that leaves a file group out; None: none does."""

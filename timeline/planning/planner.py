@@ -15,16 +15,16 @@ Least recently compacted first means that no file group starves: once compacted,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeAlias
 
-from ..format.instant import Instant
+from ..format.instant import Instant, real_time
 from ..instants.timeline import Timeline
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
-from .freshness import oldest_time
+from .freshness import newest_time, oldest_time
 from .limits import Cost, fill, read_bytes, write_bytes
 from .operation import Candidate, PackedPlan, SliceStats, candidate_of
 from .options import ScheduleOptions
@@ -227,6 +227,7 @@ class Planner:
         self._partitions += 1
         slices = [s for g in snapshot.groups if (s := self._slice(g, snapshot.waiting)) is not None]
         slices.sort(key=lambda s: (s.base_instant, -s.log_bytes, s.file_id))
+        is_idle = self._is_idle(slices)
         for slice_, stats in self._measure(slices):
             if snapshot.waiting.since is not None and stats.merged_at >= snapshot.waiting.since:
                 self._seen.discard(slice_.key)  # left out now, but a minor compaction of it may follow
@@ -235,14 +236,28 @@ class Planner:
                 self.leave(slice_, Rule.UNMERGEABLE, stats.unreadable)
                 continue
             found = candidate_of(slice_, stats, self._in.timeline, self._in.now, self._options)
-            if not self._in.all_due and not self._options.is_due(slice_.partition, found.waited_s):
+            if is_idle:
+                found = replace(
+                    found, kind=MergeKind.MAJOR, pieces=(), why="its partition is idle: the last compaction"
+                )
+            elif not self._in.all_due and not self._options.is_due(slice_.partition, found.waited_s):
                 self.leave(slice_, Rule.NOT_DUE, "the trigger has not fired, and it is not urgent")
-            elif found.kind is MergeKind.NONE:
+                continue
+            if found.kind is MergeKind.NONE:
                 self.leave(slice_, Rule.NOT_PICKED, found.why)
             elif found.kind is MergeKind.MINOR and self._in.no_minor is not None:
                 self.leave(slice_, Rule.BUSY, self._in.no_minor)
             else:
                 yield found
+
+    def _is_idle(self, slices: Sequence[FileSlice]) -> bool:
+        """Whether the newest write in a partition is older than `partition_idle_s`. Files of archived writes are as old
+        as the timeline at least."""
+        idle_s, timeline = self._options.partition_idle_s, self._in.timeline
+        if idle_s is None or not slices:
+            return False
+        newest = max(newest_time(slice_, timeline) or "" for slice_ in slices) or timeline.start
+        return bool(newest) and (self._in.now - real_time(newest)).total_seconds() >= idle_s
 
     def _slice(self, group: FileGroup, waiting: Waiting) -> FileSlice | None:
         """The slice of a group that may be planned; None: the group is left out."""

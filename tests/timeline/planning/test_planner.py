@@ -186,6 +186,18 @@ def test_only_what_is_urgent_before_the_trigger() -> None:
     assert told(planned(old, all_due=False, max_interval_s=3601.0)) == []
 
 
+def test_an_idle_partition_gets_a_last_full_compaction() -> None:
+    """By its newest write, whichever file group has it; also where the rules would merge log files only, or nothing."""
+    quiet, busy = "p/a: 20261121110000000 b5 l20261121110000001.3", "q/c: 20261121110000000 b5 l20261121110000001.3"
+    writes = ("20261121110000001_20261122110000000.deltacommit", "20261122113000000_20261122113000001.deltacommit")
+    given = (quiet, busy, "q/d: 20261121110000000 b5 l20261122113000000.3")
+    for picking in Picking:
+        how: dict[str, Any] = {"timeline": timeline_of(LAYOUT_2, *writes), "all_due": False, "picking": picking}
+        assert told(planned(*given, partition_idle_s=3600.0, **how)) == ["p/a"]
+        assert told(planned(*given, partition_idle_s=3601.0, **how)) == []
+        assert told(planned(*given, **how)) == []
+
+
 def test_a_minor_pick_takes_whole_delta_commits() -> None:
     """Two files of delta commit 30 are one run."""
     logs = "l20.1000 l30.5 l30.5 l40.10 l50.10 l60.10"
