@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.timeline.option import decimal_number
+from phantombase.timeline.option import decimal_number, whole_number
 
 _FILE = Path(__file__).with_name("hudi_names.tsv")
 T = TypeVar("T")
@@ -165,7 +165,11 @@ def texts(conf: Mapping[str, Any]) -> dict[str, str]:
     if not isinstance(conf, Mapping):
         raise UsageError("not a dictionary of configurations", expected="{name: value}", found=repr(conf))
     if any(not isinstance(name, str) for name in conf):
-        raise UsageError("the name of a configuration is a text", found=", ".join(map(repr, conf)))
+        raise UsageError(
+            "the name of a configuration is a text",
+            found=", ".join(map(repr, conf)),
+            expected="names and values that are texts",
+        )
     return {name: _text(name, value.value if isinstance(value, Enum) else value) for name, value in conf.items()}
 
 
@@ -207,9 +211,15 @@ def without_doubles(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def word_of(words: Mapping[str, T]) -> Callable[[str], T]:
-    """The function that parses one of these words, whatever its case. KeyError: it is none of them."""
+    """The function that parses one of these words, whatever its case. ValueError, which names them: it is none."""
     by_lower = {word.lower(): value for word, value in words.items()}
-    return lambda text: by_lower[text.strip().lower()]
+
+    def found(text: str) -> T:
+        if (word := text.strip().lower()) not in by_lower:
+            raise ValueError(text, " or ".join(words))
+        return by_lower[word]
+
+    return found
 
 
 flag = word_of({"true": True, "false": False})
@@ -226,7 +236,11 @@ def parsed(known: Known, name: str, value: str) -> tuple[str, Any]:
     try:
         return field, convert(value)
     except (KeyError, ValueError) as error:
-        raise UsageError(f"not a value of {name}", found=value) from error
+        expected = error.args[1] if len(error.args) == 2 else _NUMBERS.get(convert, "a value that Hudi takes for it")
+        raise UsageError(f"not a value of {name}", expected=expected, found=value) from error
+
+
+_NUMBERS: Mapping[Any, str] = {whole_number: "a whole number", decimal_number: "a number"}
 
 
 def put_once(

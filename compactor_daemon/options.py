@@ -95,6 +95,8 @@ class ExecuteOptions:
 
     def __post_init__(self) -> None:
         check_least(self, least_of(ExecuteOptions))
+        if self.master is not None and _MASTER.fullmatch(self.master) is None:
+            raise UsageError("not a Spark master", expected=_MASTERS, found=self.master, todo="Correct --master.")
         for name, value in self.spark_conf:
             if not name.startswith("spark."):
                 raise UsageError("not a setting of Spark", expected="spark.NAME=VALUE", found=f"{name}={value}")
@@ -154,6 +156,9 @@ class ExecuteOptions:
         return self.executor is Executor.SPARK or (self.executor is Executor.AUTO and self.wants_spark is not None)
 
 
+_MASTER = re.compile(r"local(\[(\d+|\*)( *, *\d+)?\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+", re.IGNORECASE)
+"""Spark itself finds a wrong one only after its JVM has started."""
+_MASTERS = "local[N], local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
 _ON_CLUSTER = "the --master of a cluster, and not --executor local"
 _NEEDED = {
     "threads": "--executor local, or auto without a master",

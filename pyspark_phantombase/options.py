@@ -197,7 +197,11 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
                 todo=f"Did you mean {close[0]}?" if close else "",
             )
         if found.setdefault(meaning, value) != value:
-            raise UsageError("an option is given twice, with different values", found=f"{meaning}: {value!r}")
+            raise UsageError(
+                "an option is given twice, with different values",
+                found=f"{meaning}: {value!r}",
+                todo="Give one of them.",
+            )
     if "path" not in found:
         raise UsageError("no table", expected='spark.read.format("phantombase").load(PATH)', todo=_VIEW)
     return SourceOptions(
@@ -285,5 +289,5 @@ def _number(name: str, found: Mapping[str, str], default: int) -> int:
     except ValueError:
         number = 0
     if number < 1:
-        raise UsageError("an option is no number above 0", found=f"{name}={text}")
+        raise UsageError("an option is no number above 0", found=f"{name}={text}", expected="a whole number above 0")
     return number

@@ -29,6 +29,7 @@ A message has what, where (path, instant), expected, found, and what to do next.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -113,7 +114,35 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split())
-    return f"no {text}" if isinstance(error, KeyError) else text or type(error).__name__
+    return f"no {text}" if isinstance(error, KeyError) else text or fault_of(error)
+
+
+_FAULTS = {
+    "OperationTimeout": "no answer in time",
+    "KazooTimeout": "no answer in time",
+    "TimeoutError": "no answer in time",
+    "NoAuth": "no right to it",
+    "AuthFailed": "wrong user or password",
+    "OutOfMemory": "no memory is left",
+}
+"""Of classes whose name says too little."""
+_CLASS = re.compile(r"\b(?:[a-z_][\w$]*\.)*([A-Z][\w$]*?)(Error|Exception|Throwable)\b")
+
+
+def fault_of(error: BaseException | str) -> str:
+    """What a library says by the class of its error, or the name of one, in plain words: `SessionExpiredError` is
+    `session expired`. The class itself is in the log at level debug (`cause`), and in the traceback."""
+    name = error if isinstance(error, str) else type(error).__name__
+    short = re.sub(r"(Error|Exception)$", "", name) or name
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", short)
+    return _FAULTS.get(short) or _FAULTS.get(name) or words.lower() or "a fault"
+
+
+def without_classes(text: str) -> str:
+    """A text of a JVM or of a library without the names of its classes: one before a colon goes, another is put into
+    words."""
+    text = re.sub(rf"{_CLASS.pattern}: *", "", text)
+    return _CLASS.sub(lambda found: fault_of(found[1] + found[2]), text)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The log of these packages: events with fields, in Python's `logging` under the name `phantombase`.
 
 Nothing is printed unless the user of the library configures `logging`; commands do (`terminal.console`). structlog's
-own configuration, which belongs to the user, is neither read nor changed."""
+own configuration, which belongs to the user, is neither read nor changed. Only `reachable.waiting` writes on a
+terminal."""
 
 from __future__ import annotations
 

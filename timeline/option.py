@@ -98,7 +98,7 @@ def _check_spelling(given: Iterable[str], known: Collection[str], of: str) -> No
 def path_text(path: Any) -> str:
     """A path or URL as text. UsageError: it is none."""
     text = path.__fspath__() if hasattr(path, "__fspath__") else path
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not text:
         raise UsageError("not a path", expected="a text, or a path of pathlib", found=repr(path))
     return text
 
@@ -251,7 +251,9 @@ def check_least(options: Any, least: Mapping[str, float]) -> None:
     for name, bound in least.items():
         value = getattr(options, name)
         if value is not None and not value >= bound:
-            raise UsageError(f"{name.replace('_', '-')} must be at least {bound}", found=str(value))
+            raise UsageError(
+                f"{name.replace('_', '-')} must be at least {bound}", found=str(value), expected=f"{bound} or more"
+            )
 
 
 def check_finite(options: Any, least: Mapping[str, float]) -> None:
@@ -260,7 +262,11 @@ def check_finite(options: Any, least: Mapping[str, float]) -> None:
     for name in least:
         value = getattr(options, name)
         if value is not None and not math.isfinite(value):
-            raise UsageError(f"{name.replace('_', '-')} must be finite: a wait for it would not end", found=str(value))
+            raise UsageError(
+                f"{name.replace('_', '-')} must be finite: a wait for it would not end",
+                found=str(value),
+                expected="a number of seconds",
+            )
 
 
 def check_above_zero(options: Any, *names: str) -> None:
@@ -280,7 +286,9 @@ def check_below(options: Any, name: str, other: str) -> None:
     value, bound = getattr(options, name), getattr(options, other)
     if not value < bound:
         raise UsageError(
-            f"{name.replace('_', '-')} must be below {other.replace('_', '-')}", found=f"{value:g} and {bound:g}"
+            f"{name.replace('_', '-')} must be below {other.replace('_', '-')}",
+            found=f"{value:g} and {bound:g}",
+            todo="Give a smaller or a larger one.",
         )
 
 

@@ -1,9 +1,18 @@
-"""Whether any of several servers takes a connection, and if not, why: unknown host, refused, no answer."""
+"""Whether any of several servers takes a connection, and if not, why: unknown host, refused, no answer. What a process
+waits for is said after two seconds."""
 
 from __future__ import annotations
 
+import logging
 import socket
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event, Lock, Thread
+
+from .event_log import NAME, get_logger
 
 _WAIT_S = 3.0
 
@@ -12,7 +21,8 @@ def why_unreachable(servers: Sequence[str], port: int) -> str | None:
     """Why none of the servers `HOST[:PORT]` takes a connection; None: one does. `port`: where none is named."""
     problems = []
     for server in servers:
-        problem = _problem(server, port)
+        with waiting(f"waiting for {server}"):
+            problem = _problem(server, port)
         if problem is None:
             return None
         problems.append(f"{server}: {problem}")
@@ -33,3 +43,77 @@ def _problem(server: str, port: int) -> str | None:
         return f"no answer within {_WAIT_S:g} s"
     except (OSError, ValueError, OverflowError) as error:
         return str(error)
+
+
+SILENT_S = 2.0
+"""So long a wait needs no word."""
+_EVERY_S = 0.25
+_log = get_logger()
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    what: str
+    since: float = field(default_factory=time.monotonic)
+    logged: bool = False
+    line: bool = False
+
+
+class _Teller:
+    """One thread of this process, which looks at all that is waited for."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waits: list[_Wait] = []
+        self._some = Event()
+        self._thread: Thread | None = None
+
+    def begin(self, wait: _Wait) -> None:
+        with self._lock:
+            self._waits.append(wait)
+            self._some.set()
+            if self._thread is None or not self._thread.is_alive():  # also after a fork
+                self._thread = Thread(target=self._run, name="phantombase-waiting", daemon=True)
+                self._thread.start()
+
+    def end(self, wait: _Wait) -> None:
+        with self._lock:
+            self._waits.remove(wait)
+            if not self._waits:
+                self._some.clear()
+            if wait.line:
+                _print("")
+
+    def _run(self) -> None:
+        while True:
+            self._some.wait()
+            time.sleep(_EVERY_S)
+            with self._lock:
+                late = [one for one in self._waits if time.monotonic() - one.since >= SILENT_S]
+                for one in late:
+                    if not one.logged:
+                        one.logged = True
+                        _log.info("waiting", what=one.what)
+                if late and sys.stderr.isatty() and not logging.getLogger(NAME).isEnabledFor(logging.INFO):
+                    late[0].line = True
+                    _print(f"{late[0].what}: {int(time.monotonic() - late[0].since)} s")
+
+
+def _print(line: str) -> None:
+    print(f"\r\x1b[2K{line}", end="", file=sys.stderr, flush=True)
+
+
+_teller = _Teller()
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """For what may take long and shows no progress, such as a server that does not answer. After two seconds it is
+    logged (`waiting`, info). Where that is not printed, and stderr is a terminal, a line shows `what` and the seconds
+    until the end; then it is gone."""
+    wait = _Wait(what)
+    _teller.begin(wait)
+    try:
+        yield
+    finally:
+        _teller.end(wait)

@@ -257,14 +257,22 @@ class WriteOptions:
         check_above_zero(self, "heartbeat_s", "heartbeat_expiry_s")
         check_below(self, "heartbeat_s", "heartbeat_expiry_s")
         if self.bucket_fields and self.buckets is None:
-            raise UsageError("bucket-fields has no effect without buckets", found=", ".join(self.bucket_fields))
+            raise UsageError(
+                "bucket-fields has no effect without buckets",
+                found=", ".join(self.bucket_fields),
+                todo="Give buckets too, or leave it out.",
+            )
         for name in COMBINES:
             one = getattr(self, name)
             if None not in (self.combine, one) and one is not self.combine:
                 raise contradiction("option combine", self.combine, f"option {name}", one)
         if self.moved_keys is not None and not self.one_row_per_upserted_key:
             found = "combine=False" if self.combine is False else "combine_upserts=False"
-            raise UsageError("keys that are unique over all partitions need one row per key", found=found)
+            raise UsageError(
+                "keys that are unique over all partitions need one row per key",
+                found=found,
+                todo="Leave that option out.",
+            )
         if self.heartbeat_s >= EXPIRY_S:
             raise UsageError(
                 "heartbeat-s must be shorter than the time after which a write counts as dead for Hudi's writers",

@@ -85,7 +85,9 @@ class RetryOptions:
         check_above_zero(self, "backoff_s", "backoff_max_s")
         if self.backoff_s > self.backoff_max_s:
             raise UsageError(
-                "backoff-s must be at most backoff-max-s", found=f"{self.backoff_s:g} and {self.backoff_max_s:g}"
+                "backoff-s must be at most backoff-max-s",
+                found=f"{self.backoff_s:g} and {self.backoff_max_s:g}",
+                todo="Lower --backoff, or raise --backoff-max.",
             )
 
 

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, UsageError
+from phantombase.timeline.errors import (
+    ConflictError,
+    PhantombaseError,
+    StorageError,
+    UsageError,
+    fault_of,
+    without_classes,
+)
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.read.held_pins import HeldPin, held_moment
@@ -131,7 +138,7 @@ class _Publisher:
             raise StorageError(
                 "the Iceberg catalog did not answer, or refused a request",
                 path=self.where,
-                found=f"{type(error).__name__}: {_shown(error)}",
+                found=f"{fault_of(error)}: {_shown(error)}",
                 todo="Check its settings. The data are not affected; the next sync tries again.",
             ) from error
 
@@ -392,4 +399,4 @@ def _heads(metadata: Any) -> set[int]:
 
 def _shown(error: Exception) -> str:
     """Its text without the user and password of an address."""
-    return re.sub(r"(?<=://)[^/@\s]*@", "", str(error))
+    return without_classes(re.sub(r"(?<=://)[^/@\s]*@", "", str(error)))

@@ -16,8 +16,8 @@ from functools import cache
 from typing import Any
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import StorageError, UsageError
-from phantombase.timeline.reachable import why_unreachable
+from phantombase.timeline.errors import StorageError, UsageError, fault_of, reason_of, without_classes
+from phantombase.timeline.reachable import waiting, why_unreachable
 
 from .catalog import (
     EXPECTED,
@@ -156,7 +156,7 @@ class Metastore:
             raise StorageError(
                 "the Hive Metastore refused a request",
                 path=self.shown,
-                found=f"{type(error).__name__}: {error.message}",
+                found=f"{fault_of(error)}: {without_classes(str(error.message))}",
                 todo="Its log says more. The data are not affected; the next sync tries again.",
             ) from error
         except (TException, OSError) as error:
@@ -165,7 +165,7 @@ class Metastore:
             raise StorageError(
                 "the Hive Metastore did not answer",
                 path=self.shown,
-                found=why_unreachable([f"{host}:{port}"], _PORT) or f"{type(cause).__name__}: {cause}",
+                found=why_unreachable([f"{host}:{port}"], _PORT) or reason_of(cause),
                 todo="Check its host and port (hive.metastore.uris), whether it uses TLS (hives:HOST:PORT), and "
                 + (
                     f"that it asks for Kerberos ({SASL}) as this principal, and that clocks agree; its log says more."
@@ -207,7 +207,8 @@ def _connected(store: Metastore, kinds: Any) -> Iterator[Any]:
                     principal=store.principal, host=server[0], shown=store.shown, answer_ms=_ANSWER_MS
                 )
             try:
-                client = stack.enter_context(client_context(kinds.Metastore, *server, **how))
+                with waiting(f"waiting for the Hive Metastore at {server[0]}:{server[1]}"):
+                    client = stack.enter_context(client_context(kinds.Metastore, *server, **how))
             except (TTransportException, OSError):
                 if number == len(store.servers):
                     raise

@@ -331,7 +331,12 @@ def with_site(options: SyncOptions) -> SyncOptions:
     try:
         found = ElementTree.parse(file).iter("property")
     except (OSError, ElementTree.ParseError) as error:
-        raise UsageError("hive-site.xml cannot be read", path=str(file), found=str(error)) from error
+        raise UsageError(
+            "hive-site.xml cannot be read",
+            path=str(file),
+            found=str(error),
+            todo="Correct it, or name the metastore: --to hive:HOST:PORT.",
+        ) from error
     site = {one.findtext("name", "").strip(): one.findtext("value", "").strip() for one in found}
     to = options.to
     if to is None and "glue" not in site.get("hive.metastore.client.factory.class", "").lower():

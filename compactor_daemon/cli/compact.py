@@ -83,7 +83,7 @@ def compact(
     executed. If the run is killed in between, the plan stays pending for the next run. File groups that cannot be
     merged are left out; the exit code is 1 then.
 
-    Examples: `compactor-daemon compact /data/orders`, `compactor-daemon compact /data/orders --schedule --sole-writer`
+    Examples: `compactor-daemon compact lake/orders`, `compactor-daemon compact lake/orders --schedule --sole-writer`
     """
     if at.dry_run and drop_metadata_table_:
         raise UsageError("a dry run changes nothing", found="--drop-metadata-table", todo="Leave one of them out.")
@@ -249,10 +249,10 @@ def _render_demo(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         + "; the rest was written after the compactions were requested and waits in newer logs"
     )
     if data["table"] is None:
-        yield "next: `compactor-daemon demo --keep FOLDER` makes this table in a folder of yours, for the guides"
+        yield "next: `compactor-daemon demo --keep lake/orders` keeps this table there: the one of all guides"
     else:
         kept = shlex.quote(data["table"])
-        yield "next, or the guides with this folder for /data/orders:"
+        yield "next, or the guides, which call this table lake/orders:"
         for command in ("timeline show", "compactor-daemon status"):  # to be copied, so on one line each
             yield Text(f"  {command} {kept}", no_wrap=True, overflow="ignore")
 

@@ -62,7 +62,7 @@ def history_command(
     `core s` is how long tasks held a core, and the processor time of the thread that led them. Prices are given as
     options, or in the table `[run]` of the configuration file.
 
-    Examples: `compactor-daemon history /data/orders --since 7d --price-core-hour 0.04`,
+    Examples: `compactor-daemon history lake/orders --since 7d --price-core-hour 0.04`,
     `compactor-daemon history --root s3://bucket/warehouse --output costs.parquet`
     """
     if output is not None and output.suffix not in _WRITERS:

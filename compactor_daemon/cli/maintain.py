@@ -80,7 +80,7 @@ def maintain_command(
     A step that fails holds back no other one, and no other table; the exit code is 1 then. If a run is killed, the next
     one finishes its work.
 
-    Examples: `compactor-daemon maintain /data/orders --sole-writer`,
+    Examples: `compactor-daemon maintain lake/orders --sole-writer`,
     `compactor-daemon maintain --root s3://bucket/warehouse --lock storage --dry-run`
     """
     sync = of_services[Service.SYNC.value]

@@ -52,9 +52,9 @@ def metadata_command(
     Hudi's writers must have the metadata table enabled from then on: one with `hoodie.metadata.enable=false` drops it
     at its next write. Stop such a writer, and its inline table services, before. Run again if a run was killed.
 
-    Examples: `compactor-daemon metadata /data/orders --sole-writer`,
-    `compactor-daemon metadata /data/orders --create --indexes files,column_stats --lock LOCK`,
-    `compactor-daemon metadata /data/orders --rebuild --dry-run`
+    Examples: `compactor-daemon metadata lake/orders --sole-writer`,
+    `compactor-daemon metadata lake/orders --create --indexes files,column_stats --lock LOCK`,
+    `compactor-daemon metadata lake/orders --rebuild --dry-run`
     """
     if create and rebuild:
         raise UsageError("--create and --rebuild cannot be combined", todo="Leave one of them out.")

@@ -182,7 +182,7 @@ def run_command(
     them. A table that cannot be served is tried again, less and less often, and the others are served. Rules for the
     tables of a pattern are in the configuration file, see the guide to fleets.
 
-    Examples: `compactor-daemon run /data/orders /data/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`,
+    Examples: `compactor-daemon run lake/orders lake/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`,
     `compactor-daemon run --root s3://bucket/warehouse --include orders --schedule --lock storage`,
     `compactor-daemon run --root s3://bucket/warehouse --budget 2core-hours --dry-run`
     """
@@ -395,9 +395,9 @@ def replay_command(
     *Lag* is the age of the oldest row in no base file, which a read-optimized reader lacks; *depth* is the number of
     log files of a file group. With `--best` the exit code is 1 if no settings keep the goal.
 
-    Examples: `compactor-daemon replay /data/orders --freshness 10m`,
-    `compactor-daemon replay /data/orders --freshness 10m --best`,
-    `compactor-daemon replay /data/orders --picking universal --max-delta-commits 3`
+    Examples: `compactor-daemon replay lake/orders --freshness 10m`,
+    `compactor-daemon replay lake/orders --freshness 10m --best`,
+    `compactor-daemon replay lake/orders --picking universal --max-delta-commits 3`
     """
     opened = Table.open(table, parse_pairs(storage_option), reading=True)
     options = read_policies(opened.storage).over(options, given_names(ctx))

@@ -53,8 +53,8 @@ def schedule(
 
     File groups whose files a compaction would refuse are left out: the exit code is 1 then, and `--json` lists them.
 
-    Examples: `compactor-daemon schedule /data/orders --sole-writer`,
-    `compactor-daemon schedule /data/orders --max-file-slices 10 --dry-run`
+    Examples: `compactor-daemon schedule lake/orders --sole-writer`,
+    `compactor-daemon schedule lake/orders --max-file-slices 10 --dry-run`
     """
     if at.dry_run and drop_metadata_table_:
         raise UsageError("a dry run changes nothing", found="--drop-metadata-table", todo="Leave one of them out.")
@@ -170,7 +170,7 @@ def unschedule_command(
     it, and if rows would be lost or doubled without the plan: then it must be executed. An unreadable plan is removed
     if nothing depends on it.
 
-    Example: `compactor-daemon unschedule /data/orders 20260101120000000 --sole-writer`
+    Example: `compactor-daemon unschedule lake/orders 20260101120000000 --sole-writer`
     """
     table, lock = at.open(
         "unschedule",
@@ -215,8 +215,8 @@ def pause_command(
     undoes writes (`rollback`, `restore`, `unschedule`) is not held. `--services alerts` holds nothing: the table is
     known to be bad until then, so it is shown, and left out of exit codes and of the health that alerts go by.
 
-    Examples: `compactor-daemon pause /data/orders --reason "disk is replaced" --for 2h`,
-    `compactor-daemon pause /data/orders --reason audit --services clean,archive`
+    Examples: `compactor-daemon pause lake/orders --reason "disk is replaced" --for 2h`,
+    `compactor-daemon pause lake/orders --reason audit --services clean,archive`
     """
     storage = Table.open(table, parse_pairs(storage_option), reading=True).storage
     names = [name.strip() for name in services.split(",")] if services is not None else []
@@ -247,7 +247,7 @@ def _render_paused(data: Mapping[str, Any]) -> Iterable[RenderableType]:
 def resume_command(table: TablePath, dry_run: DryRun = False, storage_option: StorageOption = None) -> CommandResult:
     """Resume a paused table: all its pauses are removed, also one that cannot be read.
 
-    Example: `compactor-daemon resume /data/orders`
+    Example: `compactor-daemon resume lake/orders`
     """
     storage = Table.open(table, parse_pairs(storage_option), reading=True).storage
     words = list(resume_table(storage, dry_run=dry_run))
@@ -275,7 +275,7 @@ def cancel_command(
     becomes visible, and its staged files are removed. Then a daemon may take the instant again: `pause` the table first
     to prevent that. After the commit decision nothing can be cancelled: the exit code is 1.
 
-    Example: `compactor-daemon cancel /data/orders 20261121091052663 --reason "too large for now"`
+    Example: `compactor-daemon cancel lake/orders 20261121091052663 --reason "too large for now"`
     """
     done = cancel_instant(Table.open(table, parse_pairs(storage_option)), instant, reason, dry_run=dry_run)
     data = {"table": table, "instant": instant, "dry_run": dry_run, **asdict(done)}

@@ -197,7 +197,7 @@ def status(
     them and what their pools use. `lag` is the age of the oldest row that is in no base file. `--brief` lists no
     partitions, which takes most of the time.
 
-    Examples: `compactor-daemon status /data/orders --slo 3600 --watch 5`,
+    Examples: `compactor-daemon status lake/orders --slo 3600 --watch 5`,
     `compactor-daemon status --root s3://bucket/warehouse --slo 3600`
     """
     storage = parse_pairs(storage_option)
@@ -258,7 +258,7 @@ def check(
 
     Exit code 0: all is well. 1: something needs care. 2: something is broken, or cannot be read.
 
-    Examples: `compactor-daemon check /data/orders`, `compactor-daemon check --root s3://bucket/warehouse --json`
+    Examples: `compactor-daemon check lake/orders`, `compactor-daemon check --root s3://bucket/warehouse --json`
     """
     storage, named = parse_pairs(storage_option), list(tables or ())
     catalog = _named_first(ctx, named, catalog)
@@ -315,7 +315,7 @@ def claims(
 
     With `--zookeeper` the claims of a fleet are shown, without it the heartbeats in storage.
 
-    Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 /data/orders /data/rides`
+    Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 lake/orders lake/rides`
     """
     options, storage, named = zookeeper.options(), parse_pairs(storage_option), list(tables or ())
     catalog = _named_first(ctx, named, catalog)

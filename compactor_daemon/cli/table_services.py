@@ -197,8 +197,8 @@ def clean_command(
     It must not race with a process that makes savepoints or restores the table, so one of these is needed: `--lock`, if
     all writers share that lock, or `--sole-writer`. If a run is killed, the next one, or Hudi, finishes its work.
 
-    Examples: `compactor-daemon clean /data/orders --dry-run`,
-    `compactor-daemon clean /data/orders --policy hours --retain 48 --lock LOCK`
+    Examples: `compactor-daemon clean lake/orders --dry-run`,
+    `compactor-daemon clean lake/orders --policy hours --retain 48 --lock LOCK`
     """
     table, lock = at.open(
         "clean",
@@ -254,8 +254,8 @@ def archive_command(
     It must not race with another process that archives, so one of these is needed: `--lock`, if all writers share that
     lock, or `--sole-writer`, if no other process writes. If a run is killed, the next one finishes its work.
 
-    Examples: `compactor-daemon archive /data/orders --dry-run`,
-    `compactor-daemon archive /data/orders --min-instants 50 --max-instants 60 --sole-writer`
+    Examples: `compactor-daemon archive lake/orders --dry-run`,
+    `compactor-daemon archive lake/orders --min-instants 50 --max-instants 60 --sole-writer`
     """
     table, lock = at.open(
         "archive",
@@ -306,8 +306,8 @@ def orphans_command(
     service removes what no plan names. With `--remove` one of these is needed: `--lock`, if all writers share that
     lock, or `--sole-writer`. If a run is killed, the next one removes the rest.
 
-    Examples: `compactor-daemon orphans /data/orders`,
-    `compactor-daemon orphans /data/orders --older-than 7d --remove --lock LOCK`
+    Examples: `compactor-daemon orphans lake/orders`,
+    `compactor-daemon orphans lake/orders --older-than 7d --remove --lock LOCK`
     """
     at = replace(at, dry_run=at.dry_run or not remove)
     table, lock = at.open(
@@ -358,8 +358,8 @@ def sync_command(
     No lock is needed: the table itself is only read, and syncs may run concurrently. As a service, `run --services
     sync`, or after each commit of a writer, it runs by itself.
 
-    Examples: `compactor-daemon sync /data/orders --to hive:metastore:9083 --database sales`,
-    `compactor-daemon sync /data/orders --to glue:eu-west-1 --dry-run`
+    Examples: `compactor-daemon sync lake/orders --to hive:metastore:9083 --database sales`,
+    `compactor-daemon sync lake/orders --to glue:eu-west-1 --dry-run`
     """
     opened = Table.open(table, parse_pairs(storage_option), reading=True)
     if not dry_run:

@@ -315,7 +315,12 @@ def serve(port: int, metrics: Metrics, health: Callable[[], DaemonHealth], *, ho
     try:
         server = make_server(host, port, app, server_class=_Server, handler_class=_Handler)
     except (OSError, OverflowError) as error:
-        raise UsageError("the metrics port cannot be used", path=f"{host or '*'}:{port}", found=str(error)) from error
+        raise UsageError(
+            "the metrics port cannot be used",
+            path=f"{host or '*'}:{port}",
+            found=str(error),
+            todo="Give another --metrics-port; 0 takes a free one.",
+        ) from error
     thread = threading.Thread(target=server.serve_forever, name="http", daemon=True)
     thread.start()
     try:

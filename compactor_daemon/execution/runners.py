@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError
+from phantombase.timeline.errors import PhantombaseError, SparkError, UsageError, reason_of, without_classes
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
@@ -301,7 +301,7 @@ def spark_words(error: BaseException) -> str:
     """The last causes of a Spark job's failure, without their traces."""
     lines = [line.strip().lstrip(": ").removeprefix("Caused by: ") for line in str(error).splitlines()]
     causes = [line for line in lines if re.match(r"[\w.$]+(Error|Exception)\b", line) and "Traceback" not in line]
-    return " | ".join(causes[-_CAUSES:]) or f"{type(error).__name__}: {error}"
+    return without_classes(" | ".join(causes[-_CAUSES:])) or reason_of(error)
 
 
 def _cancel(context: Any, group: str, thread: threading.Thread) -> None:

@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from phantombase.timeline.errors import SparkError
-from phantombase.timeline.reachable import why_unreachable
+from phantombase.timeline.errors import SparkError, reason_of, without_classes
+from phantombase.timeline.reachable import waiting, why_unreachable
 from phantombase.timeline.storage.object_url import names_at
 
 from ..jvm_archive import NO_ARCHIVE, class_archive, require_pyspark, spark_java
@@ -87,7 +87,8 @@ class StartingSpark:
 
     def context(self) -> Any:
         """Waits for the context; SparkError: Spark does not start."""
-        return self._context.result()
+        with waiting(f"starting Spark at {self._options.spark_master}"):
+            return self._context.result()
 
     def stop(self) -> None:
         """Ends the context, or its start, without waiting: PySpark idles a second. The JVM stops it at exit."""
@@ -107,10 +108,11 @@ class StartingSpark:
             try:
                 self._context.set_result(self._started(log))
             except Exception as error:
+                output = without_classes(last_words(log))
                 failure = SparkError(
                     "Spark did not start",
                     path=self._options.spark_master,
-                    found=f"{type(error).__name__}: {error}; the end of the JVM's output: {last_words(log)}",
+                    found=f"{without_classes(reason_of(error))}; the end of the JVM's output: {output}",
                     todo="Spark needs Java 17 or newer (JAVA_HOME or PATH), and a master that can be reached. "
                     "--executor local needs neither.",
                 )

@@ -113,7 +113,11 @@ class Pools:
 
     def __post_init__(self) -> None:
         if len({one.match for one in self.all}) < len(self.all):
-            raise UsageError("two pools have the same pattern", found=", ".join(one.match for one in self.all))
+            raise UsageError(
+                "two pools have the same pattern",
+                found=", ".join(one.match for one in self.all),
+                todo="Join them, or give one another `match`.",
+            )
 
     @property
     def all(self) -> tuple[Pool, ...]:

@@ -165,7 +165,7 @@ def last_words(folder: Path) -> str:
     try:
         tail = (folder / "server.log").read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
     except OSError as error:
-        return f"no log ({type(error).__name__})"
+        return f"no log ({reason_of(error)})"
     lines = [line.strip() for line in tail.splitlines()]
     return " | ".join([line for line in lines if line and not line.startswith(("at ", "..."))][-_LAST_LINES:]) or "none"
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from phantombase.timeline.errors import UnknownStateError, UsageError, ZooKeeperError
+from phantombase.timeline.errors import UnknownStateError, UsageError, ZooKeeperError, fault_of
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.locks.zookeeper_connection import (
     NO_SESSION,
@@ -25,7 +25,7 @@ from phantombase.timeline.locks.zookeeper_connection import (
     with_access,
 )
 from phantombase.timeline.option import check_above_zero
-from phantombase.timeline.reachable import why_unreachable
+from phantombase.timeline.reachable import waiting, why_unreachable
 
 _log = get_logger()
 _PORT = 2181
@@ -135,7 +135,7 @@ class ZooKeeperSession:
                 "ZooKeeper did not answer",
                 path=self.options.servers,
                 expected=f"an answer within {self.options.call_timeout_s:g} s",
-                found=type(error).__name__,
+                found=fault_of(error),
             ) from error
 
     def find(self, ask: Callable[..., Any], path: str, *args: Any, **options: Any) -> Any:
@@ -161,9 +161,7 @@ class ZooKeeperSession:
             raise self._refused(error, "Check the user of SASL and its password.") from error
 
     def _refused(self, error: Exception, todo: str) -> ZooKeeperError:
-        return ZooKeeperError(
-            "ZooKeeper refuses access", path=self.options.servers, found=type(error).__name__, todo=todo
-        )
+        return ZooKeeperError("ZooKeeper refuses access", path=self.options.servers, found=fault_of(error), todo=todo)
 
     def _heard(self, state: str) -> None:
         with self._lock:
@@ -174,13 +172,6 @@ class ZooKeeperSession:
         self._on_change()
 
 
-_SILENT_S = 2.0
-
-
-def _say_that_it_waits(options: ZooKeeperOptions) -> None:
-    _log.warning("waiting_for_zookeeper", servers=options.servers, at_most_s=options.connect_timeout_s)
-
-
 @contextmanager
 def zookeeper_session(
     options: ZooKeeperOptions, on_change: Callable[[], None] = lambda: None
@@ -189,11 +180,9 @@ def zookeeper_session(
     session = ZooKeeperSession(options, on_change)
     client = session.client
     try:
-        waits = threading.Timer(_SILENT_S, _say_that_it_waits, (options,))
-        waits.daemon = True
-        waits.start()
         try:
-            client.start(options.connect_timeout_s)
+            with waiting(f"waiting for ZooKeeper at {options.servers}, {options.connect_timeout_s:g} s at most"):
+                client.start(options.connect_timeout_s)
         except client.handler.timeout_exception as error:
             raise ZooKeeperError(
                 "no connection to ZooKeeper",
@@ -202,8 +191,6 @@ def zookeeper_session(
                 found=why_unreachable(options.servers.split(","), _PORT) or NO_SESSION,
                 todo="Check that the servers run, that TLS is used on both sides or on none, and the user of SASL.",
             ) from error
-        finally:
-            waits.cancel()
         session.check_user()
         yield session
     finally:

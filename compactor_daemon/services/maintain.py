@@ -183,8 +183,10 @@ def pause_table(
     `PAUSABLE`. UsageError: no reason, an end that is over, none for `SILENCE`, an unknown service."""
     check_text("the reason", reason)
     if not reason.strip():
-        raise UsageError("a pause needs a reason", path=storage.base_path, found="none")
-    services = (services,) if isinstance(services, str) else tuple(map(str, services or ()))
+        raise UsageError("a pause needs a reason", path=storage.base_path, found="none", todo="Say why: --reason TEXT.")
+    if not isinstance(services, Collection):
+        raise UsageError("not services", expected="a list of " + ", ".join(PAUSABLE), found=repr(services))
+    services = (services,) if isinstance(services, str) else tuple(map(str, services))
     if SILENCE in services and until is None:
         raise UsageError("a silence needs an end", path=storage.base_path, todo="Add --for 2d, or --until TIME.")
     if unknown := [name for name in services if name not in PAUSABLE]:
@@ -197,7 +199,12 @@ def pause_table(
         services=tuple(name for name in PAUSABLE if name in services),
     )
     if pause.is_over(pause.since_ms):
-        raise UsageError("the end of the pause is over already", path=storage.base_path, found=str(until))
+        raise UsageError(
+            "the end of the pause is over already",
+            path=storage.base_path,
+            expected="a time in the future",
+            found=str(until),
+        )
     if not dry_run:
         put_pause(storage, pause)
     return pause

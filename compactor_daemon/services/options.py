@@ -240,7 +240,7 @@ def read_policies(storage: Storage) -> Policies:
         for line in filter(None, lines):
             name, equals, value = line.partition("=")
             if not (equals and name.startswith(PREFIX)):
-                raise UsageError("not a line of a policy", found=line)
+                raise UsageError("not a line of a policy", expected="NAME=VALUE", found=line)
             values[name.removeprefix(PREFIX)] = value
         _check(values)
     except UsageError as error:
@@ -267,7 +267,7 @@ def change_policies(
             todo = f"Did you mean {near[0]}?" if near else "`compactor-daemon config show TABLE` lists the names."
             raise UsageError("no such policy of a table", found=name, todo=todo)
         if value is not None and ("\n" in value or "\r" in value):
-            raise UsageError(f"{name}: a value is one line", found=repr(value))
+            raise UsageError(f"{name}: a value is one line", found=repr(value), todo="Leave the line end out.")
     if not dry_run and (kept := changes.get(LOCK)) is not None:
         try_lock(table.storage, kept)  # one that no process can take would stop all of them
     with exclusive(table, lock, "change the policies", READ_INSIDE) as seen:

@@ -95,7 +95,10 @@ def cancel_unreadable_attempt(
         storage = table.storage
         if instant not in recorded_instants(storage):
             raise UsageError(
-                "no compaction or clustering with records of phantombase", path=storage.base_path, instant=instant
+                "no compaction or clustering with records of phantombase",
+                path=storage.base_path,
+                instant=instant,
+                todo="`timeline show TABLE` lists the instants: name a compaction or clustering.",
             )
         numbers = attempts(storage, instant)
         if not numbers or _is_readable(storage, instant, numbers[-1]):
@@ -257,7 +260,12 @@ def _torn(table: Table, instant: str) -> tuple[StateFile, CompactionPlan]:
     except MalformedError:
         pass
     else:
-        raise UsageError("this completed file can be read: nothing is to be done", path=torn.path, instant=instant)
+        raise UsageError(
+            "this completed file can be read: nothing is to be done",
+            path=torn.path,
+            instant=instant,
+            todo="`compactor-daemon status TABLE` says what the table needs.",
+        )
     if may_be_written(table.storage, torn.path, instant, storage_ms(table.storage)):
         raise ConflictError(
             "a process may still be writing the completed file of this compaction",

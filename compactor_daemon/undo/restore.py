@@ -365,6 +365,7 @@ def _refuse_cleaned(table: Snapshot, target: str) -> None:
                 path=join(partition, gone[0]),
                 instant=target,
                 found=f"{len(gone)} of {len(names)} files of this partition are gone",
+                todo="Put the file back from a copy, or restore to another instant.",
             )
 
 

@@ -109,7 +109,11 @@ def _newest(timeline: Timeline) -> str:
     pending = min((i.requested_time for i in timeline.inflight_writers), default=None)
     found = [time for time in timeline.completed_writes if pending is None or time < pending]
     if not found:
-        raise UsageError("there is no completed write whose state could be kept", found=f"pending: {pending}")
+        raise UsageError(
+            "there is no completed write whose state could be kept",
+            found=f"pending: {pending}",
+            todo="Make it after the first write is completed.",
+        )
     return max(found)
 
 

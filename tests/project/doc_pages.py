@@ -1,11 +1,12 @@
 """What the docs show, run: the commands and the Python of a page, and what the commands print.
 
-A page is one story: its blocks share one Python scope and one folder in place of `/data`.
+A page is one story: its blocks share one Python scope and one folder, in which they run.
 
     ```python     is run
     ```sh         every command must succeed
     ```console    `$ command`, and below it what it prints
     <!-- not run: why -->    above a block: passed over
+    <!-- with Spark: what is there -->    above a block of Python or SQL: run where the story has a session of Spark
 
 `python -m tests.project.doc_pages` runs all pages and writes what the commands print today into them.
 """
@@ -17,7 +18,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,20 +26,23 @@ from typing import Any
 from typer.testing import CliRunner
 
 from tests.project.every_command import APPS
-from tests.support.golden_tables import unzip_golden
 from tests.support.places import ROOT
 from tests.support.servers.zookeeper_server import zookeeper_server
 
 ALL_PAGES = ("README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md"))))
-PAGES = ("README.md", "docs/start.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs/guides").glob("*.md"))))
+PAGES = (
+    "README.md",
+    "docs/start.md",
+    "docs/reference/python.md",
+    *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs/guides").glob("*.md"))),
+)
 SHOWN_ZOOKEEPER = "zk1:2181,zk2:2181,zk3:2181"
 
-_BLOCK = re.compile(r"(<!-- not run: [^>]*-->\n+)?```(\w+)\n(.*?)```", re.DOTALL)
-_RUN = ("python", "sh", "console")
-_TABLES = {"orders": "v9_plain", "rides": "v6_pending"}
-"""Tables of real Hudi that lie in `/data` where a page does not make its own."""
+_BLOCK = re.compile(r"(<!-- (?:not run|with Spark): [^>]*-->\n+)?```(\w+)\n(.*?)```", re.DOTALL)
+_HOME = "/home/me"
+"""What is shown in place of the folder."""
 
-_SAME = {"bash deploy/demo.sh": "compactor-daemon demo"}
+_SAME = {"bash deploy/demo.sh --keep lake/orders": "compactor-daemon demo --keep lake/orders"}
 """What the script runs once everything is set up."""
 
 COLUMNS = "128"
@@ -46,26 +50,29 @@ COLUMNS = "128"
 
 @dataclass
 class Story:
-    """One page at work."""
+    """One page at work. `spark`: a session for the blocks that need one."""
 
     folder: Path
     zookeeper: str | None = None
+    spark: Any = None
     scope: dict[str, Any] = field(default_factory=lambda: {"__name__": "tests.page"})
     instants: list[str] = field(default_factory=list)
 
     def play(self, text: str) -> str:
         """The page with what its commands print now. AssertionError: a command fails."""
-        for name, golden in _TABLES.items():
-            if f"/data/{name}" in text and f'.table("{name}")' not in text:
-                unzip_golden(golden, self.folder / golden).rename(self.folder / name)
-        return _BLOCK.sub(self._block, text)
+        with chdir(self.folder):
+            return _BLOCK.sub(self._block, text)
 
     def _block(self, found: re.Match[str]) -> str:
-        skipped, kind, code = found.groups()
-        if skipped or kind not in _RUN:
+        mark, kind, code = found.groups()
+        if mark and (self.spark is None or "with Spark" not in mark):
             return found[0]
         if kind == "python":
-            self.python(code.replace("/data/", f"{self.folder}/"))
+            self.python(code)
+        elif kind == "sql" and mark:
+            for statement in filter(str.strip, code.split(";")):
+                self.spark.sql(statement).collect()
+        if kind not in ("sh", "console"):
             return found[0]
         printed = [(line, self._command(line)) for line in _commands(kind, code)]
         if kind == "sh":
@@ -75,14 +82,14 @@ class Story:
     def _command(self, line: str) -> str:
         """What a command prints, in the words of the docs."""
         name, *words = shlex.split(_SAME.get(line, line), comments=True)
-        words = [word.replace("/data/", f"{self.folder}/") for word in words]
+        words = [word.replace("$PWD", str(self.folder)) for word in words]
         words = [re.sub(r"^\d{17}$", lambda _: self.instants[-1], word) for word in words]
         words = [word.replace(SHOWN_ZOOKEEPER, self.zookeeper or "") for word in words]
         if words[0] == "run" and "--once" not in words:
             words.append("--once")
         printed = self.call(name, words)
         self.instants += re.findall(r"\b\d{17}\b", printed)
-        printed = printed.replace(str(self.folder), "/data")
+        printed = printed.replace(str(self.folder), _HOME)
         return "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
 
     def python(self, code: str) -> None:

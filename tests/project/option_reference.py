@@ -33,7 +33,6 @@ from phantombase.timeline.terminal.option_group import HelpPage, written
 from phantombase.timeline.terminal.settings import WRITES
 from phantombase.writer_hooks.options import BackPressure, CompactionOptions, WriteOptions
 from phantombase.writer_hooks.write.settings import SETTINGS
-from tests.project import python_reference
 from tests.project.every_command import APPS
 from tests.support.places import ROOT
 
@@ -282,7 +281,6 @@ def main() -> None:
     """Writes the page, and the help of each program."""
     PAGE.write_text(reference())
     NAMES_PAGE.write_text(names_reference())
-    python_reference.PAGE.write_text(python_reference.page())
     for name, path in HELP.items():
         path.write_text(written(pages(name)))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import chdir, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from phantombase.timeline.storage.object_url import hadoop_names
 from phantombase.timeline.storage.storage_options import CONNECTION, SETTINGS
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.option_group import written
-from tests.project import python_reference
+from pyspark_phantombase import register
+from tests.project import docs_site
 from tests.project.doc_pages import ALL_PAGES, PAGES, SHOWN_ZOOKEEPER, Story, comparable
 from tests.project.every_command import APPS, every_page
 from tests.project.option_reference import HELP, NAMES_PAGE, PAGE, names_reference, pages, reference
@@ -33,6 +36,9 @@ _FILE = re.compile(rf"`((?:{_FOLDERS})/[\w/.-]+\.\w+)`")
 _CITED_PAGE = re.compile(r"\bdocs/[\w/-]+\.md")
 _CITED_SECTION = re.compile(r"hudi-format(?:\.md)?(?: section)? (\d+(?:\.\d+)?)")
 _LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)")
+
+
+TREE = {n for n, e in vars(errors).items() if isinstance(e, type) and issubclass(e, errors.PhantombaseError)}
 
 
 def text(page: str) -> str:
@@ -71,14 +77,40 @@ def test_the_reference_of_options_is_that_of_the_code() -> None:
     """`python -m tests.project.option_reference` has been run since an option changed."""
     assert PAGE.read_text() == reference()
     assert NAMES_PAGE.read_text() == names_reference()
-    assert python_reference.PAGE.read_text() == python_reference.page()
+
+
+def test_each_public_name_has_an_example_that_runs(tmp_path: Path) -> None:
+    """That of its page in the site; the story with Spark runs those that need it."""
+    scope: dict[str, Any] = {}
+    codes = [code for code in docs_site.stories().values() if not docs_site.needs_spark(code)]
+    with chdir(tmp_path), redirect_stdout(io.StringIO()):
+        for code in [*map(docs_site.with_imports, codes), *map(docs_site.example, filter(docs_site.is_error, TREE))]:
+            exec(code, scope)
+    assert [name for name in docs_site.NAMES if not docs_site.example(name)] == []
+
+
+@pytest.mark.spark
+@pytest.mark.deep
+def test_what_needs_spark_runs(spark: Any, tmp_path: Path) -> None:
+    """The blocks of pages, and the examples of names."""
+    register(spark)
+    for page in ("docs/guides/reading.md", "docs/guides/writing.md"):
+        folder = tmp_path / Path(page).stem
+        folder.mkdir()
+        trips = spark.createDataFrame([("a", "north", 9, 1.5)], "id string, zone string, ts long, fare double")
+        trips.write.parquet(str(folder / "source"))
+        stream = spark.readStream.schema(trips.schema).parquet(str(folder / "source"))
+        scope = {"spark": spark, "trips": trips, "cancelled": trips.limit(0), "stream": stream}
+        Story(folder, spark=spark, scope={"__name__": "tests.page", **scope}).play(text(page))
+        with chdir(folder):
+            for code in filter(docs_site.needs_spark, docs_site.stories().values()):
+                exec(docs_site.with_imports(code), {**scope})
 
 
 def test_every_error_is_described() -> None:
     """With its place in the tree."""
     described = set(re.findall(r"^\| `(\w+)`", text("docs/reference/errors.md"), re.MULTILINE))
-    known = {n for n, e in vars(errors).items() if isinstance(e, type) and issubclass(e, errors.PhantombaseError)}
-    assert described == known
+    assert described == TREE
 
 
 def test_every_page_is_on_the_map() -> None:
@@ -189,7 +221,7 @@ def commands(page: str) -> list[str]:
 
 def run(line: str, table: Path) -> subprocess.CompletedProcess[str]:
     """A shown command line on a real table."""
-    words = [str(table) if w == "/data/orders" else w for w in shlex.split(line)]
+    words = [str(table) if w == "lake/orders" else w for w in shlex.split(line)]
     words[0] = str(Path(sys.executable).with_name(words[0]))
     return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
 
@@ -202,15 +234,15 @@ def test_the_shown_commands_run(tmp_path: Path) -> None:
     for line in shown:
         done = run(line, table)
         assert done.returncode == 0, done.stderr
-    assert "requested" not in run("timeline show /data/orders --pending", table).stdout
+    assert "requested" not in run("timeline show lake/orders --pending", table).stdout
 
 
 def test_the_shown_fleet_runs_until_it_is_stopped(tmp_path: Path, zookeeper: ZooKeeper) -> None:
     """The daemon as shown, but for tables, ZooKeeper's hosts, and Spark."""
     orders, rides = (unzip_golden(name, tmp_path / name) for name in ("v9_pending", "v6_pending"))
-    (daemon,) = [c for c in commands(DAEMON) if c.startswith("compactor-daemon run /data/orders /data/rides --zoo")]
+    (daemon,) = [c for c in commands(DAEMON) if c.startswith("compactor-daemon run lake/orders --zoo")]
     hosts = re.sub(r"zk1:2181[,a-z0-9:]*", zookeeper.hosts, daemon)
-    command, *rest = shlex.split(hosts.replace("/data/orders", str(orders)).replace("/data/rides", str(rides)))
+    command, *rest = shlex.split(hosts.replace("lake/orders", f"{orders} {rides}"))
     process = subprocess.Popen([str(Path(sys.executable).with_name(command)), *rest, "--executor", "local"])
     try:
         wait_until(

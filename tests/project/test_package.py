@@ -405,3 +405,17 @@ def test_a_session_of_calls(tmp_path: Path) -> None:
     for one in results:
         assert re.search(r"object at 0x|hoodie\.archivelog", repr(one)) is None
         assert "<table>" in one._repr_html_(), one  # type: ignore[attr-defined]
+
+
+@pytest.mark.deep
+def test_the_site_is_built_without_a_network(tmp_path: Path) -> None:
+    """With a page for each public name; a link or an anchor that leads nowhere ends it."""
+    pytest.importorskip("mkdocs", reason="the extra `site` is not installed")
+    nowhere = {f"{scheme}_proxy": "http://127.0.0.1:1" for scheme in ("http", "https")}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    env = {**os.environ, **nowhere, "PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = {path.parent.name for path in (tmp_path / "site/api").glob("*/index.html")}
+    assert pages == {name for name in phantombase.__all__ if name != "__version__"}
+    assert "Removes old file slices" in (tmp_path / "site/search/search_index.json").read_text()

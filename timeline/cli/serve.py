@@ -85,7 +85,7 @@ def serve(
     [b]hoodie.filesystem.view.type=REMOTE_FIRST[/b] and [b]hoodie.filesystem.view.remote.port[/b].
 
     [b]Examples[/b]
-      timeline serve /data/trips /data/orders --port 26754
+      timeline serve lake/trips lake/orders --port 26754
       timeline serve "/lake/*/orders_*"
       timeline serve "/lake/*" --root /lake --zookeeper zk1:2181
       timeline serve /data/trips --host 0.0.0.0 --token-file token

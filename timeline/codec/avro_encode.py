@@ -94,7 +94,11 @@ def _same_values(source: pa.DataType, target: pa.DataType) -> bool:
 def _check_nulls(array: Any, field: pa.Field, where: str, above: int = 0) -> None:
     """`above`: the number of the array's nulls whose surrounding record is null."""
     if not field.nullable and array.null_count > above:
-        raise UsageError(f"column {where} must not hold nulls", found=f"{array.null_count - above} nulls")
+        raise UsageError(
+            f"column {where} must not hold nulls",
+            found=f"{array.null_count - above} nulls",
+            todo="Give each row a value, or leave the column's rows out.",
+        )
     kind = field.type
     if pa.types.is_struct(kind):
         # flatten() makes the fields of a null record null.

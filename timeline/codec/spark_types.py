@@ -23,7 +23,11 @@ def arrow_of_spark(schema: Any) -> pa.Schema:
     for path, kind in _records(found):
         names = [kind.field(i).name for i in range(kind.num_fields)]
         if len(set(names)) < len(names):
-            raise UsageError("a record with two fields of one name", found=f"{path}: {', '.join(names)}")
+            raise UsageError(
+                "a record with two fields of one name",
+                found=f"{path}: {', '.join(names)}",
+                todo="Rename one of them in the DataFrame.",
+            )
     return found
 
 

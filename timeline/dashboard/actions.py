@@ -226,7 +226,11 @@ def installed(option: str = "--allow-actions") -> tuple[str, ...]:
     neighbour = Path(sys.executable).with_name(PROGRAM)
     found = str(neighbour) if neighbour.is_file() else shutil.which(PROGRAM)
     if found is None:
-        raise UsageError(f"{option} needs {PROGRAM}", found="it is not installed with this program")
+        raise UsageError(
+            f"{option} needs {PROGRAM}",
+            found="it is not installed with this program",
+            todo="Install the package phantombase where this program runs.",
+        )
     return (found,)
 
 

@@ -27,7 +27,11 @@ def instant_page(table: Table, state: ServedState, time: str) -> Row:
     """All actions at a requested time. UsageError: the active timeline has none."""
     found = [i for i in state.timeline.instants if i.requested_time == time]
     if not found:
-        raise UsageError("no such instant on the active timeline", found=repr(time))
+        raise UsageError(
+            "no such instant on the active timeline",
+            found=repr(time),
+            todo="`timeline show TABLE` lists the instants, with --archived those of the archive, too.",
+        )
     return {"instant": time, "actions": [_action(table, state, i) for i in found]}
 
 
@@ -130,7 +134,9 @@ def groups_page(state: ServedState, given: Mapping[str, str]) -> Row:
     if order not in _ORDERS:
         raise UsageError("not a column to sort by", expected=", ".join(_ORDERS), found=repr(order))
     if partition is not None and partition not in state.partitions:
-        raise UsageError("no such partition", found=repr(partition))
+        raise UsageError(
+            "no such partition", found=repr(partition), todo="The page /t/NAME/groups names the partitions."
+        )
     found = _ordered(_Same(state), order, partition)
     pages = max(1, -(-len(found) // PAGE))
     page = page_number(given.get("page", "1"), pages)

@@ -56,7 +56,11 @@ class Order:
         if name not in {known.value for known in OrderName}:
             raise UsageError("no such action", expected=", ".join(n.value for n in OrderName), found=repr(name))
         if (name == OrderName.SCHEDULE.value) != (instant is None):
-            raise UsageError(f"{name} takes {'no' if instant else 'an'} instant", found=repr(instant))
+            raise UsageError(
+                f"{name} takes {'no' if instant else 'an'} instant",
+                expected="schedule without an instant, the others with ?instant=TIME",
+                found=repr(instant),
+            )
         if instant is not None and not _INSTANT.fullmatch(instant):
             raise UsageError("not an instant", expected="such as 20260101120000000", found=repr(instant))
         return Order(name=OrderName(name), instant=instant)

@@ -32,6 +32,8 @@ def bound(node: Filter, schema: pa.Schema) -> Filter:
         return type(node)(tuple(bound(part, schema) for part in node.parts))
     if isinstance(node, Not):
         return Not(bound(node.part, schema))
+    if not isinstance(node, Filter):
+        raise UsageError("not a filter", expected="a text, like \"fare > 10 and zone = 'north'\"", found=repr(node))
     if node.column not in schema.names:
         raise UsageError("no such column in the filter", expected=", ".join(schema.names), found=node.column)
     kind = schema.field(node.column).type
@@ -43,7 +45,11 @@ def bound(node: Filter, schema: pa.Schema) -> Filter:
         )
     if isinstance(node, Like):
         if not types.is_string(kind):
-            raise UsageError("`like` needs a column of texts", found=f"{node.column}: {kind}")
+            raise UsageError(
+                "`like` needs a column of texts",
+                found=f"{node.column}: {kind}",
+                todo="Compare other types by =, <, > or between.",
+            )
         return node
     if isinstance(node, In):
         return In(node.column, tuple(_scalar(node.column, Op.EQ, value, kind)[1] for value in node.values))

@@ -109,7 +109,12 @@ def _user_and_password(file: str) -> tuple[str, str]:
         with open(file) as opened:
             user, _, password = opened.read().strip().partition(":")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError("the file cannot be read", path=file, found=reason_of(error)) from error
+        raise UsageError(
+            "the file cannot be read",
+            path=file,
+            found=reason_of(error),
+            todo="Check its path, and that this user may read it.",
+        ) from error
     if not user or not password:
         raise UsageError("not a user and a password", path=file, expected="USER:PASSWORD")
     return user, password

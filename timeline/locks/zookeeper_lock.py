@@ -24,9 +24,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..clocks import clock_ms
-from ..errors import LockError, UsageError
+from ..errors import LockError, UsageError, fault_of
 from ..event_log import get_logger
-from ..reachable import why_unreachable
+from ..reachable import waiting, why_unreachable
 from .section import Section
 from .zookeeper_connection import (
     CHECK_SESSION,
@@ -96,7 +96,8 @@ class ZooKeeperLock:
         section is logged at the end; `Section.check` asks ZooKeeper for the node."""
         contender = _Contender(self, purpose)
         try:
-            contender.enter()
+            with waiting(f"waiting for the lock {self.shown}, {self.timeout_s:g} s at most"):
+                contender.enter()
         except BaseException:
             contender.leave()
             raise
@@ -160,7 +161,7 @@ class _Contender:
             raise self._error("the session was lost while waiting") from error
         except KazooException as error:
             self._todo = SAME_ACCESS if is_refusal(error) else self._todo
-            raise self._error(f"ZooKeeper reports {type(error).__name__} {error}".rstrip()) from error
+            raise self._error(f"ZooKeeper reports: {fault_of(error)}") from error
 
     def _is_first(self) -> bool:
         """Lists the nodes once; creates its own if missing; waits for a change if its own is not the lowest."""
@@ -203,7 +204,7 @@ class _Contender:
             first = self._nodes()[0]
             data, _ = self._call(self._client.get_async, f"{self._lock.folder}/{first}")
         except Exception as error:
-            return f"the holder is unknown ({type(error).__name__})"
+            return f"the holder is unknown ({fault_of(error)})"
         return f"held by {data.decode(errors='replace') or 'a process that gave no name'} ({first})"
 
     def _call(self, ask: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -279,7 +280,8 @@ def check_usable(lock: ZooKeeperLock) -> None:
     client, deadline = connection(lock.servers, lock.access, _ENOUGH_S), time.monotonic() + _ENOUGH_S
     began = False
     try:
-        client.start(_ENOUGH_S)  # on failure it closes the client
+        with waiting(f"waiting for ZooKeeper at {lock.servers}, {_ENOUGH_S:g} s at most"):
+            client.start(_ENOUGH_S)  # on failure it closes the client
         began = True
         answer(client, client.get_children_async(lock.folder), max(0.1, deadline - time.monotonic()))
     except NoNodeError:  # no process has used this lock yet
@@ -287,7 +289,7 @@ def check_usable(lock: ZooKeeperLock) -> None:
     except (KazooException, client.handler.timeout_exception) as error:
         if is_refusal(error) or (began and is_over(client)):
             what = "ZooKeeper refuses access to the lock"
-            raise _error(what, lock, type(error).__name__, SAME_ACCESS) from error
+            raise _error(what, lock, fault_of(error), SAME_ACCESS) from error
         raise _error("ZooKeeper opens no session for the lock", lock, NO_SESSION, CHECK_SESSION) from error
     finally:
         client.stop()
@@ -328,9 +330,7 @@ def contenders(lock: ZooKeeperLock) -> list[tuple[str, float]]:
         return []
     except (KazooException, client.handler.timeout_exception) as error:
         raise LockError(
-            "the holder of the table lock is not known",
-            path=lock.shown,
-            found=lock.unreachable() or f"{type(error).__name__} {error}".rstrip(),
+            "the holder of the table lock is not known", path=lock.shown, found=lock.unreachable() or fault_of(error)
         ) from error
     finally:
         client.stop()

@@ -113,7 +113,11 @@ class StrategyOptions:
         if self.partition_regex is not None:
             compiled(self.partition_regex)
         elif Strategy.PARTITION_REGEX in self.strategies:
-            raise UsageError("the strategy partition-regex needs a partition-regex", found="none")
+            raise UsageError(
+                "the strategy partition-regex needs a partition-regex",
+                found="none",
+                todo="Give one: --partition-regex PATTERN.",
+            )
 
 
 _USERS: Mapping[str, frozenset[Strategy]] = {

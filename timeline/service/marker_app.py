@@ -46,7 +46,11 @@ def check_contained(storage: Storage, instant: str) -> None:
         return
     folder = marker_folder(instant)
     if os.path.realpath(f"{base}/{folder}") != f"{os.path.realpath(base)}/{folder}":
-        raise UsageError("a marker folder must not be reached through a link", found=repr(folder))
+        raise UsageError(
+            "a marker folder must not be reached through a link",
+            found=repr(folder),
+            expected=".hoodie/.temp/INSTANT of a served table",
+        )
 
 
 def marker_names(storage: Storage, instant: str) -> list[str]:

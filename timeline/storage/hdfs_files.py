@@ -29,9 +29,10 @@ import pyarrow as pa
 from hdfs_native import Client, WriteOptions
 
 from ..clocks import Stopwatch, in_background, tries
-from ..errors import LockError, MissingFileError, PhantombaseError, StorageError, UsageError
+from ..errors import LockError, MissingFileError, PhantombaseError, StorageError, UsageError, fault_of, without_classes
 from ..event_log import get_logger
 from ..ranges import one_by_one, open_ranges
+from ..reachable import waiting
 from .contract import Storage, listed_if_there
 
 _log = get_logger()
@@ -162,7 +163,8 @@ def _opened(authority: str, environment: tuple[str | None, ...], process: int) -
 def translated(path: str) -> Iterator[None]:
     """Translates errors of the client into those of the tree. `path`: the URL in messages."""
     try:
-        yield
+        with waiting(f"waiting for {path}"):
+            yield
     except FileNotFoundError as error:
         raise MissingFileError("no such file", path=path) from error
     except (OSError, RuntimeError, ValueError) as error:
@@ -172,7 +174,7 @@ def translated(path: str) -> Iterator[None]:
 def shown(error: Exception) -> str:
     """An error in one line, without the server's stack."""
     text = str(error).replace("\\n\\tat", "\n\tat").partition("\n\tat")[0]
-    return " ".join(f"{type(error).__name__}: {text}".split())[:500]
+    return without_classes(" ".join(text.split()))[:500] or fault_of(error)
 
 
 _WHOLE_BYTES = 32 << 20

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING
 import filelock
 
 from ..errors import LockError, MissingFileError, StorageError, reason_of
+from ..reachable import waiting
 from .contract import Entry, OwnLock, Storage, files_below, list_of_table, never_the_same
 from .folders import TEMPORARY
 from .snapshot import without_snapshot
@@ -35,7 +36,11 @@ def hold_file(path: str, timeout_s: float, busy: LockError) -> Iterator[Callable
     lock = filelock.FileLock(path, thread_local=False)  # the thread that leaves may differ from the one that enters
     try:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-        lock.acquire(timeout=timeout_s)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            with waiting(f"waiting for the lock {path}, {timeout_s:g} s at most"):
+                lock.acquire(timeout=timeout_s)
     except filelock.Timeout as error:
         raise busy from error
     except OSError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from ..clocks import READ_AGAIN, Stopwatch, retries
-from ..errors import UsageError
+from ..errors import UsageError, fault_of
 from ..ranges import Span, open_ranges
 from .contract import count_requests
 from .object_url import AZURE, GCS, S3, Cloud, ObjectUrl
@@ -117,7 +118,7 @@ def _as_os_error() -> Iterator[None]:
     try:
         yield
     except BaseError as error:
-        raise OSError(errno.EIO, f"{type(error).__name__}: {error}"[:500]) from error
+        raise OSError(errno.EIO, store_words(error)) from error
 
 
 def open_object(store: Any, key: str, translated: Translated, *, whole: bool) -> pa.NativeFile:
@@ -235,7 +236,7 @@ class Clients:
 
     def text(self, error: Exception) -> str:
         """An error in one line, without secrets."""
-        return _hidden(" ".join(f"{type(error).__name__}: {error}".split()), self._secrets)[:500]
+        return _hidden(store_words(error), self._secrets)
 
     @property
     def missing(self) -> str | None:
@@ -246,6 +247,19 @@ class Clients:
             "The options of the driver hold secrets, which are never sent: give "
             f"{', '.join(self.settings.withheld)} to each executor (spark.executorEnv.NAME, or a role of the machine)."
         )
+
+
+_TRIES = re.compile(r"(?:,? after \d+ retries)?(?:, max_retries: \d+)?(?:, retry_timeout: [\d.]+\w+)? +- ")
+_CAUSE = re.compile(r'message: "([^"]+)"')
+"""The cause that the system gave, in what obstore appends for its own debugging."""
+
+
+def store_words(error: Exception) -> str:
+    """What a store or the way to it says, in one line: the request, its answer, and the system's own reason."""
+    text, _, inner = str(error).partition("Debug source:")
+    words = _TRIES.sub(": ", re.sub(r"^Generic \w+ error: ", "", " ".join(text.split())))
+    causes = [one for one in _CAUSE.findall(inner) if one not in words]
+    return "; ".join([words[:500] or fault_of(error), *causes[-1:]])
 
 
 def _hidden(text: str, secrets: Iterable[str]) -> str:
@@ -296,7 +310,12 @@ def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, st
     except Exception as error:
         what = f"the settings of {cloud.name} in options and environment cannot be used"
         # The cause may show a secret.
-        raise UsageError(what, path=url.bucket, found=_hidden(f"{error}", secrets)) from None
+        raise UsageError(
+            what,
+            path=url.bucket,
+            found=_hidden(f"{error}", secrets),
+            todo="Correct the option, or the variable of the environment.",
+        ) from None
 
 
 def _connection(cloud: Cloud, settings: Settings, environment: Mapping[str, str], seconds: int) -> ClientConfig:

@@ -28,6 +28,7 @@ from obstore.exceptions import (
 
 from ..clocks import COPY_ENDS, PUT_AGAIN, retries
 from ..errors import LockError, MissingFileError, StorageError
+from ..reachable import waiting
 from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock, count_requests
 from .object_clients import Clients, Upload, open_clients, open_object
 from .object_lease import content_tag, ensure_promises, hold_lease, read_object
@@ -94,7 +95,8 @@ class ObjectStorage:
         where = f"{self.base_path}/{path}"
         count_requests()  # of a listing or a deletion of more than a thousand names it is one, too
         try:
-            yield
+            with waiting(f"waiting for {self.base_path}"):
+                yield
         except (BaseError, OSError, ValueError) as error:
             if isinstance(error, FileNotFoundError) and not any(none in str(error) for none in _NO_BUCKET):
                 raise MissingFileError("no such object", path=where) from error

@@ -115,7 +115,9 @@ class StorageOptions:
         """UsageError: an unknown name."""
         if isinstance(given, StorageOptions):
             return given
-        for name in given or {}:
+        if not isinstance(given or {}, Mapping):
+            raise UsageError("not options of a storage", expected="a dictionary, like {'region': 'eu-west-1'}")
+        for name in map(str, given or {}):
             if not _is_known(name):
                 raise _unknown(name)
         return StorageOptions(given=tuple((name, str(value)) for name, value in (given or {}).items()))
@@ -148,7 +150,11 @@ class StorageOptions:
             below = {name: value for name, value in below.items() if name not in _credentials(url.cloud)}
         values = {**below, **above}
         if url.account is not None and values.setdefault("account_name", url.account) != url.account:
-            raise UsageError("the URL and an option name two accounts", found=f"{url.account}, account_name")
+            raise UsageError(
+                "the URL and an option name two accounts",
+                found=f"{url.account}, account_name",
+                todo="Leave one of them out.",
+            )
         if url.endpoint is not None:
             values.setdefault("endpoint", url.endpoint)
         if values.get("server_side_encryption", "").lower() == "sse-c":
@@ -166,9 +172,13 @@ def parse_pairs(pairs: Iterable[str] | None) -> StorageOptions:
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals:
-            raise UsageError("--storage-option is not NAME=VALUE", found=f"{name.split(':')[0]}")
+            raise UsageError(
+                "--storage-option is not NAME=VALUE", found=f"{name.split(':')[0]}", expected="like region=eu-west-1"
+            )
         if found.setdefault(name, value) != value:
-            raise UsageError("--storage-option gives a name twice with different values", found=name)
+            raise UsageError(
+                "--storage-option gives a name twice with different values", found=name, todo="Give one value."
+            )
     return StorageOptions.of(found)
 
 
@@ -216,7 +226,9 @@ def _named(given: tuple[tuple[str, str], ...], url: ObjectUrl) -> dict[str, str]
     pairs = [*hadoop.items(), *((_setting(url.cloud, name), value) for name, value in given)]
     for name, value in pairs:
         if name is not None and found.setdefault(name, value) != value:
-            raise UsageError("--storage-option gives a name twice with different values", found=name)
+            raise UsageError(
+                "--storage-option gives a name twice with different values", found=name, todo="Give one value."
+            )
     return found
 
 

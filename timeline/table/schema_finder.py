@@ -65,9 +65,9 @@ def find_schema(
     since they copy the schema that they found. Where no active write is completed, archived ones count: all active ones
     may be rolled back. The schema of CREATE TABLE comes after them. `before`: where columns evolve on read, only writes
     requested before this instant count, as in Hudi: its readers look up the columns of a file by the time in the file's
-    name. `then`: the schema of a past state, from the completed writes that were visible in it. MalformedError: the
-    table has none. UnsupportedError: columns evolve on read (`hoodie.schema.on.read.enable`) in a way that cannot be
-    followed, see `unsupported_change`."""
+    name. `then`: the schema of a past state, from the completed writes that were visible in it. MalformedError: they
+    record none. UnsupportedError: no write is completed; or columns evolve on read (`hoodie.schema.on.read.enable`) in
+    a way that cannot be followed, see `unsupported_change`."""
     if then is not None:
         return _schema_then(files, timeline, then)
     found = _newest(files, timeline, None)
@@ -119,6 +119,12 @@ def names_in_inputs(files: InstantFiles, timeline: Timeline, instant: str, evolv
 def _newest(files: InstantFiles, timeline: Timeline, before: str | None) -> TableSchema:
     found = _told(files, timeline, before)
     if found is None:
+        if len(timeline.completed_writes) == 0:
+            raise UnsupportedError(
+                "the table has no schema yet: no write is completed",
+                path=files.storage.base_path,
+                todo="Write to it first; `timeline show TABLE` lists writes that are pending.",
+            )
         raise MalformedError("no commit of the table records its schema", path=files.storage.base_path)
     return found
 

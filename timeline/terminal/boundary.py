@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ import typer
 from typer import BadParameter
 
 from ..errors import PhantombaseError, UsageError
+from ..event_log import NAME, get_logger
 from ..option import decimal_number
 
 
@@ -124,6 +126,8 @@ def _fail(error: BaseException, message: str, code: int, as_json: bool) -> NoRet
         import traceback
 
         traceback.print_exception(error)
+    if error.__cause__ is not None and logging.getLogger(NAME).isEnabledFor(logging.DEBUG):
+        get_logger().debug("cause", error=repr(error.__cause__))
     if as_json:
         print(json.dumps(error_document(error, one_line(message), code)), file=sys.stderr, flush=True)
     else:

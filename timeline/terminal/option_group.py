@@ -178,9 +178,9 @@ def _one(field: Field[Any], kind: Any, given: Any, name: str) -> Any:
         if most is None and field.name.endswith("_s"):
             most = _MOST_S
         if least is not None and not found >= least:
-            raise UsageError(f"{name} must be at least {least}", found=str(found))
+            raise UsageError(f"{name} must be at least {least}", found=str(found), expected=f"{least} or more")
         if most is not None and not found <= most:
-            raise UsageError(f"{name} must be at most {most}", found=str(found))
+            raise UsageError(f"{name} must be at most {most}", found=str(found), expected=f"{most} or less")
     return found
 
 

@@ -7,7 +7,7 @@ before it:
     [schedule]                                   one table for a command: its options without the dashes;
     max-file-slices = 10                         `run` requests plans with those of [schedule] too
     [run]                                        `status`, `check`, `claims` and `history` go by it
-    tables = ["/data/orders"]
+    tables = ["lake/orders"]
     [write]                                      writers; plans that they request are those of [schedule], too
     buckets = 8
     [[pool]]                                     rules for the tables of a catalog, one per pattern (`cli/pools`)
@@ -124,13 +124,23 @@ def settings_in(
         f"{t} {n}" for t, one in document.items() if isinstance(one, dict) for n in one if isinstance(one[n], dict)
     )
     if wrong := next((name for name in inner if name not in named and not name.startswith(f"{_ELSEWHERE} ")), None):
-        raise UsageError("not the table of a command", path=path, found=f"[{wrong.replace(' ', '.')}]")
+        raise UsageError(
+            "not the table of a command",
+            path=path,
+            found=f"[{wrong.replace(' ', '.')}]",
+            expected="[COMMAND], with its options",
+        )
     for table in (None, *_BESIDE.get(command, ()), command):
         values = top if table is None else _table(document, table)
         where = path if table is None else f"{path} [{table}]"
         given = {_dashed(name): value for name, value in values.items()}
         if len(given) < len(values):
-            raise UsageError("a setting is given twice", path=where, found=", ".join(values))
+            raise UsageError(
+                "a setting is given twice",
+                path=where,
+                found=", ".join(values),
+                todo="Keep one: - and _ are the same in a name.",
+            )
         if table is not None:
             others = frozenset[str]() if table == command or given.keys() <= known else of_others()
             _check(given, known | others, where, f"of {table}")

@@ -46,7 +46,9 @@ def in_arrow(rows: Any) -> Any:
     try:
         table = pa.table(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise UsageError("rows that cannot be read as Arrow", found=f"{kind}: {error}") from error
+        raise UsageError(
+            "rows that cannot be read as Arrow", found=f"{kind}: {error}", todo="Make a pyarrow.Table of them first."
+        ) from error
     return table.drop_columns([name for name in table.column_names if _INDEX.fullmatch(name)]).replace_schema_metadata()
 
 

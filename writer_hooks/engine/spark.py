@@ -23,6 +23,7 @@ from phantombase.compactor_daemon.execution.runners import SparkRunner, spark_wo
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark, hadoop_conf
 from phantombase.timeline.codec.spark_types import arrow_of_spark
 from phantombase.timeline.errors import PhantombaseError, SparkError, UnsupportedError, UsageError
+from phantombase.timeline.reachable import waiting
 from phantombase.timeline.storage.contract import Storage
 
 from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, StagedRows, Step, summed
@@ -39,7 +40,9 @@ def from_spark(schema: StructType) -> pa.Schema:
     try:
         return arrow_of_spark(schema)
     except PySparkException as error:
-        raise UsageError("a Spark type that no column can have", found=str(error)) from error
+        raise UsageError(
+            "a Spark type that no column can have", found=str(error), todo="Cast the column, or leave it out."
+        ) from error
 
 
 def run(action: Callable[[], pa.Table]) -> pa.Table:
@@ -194,7 +197,8 @@ class SparkEngine:
         try:
             for name, value in given.items():
                 context.setLocalProperty(name, value)
-            yield
+            with waiting(f"{text}, on Spark"):
+                yield
         finally:
             for name, value in before.items():
                 context.setLocalProperty(name, value)

@@ -57,8 +57,8 @@ def erase_command(
 
     All writers must share `--lock`, or `--sole-writer` is needed. A table with a bucket index needs `--buckets`.
 
-    Examples: `compactor-daemon erase /data/orders --keys keys.csv --dry-run`,
-    `compactor-daemon erase /data/orders --keys keys.csv --lock LOCK`
+    Examples: `compactor-daemon erase lake/orders --keys keys.csv --dry-run`,
+    `compactor-daemon erase lake/orders --keys keys.csv --lock LOCK`
     """
     execute.refuse_idle(typed_names(ctx, execute.idle))
     table, _ = at.open(

@@ -62,7 +62,7 @@ class KeyList:
         columns = {_KEY: keys} if partitions is None else {_KEY: keys, _PARTITION: partitions}
         rows = pa.table(columns).group_by(list(columns)).aggregate([]).combine_chunks()
         if not rows.num_rows:
-            raise UsageError("there are no keys to erase", found="an empty list")
+            raise UsageError("there are no keys to erase", found="an empty list", expected="a key or more")
         if partitions is None:
             return KeyList(rows=rows, _lookups={None: KeyLookup(flat(rows.column(_KEY)))})
         of = rows.column(_PARTITION)
@@ -102,7 +102,12 @@ def read_keys(path: Path, table: Table) -> KeyList:
             return KeyList.of(pa.array(filter(None, lines), pa.string()))
         return keys_of_rows(read(path, project(own, tuple(named))), table)
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise UsageError("the list of keys cannot be read", path=str(path), found=str(error)) from error
+        raise UsageError(
+            "the list of keys cannot be read",
+            path=str(path),
+            found=str(error),
+            todo="Check that the file is what its ending says: .csv, .parquet or .json.",
+        ) from error
     except UsageError as error:
         raise error.at(str(path)) from error
 
@@ -121,7 +126,7 @@ def keys_of_rows(rows: pa.Table, table: Table) -> KeyList:
             found=", ".join(there),
         )
     if not rows.num_rows:
-        raise UsageError("there are no keys to erase", found="an empty list")
+        raise UsageError("there are no keys to erase", found="an empty list", expected="a key or more")
     keys = generator_of(table, {})
     return KeyList.of(keys.keys(rows), keys.partition_paths(rows) if there else None)
 

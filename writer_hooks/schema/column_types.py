@@ -43,7 +43,9 @@ def _column_fields(fields: Iterable[pa.Field], above: str, untyped: bool) -> lis
         path, lower = f"{above}{field.name}", field.name.lower()
         if lower in names:
             raise UsageError(
-                "two columns whose names are the same, ignoring case", found=f"{above}{names[lower]} and {path}"
+                "two columns whose names are the same, ignoring case",
+                found=f"{above}{names[lower]} and {path}",
+                todo="Rename one of them.",
             )
         names[lower] = field.name
         if not _NAME.fullmatch(field.name):
@@ -76,7 +78,7 @@ def column_type(kind: pa.DataType, path: str, untyped: bool = False) -> pa.DataT
         return pa.struct(_column_fields(children, f"{path}.", untyped))
     if types.is_map(kind):
         if not _is_text(kind.key_type):
-            raise UsageError("maps need text keys", found=f"{path}: {kind}")
+            raise UsageError("maps need text keys", found=f"{path}: {kind}", todo="Cast the keys to texts.")
         item = kind.item_field
         value = column_type(item.type, f"{path}.value", untyped)
         return pa.map_(pa.string(), pa.field("value", value, nullable=item.nullable))

@@ -245,7 +245,11 @@ def _text(values: pa.Array, name: str, use: str) -> pa.StringArray:
     if pa.types.is_date32(values.type):
         ends = pc.min_max(values.cast(pa.int32())).as_py()
         if ends["min"] is not None and not (ends["min"] >= _FIRST_DAY and ends["max"] <= _LAST_DAY):
-            raise UsageError(f"dates outside the years 0000 to 9999 cannot be a {use}", found=name)
+            raise UsageError(
+                f"dates outside the years 0000 to 9999 cannot be a {use}",
+                found=name,
+                todo="Cast the column to a text, or leave these rows out.",
+            )
     return value_text(values, name)
 
 

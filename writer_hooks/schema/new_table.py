@@ -107,7 +107,11 @@ class NewTable:
             raise UsageError("a table needs a name", found=repr(self.name), todo="Give one: .table(NAME).")
         for what, fields in (("record key", self.key_fields), ("partition", self.partition_fields)):
             if len(set(fields)) < len(fields) or any(not f or "," in f or f != f.strip() for f in fields):
-                raise UsageError(f"impossible {what} fields", found=repr(fields))
+                raise UsageError(
+                    f"impossible {what} fields",
+                    found=repr(fields),
+                    expected="names of columns, each once, without commas and spaces around them",
+                )
         if self.mode not in _MODES:
             found = self.mode.value
             raise UsageError("not the merge mode of a new table", expected="EVENT_TIME or COMMIT_TIME", found=found)

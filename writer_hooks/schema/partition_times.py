@@ -181,7 +181,11 @@ class PartitionTimes:
                 return pc.divide(numbers, _MILLI_NANOS // nanos)
             return pc.multiply_checked(numbers, nanos // _MILLI_NANOS)
         except pa.ArrowInvalid as error:
-            raise UsageError("partition values too large for their time unit", found=name) from error
+            raise UsageError(
+                "partition values too large for their time unit",
+                found=name,
+                todo="Check timestamp_type of the key generator: the unit of the numbers.",
+            ) from error
 
     def _of_text(self, values: pa.Array, name: str) -> pa.Array:
         if not pa.types.is_string(values.type):
@@ -232,7 +236,11 @@ class PartitionTimes:
                 moments = pc.assume_timezone(moments, self.input_zone, ambiguous="earliest", nonexistent="raise")
             except pa.ArrowInvalid as error:
                 shown = f"{name}: {error}"
-                raise UsageError("partition values at a time that does not exist in the zone", found=shown) from error
+                raise UsageError(
+                    "partition values at a time that does not exist in the zone",
+                    found=shown,
+                    todo="Correct these values, or the time zone of the key generator.",
+                ) from error
         seconds = moments.cast(pa.int64())
         if offset is not None and self.zone is not None:
             seconds = pc.subtract(seconds, _offset_seconds(offset))

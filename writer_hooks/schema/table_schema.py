@@ -28,7 +28,9 @@ def new_schema(table_name: str, schema: pa.Schema) -> str:
     4.4). UsageError as `data_fields`, and if there is no column."""
     fields = data_fields(schema)
     if not len(fields):
-        raise UsageError("a table needs a column", found="no columns but Hudi's own")
+        raise UsageError(
+            "a table needs a column", found="no columns but Hudi's own", todo="Give the rows a column of your own."
+        )
     name = sanitized(table_name)
     record, namespace = f"{name}_record", f"hoodie.{name}"
     children = [_avro_field(f, f"{namespace}.{record}") for f in fields]

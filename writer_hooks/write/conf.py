@@ -405,7 +405,7 @@ def _sync(given: dict[str, Any], options: WriteOptions, conf: Mapping[str, str])
 
 def _is_on(conf: Mapping[str, str], name: str, *, usual: bool) -> bool:
     """A flag; a value that is neither true nor false is reported elsewhere."""
-    with suppress(KeyError):
+    with suppress(ValueError):
         return flag(conf.get(name, ""))
     return usual
 

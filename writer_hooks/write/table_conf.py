@@ -242,7 +242,11 @@ def parse_table_conf(conf: Mapping[str, str]) -> dict[str, Any]:
         if own == PAYLOAD and is_stored_payload(value):
             continue  # compared with the table: `not_followed`
         if own not in _KNOWN:
-            raise UsageError("not a known configuration of a write or a table", found=f"{name}={value}")
+            raise UsageError(
+                "not a known configuration of a write or a table",
+                found=f"{name}={value}",
+                todo="docs/reference/hudi-names.md lists the names that are followed.",
+            )
         field, converted = parsed({name: _KNOWN[own]}, name, value)
         put_once(found, field, converted, name, conf, named)
     return {**found, "times": tuple(sorted(times.items()))} if times else found

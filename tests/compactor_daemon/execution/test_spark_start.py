@@ -189,6 +189,8 @@ def test_options_that_mean_nothing_with_the_others() -> None:
         ({"spark_conf": (("hoodie.x", "1"),)}, "not a setting of Spark"),
         ({"spark_conf": (("spark.master", "yarn"),)}, "Use --master"),
         ({"spark_conf": (("spark.driver.memory", "1g"),)}, "Use --driver-memory"),
+        ({"master": "locl"}, "not a Spark master; expected local"),
+        ({"master": "localhost[2]"}, "not a Spark master"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], what: str) -> None:
@@ -206,10 +208,10 @@ def test_the_cause_of_a_failed_job_is_told_without_its_trace() -> None:
         \tat java.base/java.lang.ProcessImpl.forkAndExec(Native Method)"""
     causes = spark_words(RuntimeError(said)).split(" | ")
     assert causes == [
-        'java.io.IOException: Cannot run program "/nowhere/python3": error=2, No such file or directory',
-        "java.io.IOException: error=2, No such file or directory",
+        'Cannot run program "/nowhere/python3": error=2, No such file or directory',
+        "error=2, No such file or directory",
     ]
-    assert spark_words(ValueError("no")) == "ValueError: no"
+    assert spark_words(ValueError("no")) == "no"
 
 
 # Which executor runs a plan, with how many threads, and why.

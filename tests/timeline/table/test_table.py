@@ -150,7 +150,7 @@ def test_the_schema_is_that_of_the_newest_write(table: Table) -> None:
 def test_where_only_services_are_left_theirs_is_the_schema(table: Table) -> None:
     """The newest of them; then that of CREATE TABLE; without any the table has none."""
     emptied(table)
-    with pytest.raises(MalformedError, match="no commit of the table records its schema"):
+    with pytest.raises(UnsupportedError, match="no write is completed"):
         table.snapshot().newest_schema()
     commit(table, 1, "CLUSTER", "commit", schema=a_schema("repeated"))
     commit(table, 2, "COMPACT", "commit", schema=a_schema("later"))
