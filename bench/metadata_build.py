@@ -64,7 +64,8 @@ def main() -> int:
             _hudi(judge, warm, commits, _ON)
             bare, _ = _hudi(judge, hudis, commits, _OFF)
             built, peak = _hudi(judge, hudis, commits, _ON)
-        for path, more in ((ours, 0), (hudis, 2)):
+        for path, more in ((ours, 0), (hudis, 1)):
+            # Of Hudi's two writes the second one's key is in a log file.
             assert _indexed(path) == rows + more, f"{path}: {_indexed(path)} entries"
     report.facts |= {"files": files, "rows": rows, "peak_mib": here.peak_bytes >> 20, "hudi_peak_mib": peak >> 20}
     report.timed("ours", [here.seconds])
