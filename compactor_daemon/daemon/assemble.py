@@ -40,10 +40,10 @@ from ..fleet.zookeeper_claims import ZooKeeperClaims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..options import ExecuteOptions
 from ..services.serve import ServiceDone
-from .control import Assigned
+from .control import Assigned, Served
 from .dispatch import Rules
 from .loop import Daemon
-from .served_table import DaemonSettings, Served, TableOnStorage
+from .served_table import DaemonSettings, TableOnStorage
 from .table_state import Pending, SeenTable, TableState
 from .work import Observer
 

@@ -5,14 +5,20 @@ give the same state: a record of them can be replayed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
+from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.planning.freshness import Pace
+from phantombase.timeline.planning.schedule import Scheduled
 from phantombase.timeline.terminal.text_table import plural
 
+from ..attempt.attempt import WaitScope
+from ..attempt.compact_or_resume import Compacted, Limit
 from ..attempt.failures import Parked, Paused, RetryOptions, Waits
 from ..fleet.budget import Spent
+from ..fleet.claims import Claims, HeldClaim
 from ..fleet.pools import Pool, QuotaUsage
 from ..services.serve import ServiceDone
 from ..status.lag import Freshness, PlanState, why_behind
@@ -32,8 +38,51 @@ from .dispatch import (
     Take,
     next_steps,
 )
-from .served_table import Served
 from .table_state import Pending, SeenTable, TableState
+
+
+class Served(Protocol):
+    """A table as a daemon serves it. Each method may be called from any thread, and raises errors of the tree."""
+
+    @property
+    def path(self) -> str:
+        """The table's base path."""
+
+    @property
+    def claims(self) -> Claims:
+        """The claims on its instants."""
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """Of the last snapshot; None: there was none."""
+
+    def snapshot(self) -> SeenTable:
+        """What is pending, claimed and due."""
+
+    def request(self, pace: Pace | None = None) -> Scheduled:
+        """Requests a compaction. `pace`: for the table's goal of freshness."""
+
+    def sweep(self) -> None:
+        """Finishes what other compactors left at completed instants."""
+
+    def serve(
+        self, every_s: float, stopping: Callable[[], bool], handing_over: Callable[[], bool] = lambda: False
+    ) -> tuple[ServiceDone, ...]:
+        """Runs the services, except those that ran less than about `every_s` ago. None begins once `stopping`. Once
+        `handing_over`, a clustering stops: the next run takes over what is made."""
+
+    def done_among(self, instant: str, near: Iterable[str] = ()) -> frozenset[str]:
+        """Whether daemons have completed an instant since it was found pending: empty if not, otherwise it and those
+        of `near` that they have completed, too. Others may be completed as well."""
+
+    def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
+        """Executes a claimed instant; None: it is not pending any more. It waits for writes inside `wait_scope`."""
+
+    def failed(self, instant: str, error: Exception) -> None:
+        """Records a failure in the table, so that every daemon sees it."""
+
+    def close(self) -> None:
+        """The daemon does not serve the table any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

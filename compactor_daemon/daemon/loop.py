@@ -45,6 +45,7 @@ from .control import (
     Event,
     Moment,
     PlanRequested,
+    Served,
     ServicesRan,
     SessionChanged,
     SlotWanted,
@@ -59,7 +60,6 @@ from .control import (
 )
 from .dispatch import UPKEEP_LEAST, Action, Relist, Request, Resume, Rules, Serve, Stop, Sweep, Take
 from .record import Recorder
-from .served_table import Served
 from .table_state import SeenTable, TableState
 from .work import Observer, RunningWork, Summary
 

@@ -13,10 +13,18 @@ import numpy.typing as npt
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.planning.freshness import Lag, table_lag, with_write
 from phantombase.timeline.planning.log_compaction import LogPiece, LogRun
 from phantombase.timeline.planning.operation import SliceStats
-from phantombase.timeline.view.view import BaseFile, DataFile, FileGroup, FileSlice, GroupKey
+from phantombase.timeline.view.view import (
+    BaseFile,
+    DataFile,
+    FileGroup,
+    FileSlice,
+    GroupKey,
+    Lag,
+    table_lag,
+    with_write,
+)
 
 from .past_writes import History, PastKind, PastLog, PastWrite, time_ms
 

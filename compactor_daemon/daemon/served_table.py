@@ -1,4 +1,4 @@
-"""A table as a daemon serves it: the protocol of the loop, and a table on storage.
+"""A table on storage, as a daemon serves it: see `control.Served`.
 
 Each method may be called from any thread. A table that cannot be opened is in trouble like any other one, and is tried
 again."""
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from phantombase.timeline.audit.ledgers import audit_path
 from phantombase.timeline.clocks import clock_ms
@@ -80,51 +80,6 @@ from ..status.lag import LagTracker, row_ms
 from ..unit_of_work import ServiceMeans
 from .dispatch import DaemonOrder
 from .table_state import Pending, SeenLag, SeenTable
-
-
-class Served(Protocol):
-    """Each method may be called from any thread, and raises errors of the tree."""
-
-    @property
-    def path(self) -> str:
-        """The table's base path."""
-
-    @property
-    def claims(self) -> Claims:
-        """The claims on its instants."""
-
-    @property
-    def timeline(self) -> Timeline | None:
-        """Of the last snapshot; None: there was none."""
-
-    def snapshot(self) -> SeenTable:
-        """What is pending, claimed and due."""
-
-    def request(self, pace: Pace | None = None) -> Scheduled:
-        """Requests a compaction. `pace`: for the table's goal of freshness."""
-
-    def sweep(self) -> None:
-        """Finishes what other compactors left at completed instants."""
-
-    def serve(
-        self, every_s: float, stopping: Callable[[], bool], handing_over: Callable[[], bool] = lambda: False
-    ) -> tuple[ServiceDone, ...]:
-        """Runs the services, except those that ran less than about `every_s` ago. None begins once `stopping`. Once
-        `handing_over`, a clustering stops: the next run takes over what is made."""
-
-    def done_among(self, instant: str, near: Iterable[str] = ()) -> frozenset[str]:
-        """Whether daemons have completed an instant since it was found pending: empty if not, otherwise it and those
-        of `near` that they have completed, too. Others may be completed as well."""
-
-    def execute(self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope) -> Compacted | None:
-        """Executes a claimed instant; None: it is not pending any more. It waits for writes inside `wait_scope`."""
-
-    def failed(self, instant: str, error: Exception) -> None:
-        """Records a failure in the table, so that every daemon sees it."""
-
-    def close(self) -> None:
-        """The daemon does not serve the table any more."""
-
 
 _ASK_AGAIN_S = 300.0
 """How soon to check again whether a compaction is due: time alone can make it so, without new writes."""

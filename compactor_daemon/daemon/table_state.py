@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from phantombase.timeline.planning.freshness import OldestRow, batch_bytes, estimated_s
+from phantombase.timeline.planning.freshness import batch_bytes, estimated_s
+from phantombase.timeline.view.view import OldestRow
 
 from ..attempt.failures import Readiness, Ready, Waits
 from ..fleet.budget import USUAL, Costs, Gain, WaitingWork, lateness

@@ -19,7 +19,7 @@ from ..fleet.claims import HeldClaim
 from ..fleet.pools import Pool, PoolUsage
 from ..services.serve import ServiceDone
 from ..status.lag import Freshness
-from .served_table import Served
+from .control import Served
 
 _log = get_logger()
 _SUSPENDED_POLL_S = 0.5

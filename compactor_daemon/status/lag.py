@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from phantombase.timeline.errors import MalformedError, MissingFileError, TableChangedError
 from phantombase.timeline.format.instant import Instant, real_time
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.planning.freshness import Lag, OldestRow, is_near, with_write
+from phantombase.timeline.planning.freshness import is_near
 from phantombase.timeline.planning.partition_walk import PlanNotes, Rule
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import human_duration
-from phantombase.timeline.view.view import GroupKey
+from phantombase.timeline.view.view import GroupKey, Lag, OldestRow, with_write
 
 _NOTHING_LEFT: Mapping[GroupKey, str] = {}
 _ADDS_ROWS_ONLY = ("deltacommit", "clean", "savepoint", "indexing")

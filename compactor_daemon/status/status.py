@@ -21,12 +21,11 @@ from phantombase.timeline.format.rollback_plan import decode_restore_plan
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, read_heartbeat
-from phantombase.timeline.planning.freshness import table_lag
 from phantombase.timeline.service.table_state import ServedState
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
-from phantombase.timeline.view.view import TableView
+from phantombase.timeline.view.view import TableView, table_lag
 
 from ..attempt.failures import CLUSTERING, read_failures
 from ..attempt.pending_clusterings import is_of_hudi, planned_clustering

@@ -17,13 +17,12 @@ from ..format.instant import Instant
 from ..instants.timeline import Timeline
 from ..instants.triggers import TriggerOptions
 from ..metadata_table.records.keys import FILES
-from ..planning.freshness import Lag, table_lag
 from ..prefetch import prefetched, prefetched_when_slow
 from ..service.table_state import PartitionFiles, ServedState
 from ..storage.folders import join
 from ..table.table import BUILD_AGAIN, Snapshot, Table, from_one_snapshot
 from ..terminal.text_table import plural
-from ..view.view import FileGroup, GroupKey, latest_slice
+from ..view.view import FileGroup, GroupKey, Lag, latest_slice, table_lag
 from .compactions import table_debt
 from .overview import Clock
 from .verdict import DuePlan, Finding, Severity, TableFacts, of_error

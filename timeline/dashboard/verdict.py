@@ -18,10 +18,9 @@ from ..instants.timeline import Timeline, since_request
 from ..instants.triggers import BY_TIME, TriggerOptions, TriggerStrategy, triggered, unplanned
 from ..locks.pause import COMPACTION, SILENCE
 from ..option import check_finite, least_of, option, spelled_class
-from ..planning.freshness import Lag
 from ..storage.folders import join
 from ..terminal.text_table import human_duration, plural
-from ..view.view import GroupKey
+from ..view.view import GroupKey, Lag
 from .compactions import Debt
 
 

@@ -23,8 +23,7 @@ from typing import TypeAlias
 from ..format.instant import Instant, real_time
 from ..instants.timeline import Timeline
 from ..view.plain_slices import PlainSlice
-from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice
-from .freshness import newest_time, oldest_time
+from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice, newest_time, oldest_time
 from .limits import Cost, fill, read_bytes, write_bytes
 from .operation import Candidate, PackedPlan, SliceStats, candidate_of
 from .options import ScheduleOptions

@@ -31,8 +31,8 @@ from ..read.pruning import outside_of
 from ..shown import Shown
 from ..table.in_progress import READ_INSIDE, clustered_file_groups, exclusive, merges_no_logs
 from ..table.table import Snapshot, Table, put_requested
-from ..view.view import GroupKey
-from .freshness import Lag, Pace, estimated_s, goal_trigger, paced, past_runs, table_lag, write_interval_s
+from ..view.view import GroupKey, Lag, table_lag
+from .freshness import Pace, estimated_s, goal_trigger, paced, past_runs, write_interval_s
 from .limits import Cost, shared
 from .log_compaction import LOG_STRATEGY, log_operation
 from .operation import HAS_LOGS, PackedPlan, PackedSlices, operation

@@ -1,1 +1,1 @@
-"""A table on storage: the way in to its configuration, instants, view and schema, and what is in progress on it."""
+"""A table on storage: the way in to its configuration, instants, view and schema; what is in progress; its history."""

@@ -1,4 +1,4 @@
-"""The file-system view: which files make a file slice, and which slices a reader merges (pure).
+"""The file-system view: which files make a file slice, which slices a reader merges; and its lag (pure).
 
     SC1   base FG_SC1           DC2, DC3 -> logs on base SC1
     SC5.compaction.requested    plan {FG: base SC1, logs of DC2, DC3}
@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Generic, TypeAlias, TypeVar
 
 from ..format.file_name import BaseFileName, LogFileName
-from ..instants.timeline import Timeline
+from ..instants.timeline import UNKNOWN_COMPLETION, Timeline
 from ..storage.contract import Entry
 from ..storage.folders import join
 from .witness import Flaw, Marks, Witness
@@ -262,3 +262,86 @@ def debt_of(group: FileGroup) -> GroupDebt:
         log_bytes=sum(s.log_bytes for s in newest),
         pending_compaction=group.pending_compaction,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldestRow:
+    """The oldest row of a file group that is in no base file. `time`: when it was written, an instant time. `plan`: the
+    pending compaction that contains it. `held`: why no new plan can take it, None if one can or `plan` has it."""
+
+    time: str
+    partition: str
+    file_id: str
+    plan: str | None = None
+    held: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How long rows have waited outside of base files. `oldest`: the oldest one that is in none, which a read-optimized
+    reader lacks: its age counts from the completion of its delta commit, on version 6 from its request; rows of pending
+    plans count. `free`: the oldest one that a new plan can take: its file group is in no plan, and nothing holds it.
+    `source_bytes`: what a plan of all free file groups reads; `log_files`, `log_bytes`: of these the logs."""
+
+    oldest: OldestRow | None = None
+    free: OldestRow | None = None
+    file_groups: int = 0
+    source_bytes: int = 0
+    log_files: int = 0
+    log_bytes: int = 0
+
+
+def oldest_time(slice_: FileSlice, timeline: Timeline) -> str | None:
+    """When the oldest row in the logs of a slice was written; None: the logs have no row of a completed write. Of an
+    archived write only the beginning of the active timeline is known, before which it completed."""
+    return min(_times(slice_, timeline), default=None)
+
+
+def newest_time(slice_: FileSlice, timeline: Timeline) -> str | None:
+    """The same of the newest row."""
+    return max(_times(slice_, timeline), default=None)
+
+
+def _times(slice_: FileSlice, timeline: Timeline) -> Iterator[str]:
+    for log in slice_.logs:
+        if log.size == 0 or (log.marks is not None and log.marks.is_stray):
+            continue
+        writes = [w.instant for w in log.marks.writes] if log.marks is not None else []
+        # Without a known write, the name of version 6 has the base below the log, and so only shows "archived".
+        unnamed = log.name.instant if timeline.layout.has_completion_times else ""
+        for instant in writes or [unnamed]:
+            done = timeline.completion_time(instant) if instant else UNKNOWN_COMPLETION
+            if done is not None:
+                yield timeline.start if done == UNKNOWN_COMPLETION else done
+
+
+def table_lag(groups: Iterable[FileGroup], timeline: Timeline, held: Mapping[GroupKey, str]) -> Lag:
+    """The lag of a table. `groups`: those that are not replaced. `held`: file groups that no plan can take, with the
+    reason; of pending compactions and damaged files the groups themselves tell."""
+    oldest: OldestRow | None = None
+    free: OldestRow | None = None
+    count = size = log_files = log_bytes = 0
+    for group in groups:
+        slice_ = latest_slice(group)
+        time = oldest_time(slice_, timeline) if slice_ is not None else None
+        if slice_ is None or time is None:
+            continue
+        plan = group.pending_compaction
+        why = held.get(group.key) or (str(group.flaws[0].error()) if group.flaws else None)
+        row = OldestRow(
+            time=time, partition=group.partition, file_id=group.file_id, plan=plan, held=None if plan else why
+        )
+        oldest = row if oldest is None or time < oldest.time else oldest
+        if plan is None and why is None:
+            free = row if free is None or time < free.time else free
+            size += slice_.base_bytes + slice_.log_bytes
+            log_files, log_bytes = log_files + len(slice_.logs), log_bytes + sum(log.size for log in slice_.logs)
+        count += 1
+    found = Lag(oldest=oldest, free=free, file_groups=count, source_bytes=size)
+    return replace(found, log_files=log_files, log_bytes=log_bytes)
+
+
+def with_write(lag: Lag, time: str) -> Lag:
+    """The lag after a delta commit with log files, completed at this time: it is younger than the rows before."""
+    row = OldestRow(time=time, partition="", file_id="")
+    return replace(lag, oldest=lag.oldest or row, free=lag.free or row)

@@ -13,17 +13,12 @@ from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.planning.freshness import (
-    Lag,
-    OldestRow,
     Pace,
     batch_bytes,
     estimated_s,
     is_near,
     latest_starts,
-    oldest_time,
     past_runs,
-    table_lag,
-    with_write,
     write_interval_s,
 )
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
@@ -31,7 +26,7 @@ from phantombase.timeline.planning.schedule import Scheduled, read_lag, schedule
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.view.view import FileGroup, FileSlice
+from phantombase.timeline.view.view import FileGroup, FileSlice, Lag, OldestRow, oldest_time, table_lag, with_write
 from phantombase.timeline.view.witness import FileRecord, Marks
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
