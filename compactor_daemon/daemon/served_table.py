@@ -464,8 +464,8 @@ class TableOnStorage:
             rows: Sequence[WorkDone] = ()
             with suppress(PhantombaseError):
                 rows = read_history(table.storage, last=_LEARNED).work
-            self._costs = Costs.learned(rows, self._settings.benefit.reads_per_hour)
-        return self._costs
+            self._costs = Costs.learned(rows)
+        return replace(self._costs, reads=self._settings.benefit.reads_per_hour)
 
     def _log_bytes(self, table: Table, instant: str) -> int:
         """The bytes of the planned logs; 0 if a plan of Hudi does not state them. 0 also if the plan cannot be read:

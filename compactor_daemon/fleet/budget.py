@@ -19,7 +19,6 @@ from typing import TypeAlias
 from phantombase.timeline.codec.output_options import parse_bytes
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.table.history import WorkDone
-from phantombase.timeline.terminal.text_table import human_bytes, human_duration, plural
 
 _FILE_BYTES = 1 << 20
 """What a file that readers need not open is worth."""
@@ -54,6 +53,8 @@ class Budget:
 
     def words(self, amount: float) -> str:
         """An amount of its unit, for people."""
+        from phantombase.timeline.terminal.text_table import human_bytes  # late: writers need no rich
+
         return str(human_bytes(round(amount))) if self.is_bytes else f"{amount / _HOUR_S:.3g} core-hours"
 
 
@@ -77,14 +78,14 @@ class Costs:
     reads: float = 1.0
 
     @staticmethod
-    def learned(rows: Iterable[WorkDone], reads: float = 1.0) -> Costs:
+    def learned(rows: Iterable[WorkDone]) -> Costs:
         """From rows of the history; without any, the usual ones."""
         done = [one for one in rows if one.kind == "compaction" and one.outcome == "done" and one.planned_bytes]
         planned = sum(one.planned_bytes or 0 for one in done)
         if not planned:
-            return Costs(reads=reads)
+            return USUAL
         core_s = sum(one.core_seconds for one in done) / planned
-        return Costs(bytes=sum(one.bytes for one in done) / planned, core_s=core_s, runs=len(done), reads=reads)
+        return Costs(bytes=sum(one.bytes for one in done) / planned, core_s=core_s, runs=len(done))
 
 
 USUAL = Costs()
@@ -166,6 +167,8 @@ def rank(works: Iterable[WaitingWork], budget: Budget) -> list[Ranked]:
 
 
 def _why(one: WaitingWork, budget: Budget) -> str:
+    from phantombase.timeline.terminal.text_table import human_bytes, human_duration, plural  # late: as above
+
     gain, costs = one.gain, one.costs
     what = f"{plural(gain.log_files, 'log file')}, {human_bytes(gain.log_bytes)}, for {budget.words(one.cost(budget))}"
     by = f"as its last {plural(costs.runs, 'compaction')} took" if costs.runs else "as compactions usually take"

@@ -69,6 +69,8 @@ def test_nobody_begins_work_on_a_paused_table_until_it_is_resumed(tmp_path: Path
     after = late.compact_inline(strategy=TriggerStrategy.ALWAYS).upsert(str(path)).after
     assert (after.error, after.compacted, paused in after.why) == (None, (), True)
     assert invoke("status", path)["paused"][0]["what"] == paused
+    shown = CliRunner().invoke(app, ["status", str(path)], env={"COLUMNS": "200"}).stdout
+    assert (shown.count(f"info: {paused}"), f"paused: {paused}" in shown) == (1, False)
     (found,) = (one for one in invoke("check", path)["tables"][0]["findings"] if one["name"] == "paused")
     assert (found["severity"], found["what"]) == ("info", paused)
     assert invoke("resume", path)["removed"] == [paused]
