@@ -5,8 +5,7 @@
 After each failure the next try waits twice as long. After too many failures, or after one that a retry cannot fix,
 the instant is parked until an operator releases it.
 
-Also the work note in the heartbeat of a compactor: which process does what, with or without ZooKeeper.
-"""
+Also the work note in the heartbeat of a compactor: which process does what, with or without ZooKeeper."""
 
 from __future__ import annotations
 
@@ -38,12 +37,10 @@ from phantombase.timeline.storage.contract import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkNote:
-    """An attempt at work. `since_ms`: when its work began, since the epoch.
-
-    `done` and `total` count the file slices of the round being staged, without adopted ones; `bytes` is the size of
-    their inputs. All are 0 before staging, and when only the publishing of a decision is left. `waiting`: 1 while it
-    waits for writes that began before the compaction.
-    """
+    """An attempt at work. `since_ms`: when its work began, since the epoch. `done` and `total` count the file slices of
+    the round being staged, without adopted ones; `bytes` is the size of their inputs. All are 0 before staging, and
+    when only the publishing of a decision is left. `waiting`: 1 while it waits for writes that began before the
+    compaction."""
 
     attempt: int
     since_ms: int
@@ -141,12 +138,10 @@ class FailureClass(Enum):
 
 
 def classify(error: Exception) -> FailureClass:
-    """The class of an error of an instant.
-
-    It is no failure if another process is at work (a Hudi compactor, a write before the barrier, another daemon), or if
-    the clock of this process is wrong: the instant is tried again after a while. A ledger that does not balance is
-    a failure, and so are log files that are no longer neighbours: a retry does not help.
-    """
+    """The class of an error of an instant. It is no failure if another process is at work (a Hudi compactor, a write
+    before the barrier, another daemon), or if the clock of this process is wrong: the instant is tried again after a
+    while. A ledger that does not balance is a failure, and so are log files that are no longer neighbours: a retry does
+    not help."""
     if isinstance(error, (LedgerError, StalePlanError)):
         return FailureClass.PARK
     counted = isinstance(error, TableChangedError) or not isinstance(error, ConflictError)
@@ -190,10 +185,8 @@ def record_failure(storage: Storage, instant: str, failure: Failure) -> None:
 
 
 def release_failures(storage: Storage, instant: str, *, dry_run: bool = False) -> int:
-    """Removes the failures of an instant, which may then be tried at once; returns how many there were.
-
-    `dry_run`: nothing is removed.
-    """
+    """Removes the failures of an instant, which may then be tried at once; returns how many there were. `dry_run`:
+    nothing is removed."""
     numbers = _numbers(storage, instant)
     for number in () if dry_run else numbers:
         storage.delete(f"{_folder(instant)}/{number}")

@@ -83,8 +83,7 @@ def compact(
     executed. If the run is killed in between, the plan stays pending for the next run. File groups that cannot be
     merged are left out; the exit code is 1 then.
 
-    Examples: `compactor-daemon compact lake/orders`, `compactor-daemon compact lake/orders --schedule --sole-writer`
-    """
+    Examples: `compactor-daemon compact lake/orders`, `compactor-daemon compact lake/orders --schedule --sole-writer`"""
     if at.dry_run and drop_metadata_table_:
         raise UsageError("a dry run changes nothing", found="--drop-metadata-table", todo="Leave one of them out.")
     execute.refuse_idle(typed_names(ctx, execute.idle))
@@ -200,8 +199,7 @@ def demo(
 ) -> None:
     """Compact a small table that real Apache Hudi 1.2.0 wrote.
 
-    Shows the pending compactions, executes them, and checks that every row reads the same as before.
-    """
+    Shows the pending compactions, executes them, and checks that every row reads the same as before."""
     configure_logging(json)
     with tempfile.TemporaryDirectory(prefix="phantombase-demo-") as temporary:
         path = str(unpack_demo_table(Path(temporary) / "table" if keep is None else keep))

@@ -71,8 +71,7 @@ def show(
     line, environment and file give none.
 
     Examples: `compactor-daemon config show compact`, `compactor-daemon config show run --config fleet.toml`,
-    `compactor-daemon config show lake/orders`
-    """
+    `compactor-daemon config show lake/orders`"""
     if "/" in name or Path(name, HOODIE).is_dir():
         return CommandResult({"command": "run", "settings": _rows_of_table(ctx, name, storage_option)}, _render)
     return CommandResult({"command": name, "settings": _rows(ctx, name)}, _render)
@@ -106,8 +105,7 @@ def set_command(
     `foreign-grace` and `heartbeat-expiry` must be the same for all: a process that was given another value is refused.
 
     Examples: `compactor-daemon config set lake/orders freshness=10m codec=zstd --sole-writer`,
-    `compactor-daemon config set lake/orders clean-retain=48 services=clean,archive --lock LOCK`
-    """
+    `compactor-daemon config set lake/orders clean-retain=48 services=clean,archive --lock LOCK`"""
     changes: dict[str, str | None] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -124,8 +122,7 @@ def unset_command(
 ) -> CommandResult:
     """Remove options from a table: the defaults count again. One that cannot be read is removed, too.
 
-    Example: `compactor-daemon config unset lake/orders freshness --sole-writer`
-    """
+    Example: `compactor-daemon config unset lake/orders freshness --sole-writer`"""
     return _changed(at, {name.removeprefix(PREFIX).replace("_", "-"): None for name in names})
 
 

@@ -63,8 +63,7 @@ def history_command(
     options, or in the table `[run]` of the configuration file.
 
     Examples: `compactor-daemon history lake/orders --since 7d --price-core-hour 0.04`,
-    `compactor-daemon history --root s3://bucket/warehouse --output costs.parquet`
-    """
+    `compactor-daemon history --root s3://bucket/warehouse --output costs.parquet`"""
     if output is not None and output.suffix not in _WRITERS:
         expected = ", ".join(_WRITERS)
         raise UsageError("a file of this ending cannot be written", path=str(output), expected=expected)

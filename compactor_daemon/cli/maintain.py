@@ -81,8 +81,7 @@ def maintain_command(
     one finishes its work.
 
     Examples: `compactor-daemon maintain lake/orders --sole-writer`,
-    `compactor-daemon maintain --root s3://bucket/warehouse --lock storage --dry-run`
-    """
+    `compactor-daemon maintain --root s3://bucket/warehouse --lock storage --dry-run`"""
     sync = of_services[Service.SYNC.value]
     chosen = usual_services(sync.to) if services is None else parse_services(services)
     check_idle(ctx, chosen, of_services, requests, schedule=True)

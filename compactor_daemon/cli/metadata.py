@@ -54,8 +54,7 @@ def metadata_command(
 
     Examples: `compactor-daemon metadata lake/orders --sole-writer`,
     `compactor-daemon metadata lake/orders --create --indexes files,column_stats --lock LOCK`,
-    `compactor-daemon metadata lake/orders --rebuild --dry-run`
-    """
+    `compactor-daemon metadata lake/orders --rebuild --dry-run`"""
     if create and rebuild:
         raise UsageError("--create and --rebuild cannot be combined", todo="Leave one of them out.")
     builds = create or rebuild

@@ -184,8 +184,7 @@ def run_command(
 
     Examples: `compactor-daemon run lake/orders lake/rides --zookeeper zk1:2181,zk2:2181,zk3:2181`,
     `compactor-daemon run --root s3://bucket/warehouse --include orders --schedule --lock storage`,
-    `compactor-daemon run --root s3://bucket/warehouse --budget 2core-hours --dry-run`
-    """
+    `compactor-daemon run --root s3://bucket/warehouse --budget 2core-hours --dry-run`"""
     chosen = parse_services(services) if services is not None else frozenset[Service]()
     check_idle(ctx, chosen, of_services, requests, schedule=schedule)
     if Service.SYNC in chosen:
@@ -397,8 +396,7 @@ def replay_command(
 
     Examples: `compactor-daemon replay lake/orders --freshness 10m`,
     `compactor-daemon replay lake/orders --freshness 10m --best`,
-    `compactor-daemon replay lake/orders --picking universal --max-delta-commits 3`
-    """
+    `compactor-daemon replay lake/orders --picking universal --max-delta-commits 3`"""
     opened = Table.open(table, parse_pairs(storage_option), reading=True)
     options = read_policies(opened.storage).over(options, given_names(ctx))
     name_idle(options)

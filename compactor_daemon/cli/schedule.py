@@ -54,8 +54,7 @@ def schedule(
     File groups whose files a compaction would refuse are left out: the exit code is 1 then, and `--json` lists them.
 
     Examples: `compactor-daemon schedule lake/orders --sole-writer`,
-    `compactor-daemon schedule lake/orders --max-file-slices 10 --dry-run`
-    """
+    `compactor-daemon schedule lake/orders --max-file-slices 10 --dry-run`"""
     if at.dry_run and drop_metadata_table_:
         raise UsageError("a dry run changes nothing", found="--drop-metadata-table", todo="Leave one of them out.")
     at, fleet = replace(at, lock=zookeeper.on_lock(at.lock)), zookeeper.options()
@@ -170,8 +169,7 @@ def unschedule_command(
     it, and if rows would be lost or doubled without the plan: then it must be executed. An unreadable plan is removed
     if nothing depends on it.
 
-    Example: `compactor-daemon unschedule lake/orders 20260101120000000 --sole-writer`
-    """
+    Example: `compactor-daemon unschedule lake/orders 20260101120000000 --sole-writer`"""
     table, lock = at.open(
         "unschedule",
         "An unknown write may be about to write logs on the plan's slices: without the plan they would be lost.",
@@ -216,8 +214,7 @@ def pause_command(
     known to be bad until then, so it is shown, and left out of exit codes and of the health that alerts go by.
 
     Examples: `compactor-daemon pause lake/orders --reason "disk is replaced" --for 2h`,
-    `compactor-daemon pause lake/orders --reason audit --services clean,archive`
-    """
+    `compactor-daemon pause lake/orders --reason audit --services clean,archive`"""
     storage = Table.open(table, parse_pairs(storage_option), reading=True).storage
     names = [name.strip() for name in services.split(",")] if services is not None else []
     pause = pause_table(storage, reason, until=_end(until, for_), services=names, dry_run=dry_run)
@@ -247,8 +244,7 @@ def _render_paused(data: Mapping[str, Any]) -> Iterable[RenderableType]:
 def resume_command(table: TablePath, dry_run: DryRun = False, storage_option: StorageOption = None) -> CommandResult:
     """Resume a paused table: all its pauses are removed, also one that cannot be read.
 
-    Example: `compactor-daemon resume lake/orders`
-    """
+    Example: `compactor-daemon resume lake/orders`"""
     storage = Table.open(table, parse_pairs(storage_option), reading=True).storage
     words = list(resume_table(storage, dry_run=dry_run))
     return CommandResult({"table": table, "dry_run": dry_run, "removed": words}, _render_resumed)
@@ -275,8 +271,7 @@ def cancel_command(
     becomes visible, and its staged files are removed. Then a daemon may take the instant again: `pause` the table first
     to prevent that. After the commit decision nothing can be cancelled: the exit code is 1.
 
-    Example: `compactor-daemon cancel lake/orders 20261121091052663 --reason "too large for now"`
-    """
+    Example: `compactor-daemon cancel lake/orders 20261121091052663 --reason "too large for now"`"""
     done = cancel_instant(Table.open(table, parse_pairs(storage_option)), instant, reason, dry_run=dry_run)
     data = {"table": table, "instant": instant, "dry_run": dry_run, **asdict(done)}
     error = f"{instant} is decided: it is published, and cannot be cancelled any more" if done.decided else ""

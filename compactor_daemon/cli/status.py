@@ -198,8 +198,7 @@ def status(
     partitions, which takes most of the time.
 
     Examples: `compactor-daemon status lake/orders --slo 3600 --watch 5`,
-    `compactor-daemon status --root s3://bucket/warehouse --slo 3600`
-    """
+    `compactor-daemon status --root s3://bucket/warehouse --slo 3600`"""
     storage = parse_pairs(storage_option)
     outlooks = ("trigger", "max_delta_commits", "max_delta_seconds", "freshness")
     catalog = _named_first(ctx, [table] if table else [], catalog)
@@ -258,8 +257,7 @@ def check(
 
     Exit code 0: all is well. 1: something needs care. 2: something is broken, or cannot be read.
 
-    Examples: `compactor-daemon check lake/orders`, `compactor-daemon check --root s3://bucket/warehouse --json`
-    """
+    Examples: `compactor-daemon check lake/orders`, `compactor-daemon check --root s3://bucket/warehouse --json`"""
     storage, named = parse_pairs(storage_option), list(tables or ())
     catalog = _named_first(ctx, named, catalog)
     pools = catalog.pools(ctx.params.get("config"), ScheduleOptions())
@@ -315,8 +313,7 @@ def claims(
 
     With `--zookeeper` the claims of a fleet are shown, without it the heartbeats in storage.
 
-    Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 lake/orders lake/rides`
-    """
+    Example: `compactor-daemon claims --zookeeper zk1:2181,zk2:2181 lake/orders lake/rides`"""
     options, storage, named = zookeeper.options(), parse_pairs(storage_option), list(tables or ())
     catalog = _named_first(ctx, named, catalog)
     listed = catalog.found(named, catalog.pools(None, ScheduleOptions()), storage)

@@ -89,8 +89,7 @@ def cluster_command(
     Examples: `compactor-daemon cluster /data/events --dry-run`,
     `compactor-daemon cluster /data/events --min-file-num 10 --target-size 256m --lock LOCK`,
     `compactor-daemon cluster /data/events --grouping size --sort-by fare --lock LOCK`,
-    `compactor-daemon cluster /data/events --rewrite codec,dropped-columns --codec zstd --dry-run`
-    """
+    `compactor-daemon cluster /data/events --rewrite codec,dropped-columns --codec zstd --dry-run`"""
     if at.dry_run and cancel:
         raise UsageError("--dry-run and --cancel cannot be combined", todo="Leave one of them out.")
     if cancel and (idle := typed_options(ctx, _OF_CLUSTERING)):
@@ -198,8 +197,7 @@ def clean_command(
     all writers share that lock, or `--sole-writer`. If a run is killed, the next one, or Hudi, finishes its work.
 
     Examples: `compactor-daemon clean lake/orders --dry-run`,
-    `compactor-daemon clean lake/orders --policy hours --retain 48 --lock LOCK`
-    """
+    `compactor-daemon clean lake/orders --policy hours --retain 48 --lock LOCK`"""
     table, lock = at.open(
         "clean",
         "A savepoint that is made meanwhile without the same lock may lose files. --dry-run needs neither.",
@@ -255,8 +253,7 @@ def archive_command(
     lock, or `--sole-writer`, if no other process writes. If a run is killed, the next one finishes its work.
 
     Examples: `compactor-daemon archive lake/orders --dry-run`,
-    `compactor-daemon archive lake/orders --min-instants 50 --max-instants 60 --sole-writer`
-    """
+    `compactor-daemon archive lake/orders --min-instants 50 --max-instants 60 --sole-writer`"""
     table, lock = at.open(
         "archive",
         "Two processes that archive at once could lose instants of the archive. --dry-run needs neither.",
@@ -307,8 +304,7 @@ def orphans_command(
     lock, or `--sole-writer`. If a run is killed, the next one removes the rest.
 
     Examples: `compactor-daemon orphans lake/orders`,
-    `compactor-daemon orphans lake/orders --older-than 7d --remove --lock LOCK`
-    """
+    `compactor-daemon orphans lake/orders --older-than 7d --remove --lock LOCK`"""
     at = replace(at, dry_run=at.dry_run or not remove)
     table, lock = at.open(
         "orphans --remove",
@@ -359,8 +355,7 @@ def sync_command(
     sync`, or after each commit of a writer, it runs by itself.
 
     Examples: `compactor-daemon sync lake/orders --to hive:metastore:9083 --database sales`,
-    `compactor-daemon sync lake/orders --to glue:eu-west-1 --dry-run`
-    """
+    `compactor-daemon sync lake/orders --to glue:eu-west-1 --dry-run`"""
     opened = Table.open(table, parse_pairs(storage_option), reading=True)
     if not dry_run:
         refuse_paused(opened.storage, Service.SYNC.value)

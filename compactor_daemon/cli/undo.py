@@ -52,8 +52,7 @@ def create(
 
     Refused if files of that state may have been cleaned, or while a clean is pending.
 
-    Example: `compactor-daemon savepoint create lake/orders --comment "before the backfill" --sole-writer`
-    """
+    Example: `compactor-daemon savepoint create lake/orders --comment "before the backfill" --sole-writer`"""
     table, lock = at.open("a savepoint", _CLEANERS)
     kept = create_savepoint(table, lock, instant, user=user or user_name(), comment=comment, dry_run=at.dry_run)
     return CommandResult(at.row(_savepoint_row(kept)), _render_created)
@@ -66,8 +65,7 @@ def delete(
 ) -> CommandResult:
     """Delete a savepoint: the next clean may remove its files.
 
-    Example: `compactor-daemon savepoint delete lake/orders 20260101120000000 --sole-writer`
-    """
+    Example: `compactor-daemon savepoint delete lake/orders 20260101120000000 --sole-writer`"""
     delete_savepoint(*at.open("a savepoint", _CLEANERS), instant, dry_run=at.dry_run)
     return CommandResult(at.row({"deleted": instant}), _render_deleted)
 
@@ -77,8 +75,7 @@ def delete(
 def list_(table: TablePath, storage_option: StorageOption = None) -> CommandResult:
     """The savepoints of a table, earliest first.
 
-    Example: `compactor-daemon savepoint list lake/orders`
-    """
+    Example: `compactor-daemon savepoint list lake/orders`"""
     kept = savepoints(Table.open(table, parse_pairs(storage_option)).snapshot(cached=False))
     return CommandResult({"table": table, "savepoints": [_savepoint_row(one) for one in kept]}, _render_savepoints)
 
@@ -128,8 +125,7 @@ def restore_command(
     Hudi's restore to the same instant, has finished.
 
     Examples: `compactor-daemon restore lake/orders --to 20260101120000000 --dry-run`,
-    `compactor-daemon restore lake/orders --to 20260101120000000 --sole-writer`
-    """
+    `compactor-daemon restore lake/orders --to 20260101120000000 --sole-writer`"""
     table, lock = at.open("a restore", _TODO)
     done = restore_table(table, lock, to, dry_run=at.dry_run)
     undone = [{"instant": time, "action": action} for time, action in done.undone]
@@ -148,8 +144,7 @@ def rollback_command(
     before the write is hidden, run it again: writers of other machines wait for that. Behind that the next writer
     finishes it. A rollback of this write that Hudi began is finished.
 
-    Example: `compactor-daemon rollback lake/orders 20260101120000000 --sole-writer`
-    """
+    Example: `compactor-daemon rollback lake/orders 20260101120000000 --sole-writer`"""
     table, lock = at.open("a rollback", _TODO)
     return CommandResult(at.row(roll_back_newest(table, lock, instant, dry_run=at.dry_run)), _render_rolled_back)
 
@@ -165,8 +160,7 @@ def repair_command(
     then. So each planned file group is merged again, in this process, and its base file must have just these rows. What
     the file says follows from that, and nothing else is changed.
 
-    Example: `compactor-daemon repair lake/orders 20260101120000000 --sole-writer`
-    """
+    Example: `compactor-daemon repair lake/orders 20260101120000000 --sole-writer`"""
     table, lock = at.open("a repair", _TODO)
     return CommandResult(at.row(write_anew(table, instant, lock, dry_run=at.dry_run)), _render_repaired)
 
@@ -232,8 +226,7 @@ def release(
     removed, and it can be decided again. No process may be at work on it, not even a stalled one: stop the daemons
     first.
 
-    Example: `compactor-daemon release lake/orders 20261121091052663`
-    """
+    Example: `compactor-daemon release lake/orders 20261121091052663`"""
     if unreadable:
         table, lock = at.open(
             "release --unreadable", "An unknown write or compactor may change the same files. --dry-run needs neither."

@@ -23,8 +23,7 @@ own; the label `table` is the table's path:
     phantombase_table_up                                                1; 0 after a snapshot of the table that failed
     phantombase_pool_running, _pool_occupancy, _pool_bytes              by pool: slots, part of them, bytes of an hour
     phantombase_zookeeper_connected                                     1 or 0; absent without ZooKeeper
-    phantombase_build_info, process_...                                 version and Python; memory, processor time
-"""
+    phantombase_build_info, process_...                                 version and Python; memory, processor time"""
 
 from __future__ import annotations
 

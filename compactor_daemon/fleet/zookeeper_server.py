@@ -20,8 +20,7 @@ So the server ends with the daemon, even if the daemon ends by SIGKILL. The pipe
 because every POSIX system has pipes, and because that signal comes at the end of the *thread* that started the child.
 The guard kills its own process group, which exists as long as the guard, and not a process id, which another process
 may have got since then. The server has a session of its own, so a terminal's Ctrl-C does not reach it before the daemon
-has finished.
-"""
+has finished."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@ kazoo reconnects by itself and opens a new session when the old one has ended; e
 is lost then. Sessions are numbered from 1, so that the holder of a claim knows whether it belongs to this session.
 
 A call without an answer may have taken effect, or may still take effect once the connection is back. It raises
-UnknownStateError; the caller must read ZooKeeper to find the outcome (see `zookeeper_claims`).
-"""
+UnknownStateError; the caller must read ZooKeeper to find the outcome (see `zookeeper_claims`)."""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ compaction, cancels the attempt. Its steps, in this order, under one hold of the
 The `outcome` record itself is kept, so that the completion time that it may have decided is still reserved
 (`reserved`).
 A crash before `revoke` changes nothing for other processes: if the decision is published, removed files are placed
-again from their staged copies. After `revoke` the next attempt may open.
-"""
+again from their staged copies. After `revoke` the next attempt may open."""
 
 from __future__ import annotations
 

@@ -11,8 +11,7 @@ A plan that cannot be read, since Hudi was killed while it wrote it, is removed 
 begun, a plan to the instant that a user names takes its place: what is left of the later writes is undone.
 
 The lock is held all the time. Writers, planners and other services of phantombase refuse to start while a restore is
-pending. Hudi can finish a restore of phantombase, and phantombase one of Hudi.
-"""
+pending. Hudi can finish a restore of phantombase, and phantombase one of Hudi."""
 
 from __future__ import annotations
 
@@ -114,8 +113,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
     `target` None: only a pending restore is finished. UsageError: no such write, no complete state of it, a later
     savepoint, none pending, or see `preconditions`. ConflictError: a process is at work, or a reader holds a later
     state; another restore is pending. UnsupportedError: a resize of buckets could be undone. LockError, StorageError:
-    the next run continues.
-    """
+    the next run continues."""
     refuse_left_to_hudi(table, "restoring")
     if target is not None and _unreadable(table.snapshot(same_settings=True, cached=False)) is not None:
         return _restore_anew(table, lock, target, dry_run=dry_run)

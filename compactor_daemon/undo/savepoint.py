@@ -4,8 +4,7 @@
            t.savepoint: the files of the state at t. From here on it holds
 
 A savepoint with only an inflight file holds nothing; making the savepoint again completes it. It is deleted in the
-other order, so that it holds as long as it is visible.
-"""
+other order, so that it holds as long as it is visible."""
 
 from __future__ import annotations
 

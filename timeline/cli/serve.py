@@ -89,8 +89,7 @@ def serve(
       timeline serve "/lake/*/orders_*"
       timeline serve "/lake/*" --root /lake --zookeeper zk1:2181
       timeline serve /data/trips --host 0.0.0.0 --token-file token
-      timeline serve /data/t --token-file token --lock storage --allow-actions
-    """
+      timeline serve /data/t --token-file token --lock storage --allow-actions"""
     configure_logging(log_json, quiet=False)
     given = parse_pairs(storage_option)
     settings = CommandSettings(lock=lock, sole_writer=sole_writer, timezone=timezone)

@@ -2,8 +2,7 @@
 
 A value must be one of the column's type: then a comparison is exact. `fare > 10.5` on a column of integers becomes
 `fare > 10`, which is the same; `fare = 10.5` there is refused: it is never true. A number compared with a column of
-floats becomes the nearest float of that width, so `ratio = 0.1` finds what was written as 0.1.
-"""
+floats becomes the nearest float of that width, so `ratio = 0.1` finds what was written as 0.1."""
 
 from __future__ import annotations
 

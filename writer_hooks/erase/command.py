@@ -58,8 +58,7 @@ def erase_command(
     All writers must share `--lock`, or `--sole-writer` is needed. A table with a bucket index needs `--buckets`.
 
     Examples: `compactor-daemon erase lake/orders --keys keys.csv --dry-run`,
-    `compactor-daemon erase lake/orders --keys keys.csv --lock LOCK`
-    """
+    `compactor-daemon erase lake/orders --keys keys.csv --lock LOCK`"""
     execute.refuse_idle(typed_names(ctx, execute.idle))
     table, _ = at.open(
         "erase", "A write that does not know of the erasure may bring the keys back. --dry-run needs neither."
