@@ -47,10 +47,13 @@ def spark_java() -> str | None:
     return shutil.which(f"{home}/bin/java" if home else "java")
 
 
+_SPARK = "pip install 'phantombase[spark]' adds it: compactions and writes in tasks of Spark, the source, 490 MB."
+
+
 def require_pyspark(what: str) -> None:
     """UsageError where the package pyspark, which `what` needs, is not installed: it is an extra."""
     if find_spec("pyspark") is None:
-        raise UsageError(f"{what} needs the package pyspark", todo="Install it: pip install 'phantombase[spark]'.")
+        raise UsageError(f"{what} needs the package pyspark", todo=_SPARK)
 
 
 def spark_jars() -> list[Path]:

@@ -162,6 +162,8 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     UsageError: PySpark is not installed.
     """
     require_pyspark("spark_read")
+    if not hasattr(spark, "sparkContext"):
+        raise UsageError("not a session of Spark", expected="a SparkSession", found=repr(spark))
     from pyspark_phantombase.frame import spark_read as read_by_both  # imported here: needs PySpark
 
     return read_by_both(spark, path, **options)

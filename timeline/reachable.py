@@ -85,6 +85,7 @@ class _Teller:
                 _print("")
 
     def _run(self) -> None:
+        shown = ""
         while True:
             self._some.wait()
             time.sleep(_EVERY_S)
@@ -96,7 +97,9 @@ class _Teller:
                         _log.info("waiting", what=one.what)
                 if late and sys.stderr.isatty() and not logging.getLogger(NAME).isEnabledFor(logging.INFO):
                     late[0].line = True
-                    _print(f"{late[0].what}: {int(time.monotonic() - late[0].since)} s")
+                    line = f"{late[0].what}: {int(time.monotonic() - late[0].since)} s"
+                    if line != shown:
+                        _print(shown := line)
 
 
 def _print(line: str) -> None:

@@ -324,8 +324,9 @@ class Limit:
     UsageError: not a number of seconds."""
 
     def __init__(self, seconds: float | None = None, clock: Callable[[], float] | None = None) -> None:
-        if seconds is not None and not 0 <= seconds < float("inf"):
-            raise UsageError("not a time limit", expected="seconds, or None for no limit", found=str(seconds))
+        is_number = isinstance(seconds, int | float) and 0 <= seconds < float("inf")
+        if seconds is not None and not is_number:
+            raise UsageError("not a time limit", expected="seconds, or None for no limit", found=repr(seconds))
         self._clock = clock or time.monotonic
         self._end = float("inf") if seconds is None else self._clock() + seconds
         self._closed = False

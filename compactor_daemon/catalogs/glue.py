@@ -87,7 +87,8 @@ class Glue:
             import botocore.exceptions as botocore
         except ImportError as error:
             raise UsageError(
-                "AWS Glue needs the package boto3", todo="Install it: pip install 'phantombase[s3]'."
+                "AWS Glue needs the package boto3",
+                todo="pip install 'phantombase[s3]' adds it: AWS Glue, and what S3 asks of boto3.",
             ) from error
         from phantombase.timeline.storage.object_clients import aws_client
 

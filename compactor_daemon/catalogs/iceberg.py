@@ -109,7 +109,8 @@ class _Publisher:
             from pyiceberg.catalog import load_catalog
         except ImportError as error:
             raise UsageError(
-                "Iceberg needs the package pyiceberg", todo="Install it: pip install 'phantombase[iceberg]'."
+                "Iceberg needs the package pyiceberg",
+                todo="pip install 'phantombase[iceberg]' adds it: publishing to Iceberg's catalogs.",
             ) from error
         from pyiceberg.exceptions import NotInstalledError
 

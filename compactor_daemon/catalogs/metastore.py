@@ -111,7 +111,8 @@ def interface() -> Any:
         import thriftpy2.parser
     except ImportError as error:
         raise UsageError(
-            "a Hive Metastore needs the package thriftpy2", todo="Install it: pip install 'phantombase[hive]'."
+            "a Hive Metastore needs the package thriftpy2",
+            todo="pip install 'phantombase[hive]' adds it: the tables and syncs of a Hive Metastore.",
         ) from error
     return thriftpy2.parser.load_fp(io.StringIO(_INTERFACE), "phantombase_metastore_thrift")
 

@@ -22,7 +22,15 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import ClaimedError, LockError, PausedError, PhantombaseError, SparkError, StoppedError
+from phantombase.timeline.errors import (
+    ClaimedError,
+    LockError,
+    PausedError,
+    PhantombaseError,
+    SparkError,
+    StoppedError,
+    UsageError,
+)
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.reserved_times import recorded_instants
@@ -224,6 +232,8 @@ class AsyncCompaction:
         clock: ClockOptions | None = None,
         storage_options: Given = None,
     ) -> None:
+        if not callable(runner):
+            raise UsageError("not a runner", expected="one of Spark or of this process", found=repr(runner))
         self._path, self._poll_s, self._stop_s = path, poll_s, stop_s
         self._limit = Limit()
         self._compact = partial(

@@ -188,6 +188,8 @@ class LocalRunner:
     """Runs `threads` slices at a time in this process. If `progress` raises, slices at work are still finished."""
 
     def __init__(self, threads: int) -> None:
+        if not isinstance(threads, int) or threads < 1:
+            raise UsageError("not a number of threads", expected="a whole number above 0", found=repr(threads))
         self._threads = threads
 
     def __call__(self, storage: Storage, tasks: Tasks, progress: SliceProgress) -> list[SliceDone]:

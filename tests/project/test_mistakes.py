@@ -12,7 +12,23 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pytest
 
-from phantombase import CleanOptions, UsageError, cancel, compact, erase, pause, read, schedule, writer
+from phantombase import (
+    AsyncCompaction,
+    CleanOptions,
+    ExecuteOptions,
+    Limit,
+    LocalRunner,
+    PinOptions,
+    UsageError,
+    cancel,
+    compact,
+    erase,
+    pause,
+    read,
+    schedule,
+    spark_read,
+    writer,
+)
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.timeline.terminal.boundary import run
 from tests.support.compaction_steps import AS_A_USER, as_a_user
@@ -172,6 +188,21 @@ IN_PYTHON: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda path: pause(path, "x", until="2030-01-01"), "not a value of until; expected a datetime"),  # type: ignore[arg-type]
     (lambda path: pause(path, "x", services=[1]), "nothing that can be paused.*found 1"),  # type: ignore[list-item]
     (lambda path: cancel(path, None), "not a value of instant; expected a text; found None"),  # type: ignore[arg-type]
+    (lambda path: read(""), "not a path"),
+    (lambda path: read(path, storage_options=[1]), "a dictionary, like"),  # type: ignore[arg-type]
+    (lambda path: read(path, storage_options={"regoin": "x"}), "did you mean region"),
+    (lambda path: read(path, filter=3).to_arrow(), "not a filter"),  # type: ignore[arg-type]
+    (lambda path: read(path).to_duckdb("x"), "not a connection of DuckDB"),  # type: ignore[arg-type]
+    (lambda path: pause(path, "x", services=3), "not services"),  # type: ignore[arg-type]
+    (lambda path: spark_read(None, path), "not a session of Spark"),  # type: ignore[arg-type]
+    (lambda _: Limit("x"), "not a time limit"),  # type: ignore[arg-type]
+    (lambda _: LocalRunner(0), "a whole number above 0"),
+    (lambda path: AsyncCompaction(path, "x"), "not a runner"),  # type: ignore[arg-type]
+    (lambda _: PinOptions(name="a/b", for_s=60), "name"),
+    (lambda _: PinOptions(name="a", for_s=-1), "at least 1"),
+    (lambda path: writer().foreach_batch(path)(_ROWS, "one"), "not the number of a batch"),  # type: ignore[arg-type]
+    (lambda _: ExecuteOptions(master="locl"), "not a Spark master"),
+    (lambda path: writer(_ROWS).conf({"hoodie.compact.inline": "maybe"}).upsert(path), "expected true or false"),
 )
 """A call, and what its UsageError says."""
 

@@ -209,5 +209,9 @@ def recommended_executors(slice_bytes: Sequence[int]) -> int:
 def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
     pending = ", ".join(i.requested_time for i in timeline.pending_merges)
     return UsageError(
-        "not a compaction", instant=time, expected=f"one of the pending: {pending}" if pending else None, found=found
+        "not a compaction",
+        instant=time,
+        expected=f"one of the pending: {pending}" if pending else None,
+        found=found,
+        todo="`timeline show TABLE` lists the instants.",
     )

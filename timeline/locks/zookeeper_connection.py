@@ -134,7 +134,8 @@ def _check_sasl() -> None:
         import puresasl  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            "SASL needs the package pure-sasl", todo="Install it: pip install 'phantombase[sasl]'."
+            "SASL needs the package pure-sasl",
+            todo="pip install 'phantombase[sasl]' adds it: logins at ZooKeeper by SASL.",
         ) from error
 
 

@@ -1,7 +1,7 @@
 """Reads of a table as an object for other libraries (`Rows`, Arrow C stream), as a file, or as a stream.
 
 F.arrow, F.feather, F.ipc     Arrow IPC file
-any other name                Parquet
+F.parquet, F                  Parquet; other endings are refused
 a stream                      Arrow IPC stream
 
 A file appears complete or not at all; an interrupted stream is recognizable."""
@@ -139,7 +139,8 @@ class Rows:
         """A DuckDB relation, which reads the table each time it is evaluated. DuckDB must be installed."""
         with _installed("duckdb"):
             import duckdb
-
+        if connection is not None and not hasattr(connection, "from_arrow"):
+            raise UsageError("not a connection of DuckDB", expected="that of duckdb.connect()", found=repr(connection))
         return (connection or duckdb.default_connection()).from_arrow(self)
 
     def _pinned(self) -> AbstractContextManager[None]:
@@ -169,6 +170,7 @@ ReadProgress: TypeAlias = Callable[[int, int, int], None]
 """Called with (slices read, all slices, rows so far) during a read."""
 
 _ARROW_SUFFIXES = frozenset({".arrow", ".feather", ".ipc"})
+RECOGNISED = frozenset({"", ".parquet", *_ARROW_SUFFIXES})
 _ROW_GROUP_ROWS = 262_144
 _ROW_GROUP_BYTES = 128 << 20
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from ..errors import ConflictError, MissingFileError, UsageError
 from ..format.instant import Instant
 from ..instants.timeline import Timeline
-from ..option import duration_s
+from ..option import check_least, duration_s
 from ..record_fields import Fields
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import RECORD_NAME, RECORDS
@@ -71,6 +71,10 @@ _TODO = "Nothing may be cleaned before it can be read. If its reader has ended: 
 class PinOptions:
     name: str
     for_s: int
+
+    def __post_init__(self) -> None:
+        checked_name(self.name)
+        check_least(self, {"for_s": 1})
 
     @staticmethod
     def of(name: str, pin_for: str) -> PinOptions:

@@ -27,7 +27,7 @@ import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from ..errors import PhantombaseError, UsageError
+from ..errors import PhantombaseError, UsageError, reason_of
 from ..event_log import get_logger
 from ..instants.clock_check import ClockOptions
 from ..option import check_least, least_of, option
@@ -291,7 +291,7 @@ def read_token(path: Path) -> str:
         raise UsageError(
             "the token cannot be read",
             path=str(path),
-            found=str(error),
+            found=reason_of(error),
             todo="Name a file that this user may read: --token-file.",
         ) from error
 

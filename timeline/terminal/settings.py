@@ -30,7 +30,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import UsageError, reason_of
 from .option_group import OPTIONS, HelpPage, OptionGroup, read_pages, type_of, value_of
 
 PREFIX = "PHANTOMBASE_"
@@ -97,9 +97,8 @@ def read_file(path: str) -> Mapping[str, Any]:
         with open(path, "rb") as file:
             return tomllib.load(file)
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(
-            "unreadable configuration file", path=path, found=str(error), todo="Mend that line: the file is TOML."
-        ) from error
+        todo = "Check its path." if isinstance(error, OSError) else "Mend that line: the file is TOML."
+        raise UsageError("unreadable configuration file", path=path, found=reason_of(error), todo=todo) from error
 
 
 def settings_in(

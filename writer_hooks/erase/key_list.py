@@ -30,7 +30,7 @@ from phantombase.timeline.codec.arrow_schema import arrow_schema, project
 from phantombase.timeline.codec.columns import flat
 from phantombase.timeline.codec.parquet_read import open_parquet, readable
 from phantombase.timeline.codec.row_hash import KeyLookup
-from phantombase.timeline.errors import MalformedError, MissingFileError, UnsupportedError, UsageError
+from phantombase.timeline.errors import MalformedError, MissingFileError, UnsupportedError, UsageError, reason_of
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.log_block import BlockKind, LogBlock, scan_blocks
 from phantombase.timeline.format.log_decode import decode_rows
@@ -105,7 +105,7 @@ def read_keys(path: Path, table: Table) -> KeyList:
         raise UsageError(
             "the list of keys cannot be read",
             path=str(path),
-            found=str(error),
+            found=reason_of(error).partition(". Detail:")[0],
             todo="Check that the file is what its ending says: .csv, .parquet or .json.",
         ) from error
     except UsageError as error:

@@ -341,6 +341,8 @@ class Writer:
             _log.warning("configurations_without_meaning", names=" ".join(undone))
 
         def sink(frame: Any, number: int) -> None:
+            if not isinstance(number, int):
+                raise UsageError("not the number of a batch", expected="that which Spark gives", found=repr(number))
             described = replace(self, source=in_arrow(frame))
             engine, what = described._engine(), described._described(path, chosen)
             query, run = streaming_run(described.source)
