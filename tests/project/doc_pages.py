@@ -69,6 +69,9 @@ class Story:
             return found[0]
         if kind == "python":
             self.python(code)
+            for query in self.spark.streams.active if mark else ():
+                query.processAllAvailable()
+                query.stop()
         elif kind == "sql" and mark:
             for statement in filter(str.strip, code.split(";")):
                 self.spark.sql(statement).collect()

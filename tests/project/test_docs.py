@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from contextlib import chdir, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,12 @@ def test_what_needs_spark_runs(spark: Any, tmp_path: Path) -> None:
         trips.write.parquet(str(folder / "source"))
         stream = spark.readStream.schema(trips.schema).parquet(str(folder / "source"))
         scope = {"spark": spark, "trips": trips, "cancelled": trips.limit(0), "stream": stream}
-        Story(folder, spark=spark, scope={"__name__": "tests.page", **scope}).play(text(page))
-        with chdir(folder):
-            for code in filter(docs_site.needs_spark, docs_site.stories().values()):
-                exec(docs_site.with_imports(code), {**scope})
+        there = partial(
+            re.sub, r"(?<=[\"'])(?=lake/|copy|checkpoint(?!Location))", f"{folder}/"
+        )  # its workers are elsewhere
+        Story(folder, spark=spark, scope={"__name__": "tests.page", **scope}).play(there(text(page)))
+    for code in filter(docs_site.needs_spark, docs_site.stories().values()):
+        exec(docs_site.with_imports(there(code)), {**scope})
 
 
 def test_every_error_is_described() -> None:

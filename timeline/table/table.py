@@ -75,7 +75,7 @@ class Table:
         path = path_text(path)
         storage = open_storage(path, storage_options)
         if storage.is_file_system and ((entry := storage.find("")) is None or not entry.is_folder):
-            raise NotATableError("no such folder", path=path, expected="the base path of a Hudi table")
+            raise NotATableError("no such folder", path=storage.base_path, expected="the base path of a Hudi table")
         return Table.on(storage, reading=reading)
 
     @staticmethod
