@@ -45,6 +45,7 @@ from phantombase.timeline.table.table import Snapshot, Table
 
 from .outcome import STAGED_ENDINGS, CommitDecision, decisions, declare_dead, is_revoked
 from .publish import remove_staged, remove_strays, retire
+from .revert import retract_commit, revert_files, stale_commit
 from .slice_record import (
     completed_commits,
     completed_compaction,
@@ -53,7 +54,7 @@ from .slice_record import (
     named_files,
     remove_placed,
 )
-from .validity import ASKED, Validity, decided_instant, retract_commit, revert_files, stale_commit, validity_of
+from .validity import ASKED, Validity, decided_instant, validity_of
 
 _log = get_logger()
 _BY_COMMIT = {

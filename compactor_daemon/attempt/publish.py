@@ -58,6 +58,7 @@ from phantombase.timeline.view.view import GroupKey
 from .compaction import placed_group
 from .job import Job
 from .outcome import STAGED_ENDINGS, CommitDecision, Placement, is_revoked
+from .revert import check_after_put, refuse_revoked, revert_files
 from .slice_record import (
     SliceDone,
     completed_commits,
@@ -67,18 +68,7 @@ from .slice_record import (
     named_files,
     remove_placed,
 )
-from .validity import (
-    OF_ATTEMPT,
-    Validity,
-    check_after_put,
-    decided_instant,
-    job_of,
-    refuse,
-    refuse_revoked,
-    refuse_rollback,
-    revert_files,
-    validity_of,
-)
+from .validity import OF_ATTEMPT, Validity, decided_instant, job_of, refuse, refuse_rollback, validity_of
 
 _ALONE = nullcontext()
 

@@ -47,8 +47,9 @@ from ..attempt.pending_clusterings import (
     work_left,
 )
 from ..attempt.publish import publish, remove_staged, retire
+from ..attempt.revert import revert_files
 from ..attempt.slice_record import is_ours, named_staged_files
-from ..attempt.validity import Validity, job_of, revert_files, validity_of
+from ..attempt.validity import Validity, job_of, validity_of
 
 _log = get_logger()
 _PENDING = {Guard.ROLLBACK: "a rollback of a completed write does not depend on a plan, which may be what blocks it"}

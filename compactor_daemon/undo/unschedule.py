@@ -69,7 +69,7 @@ from ..attempt.outcome import (
     write_outcome,
 )
 from ..attempt.publish import remove_staged
-from ..attempt.validity import revert_files
+from ..attempt.revert import revert_files
 from ..options import AttemptOptions
 from .preconditions import refuse_inflight, refuse_touched, written_groups
 from .undo import movable_keys, refuse_moved

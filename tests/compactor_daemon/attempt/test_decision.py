@@ -18,8 +18,9 @@ from phantombase.compactor_daemon.attempt.compaction import Compaction, placed_g
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, find_decision, read_outcome, revoke_decision
 from phantombase.compactor_daemon.attempt.publish import place, publish
+from phantombase.compactor_daemon.attempt.revert import revert_files
 from phantombase.compactor_daemon.attempt.slice_record import completed_compaction, is_ours, remove_placed
-from phantombase.compactor_daemon.attempt.validity import Validity, assess, gather_evidence, revert_files
+from phantombase.compactor_daemon.attempt.validity import Validity, assess, gather_evidence
 from phantombase.timeline.errors import ClockError, ConflictError, PhantombaseError, StorageError, TableChangedError
 from phantombase.timeline.format.commit_metadata import LEDGER, decode, encode
 from phantombase.timeline.format.instant import format_time, later
@@ -324,7 +325,7 @@ def test_the_metadata_table_forgets_what_is_taken_back(tmp_path: Path, monkeypat
     def forget(table: Table, instant: str) -> None:
         forgotten.append((instant, len(base_files(path, instant))))
 
-    monkeypatch.setattr("phantombase.compactor_daemon.attempt.validity.forget", forget)
+    monkeypatch.setattr("phantombase.compactor_daemon.attempt.revert.forget", forget)
     place(table, decision, decision.placements[0])
     revert_files(table, decision, "restored")
     assert forgotten == [(decision.instant, 1)]

@@ -13,8 +13,8 @@ import pytest
 from phantombase.compactor_daemon.attempt.finish import finish_completed, littered_instants
 from phantombase.compactor_daemon.attempt.outcome import CommitDecision, is_revoked, revoke_decision
 from phantombase.compactor_daemon.attempt.publish import publish
+from phantombase.compactor_daemon.attempt.revert import revert_files
 from phantombase.compactor_daemon.attempt.slice_record import completed_compaction
-from phantombase.compactor_daemon.attempt.validity import revert_files
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.timeline.errors import ConflictError, StorageError

@@ -26,6 +26,7 @@ PROTOCOL = (
     "compactor_daemon/attempt/finish",
     "compactor_daemon/attempt/publish",
     "compactor_daemon/attempt/slice_task",
+    "compactor_daemon/attempt/revert",
     "compactor_daemon/attempt/validity",
     "timeline/locks/heartbeat",
     "timeline/instants/archived_timeline",

@@ -282,7 +282,7 @@ REMOVED_MENDS: list[tuple[str, Search, dict[str, Any], str]] = [
     (
         "F2: a decision stands",
         _RESTORE,
-        {"attempt.publish.validity_of": stands, "attempt.validity.validity_of": stands},
+        {"attempt.publish.validity_of": stands, "attempt.revert.validity_of": stands},
         "lost|does not exist",
     ),
     ("F3: only the plan's file groups", _SAME, {"attempt.publish._groups": everything_there}, "lost"),
