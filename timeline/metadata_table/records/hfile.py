@@ -322,7 +322,8 @@ def _file(
     message = b"".join(encode_varint(number << 3) + encode_varint(value) for number, value in numbers.items())
     message += _bytes_field(11, _COMPARATOR) + encode_varint(12 << 3) + encode_varint(_NO_COMPRESSION)
     trailer = TRAILER_MAGIC + encode_varint(len(message)) + message
-    return bytes(out) + trailer.ljust(TRAILER_BYTES - len(_TRAILER_VERSION), b"\0") + _TRAILER_VERSION
+    out += trailer.ljust(TRAILER_BYTES - len(_TRAILER_VERSION), b"\0") + _TRAILER_VERSION
+    return bytes(out)  # one copy, not two: a file of the record index is large
 
 
 def _lengths(values: pa.BinaryArray) -> npt.NDArray[np.int64]:
