@@ -23,7 +23,6 @@ from phantombase.compactor_daemon.execution.runners import SparkRunner, spark_wo
 from phantombase.compactor_daemon.execution.spark_session import RunningSpark, hadoop_conf
 from phantombase.timeline.codec.spark_types import arrow_of_spark
 from phantombase.timeline.errors import PhantombaseError, SparkError, UnsupportedError, UsageError
-from phantombase.timeline.reachable import waiting
 from phantombase.timeline.storage.contract import Storage
 
 from .engine import LocalEngine, LocalPieces, Pieces, Prepare, RowCounts, StagedRows, Step, summed
@@ -197,8 +196,7 @@ class SparkEngine:
         try:
             for name, value in given.items():
                 context.setLocalProperty(name, value)
-            with waiting(f"{text}, on Spark"):
-                yield
+            yield
         finally:
             for name, value in before.items():
                 context.setLocalProperty(name, value)

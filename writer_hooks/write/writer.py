@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -32,6 +32,7 @@ from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash, table_lock
 from phantombase.timeline.option import member, path_text, spelled, spelled_class
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.reachable import waiting
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
@@ -361,9 +362,11 @@ class Writer:
         return sink
 
     def _write(self, path: Place, operation: Operation) -> Written:
-        engine, what = self._engine(), self._described(path, operation)
-        with self._opened(path, engine, what) as (table, rows):
-            return write(table, engine, what, rows)
+        # The first job of a session takes long, and Spark shows nothing until it runs.
+        with waiting(f"writing {path} on Spark") if hasattr(self.source, "mapInArrow") else nullcontext():
+            engine, what = self._engine(), self._described(path, operation)
+            with self._opened(path, engine, what) as (table, rows):
+                return write(table, engine, what, rows)
 
     def _described(self, path: Place, operation: Operation) -> Write:
         """The write, with the settings of TIMESTAMP and CUSTOM keys that a table does not store; and with the lock of
