@@ -373,8 +373,11 @@ def test_a_mistake_is_one_error(
             {"mode": "other"},
             r"through its metastore only; expected hoodie.datasource.hive_sync.mode=hms; found .*=other",
         ),
-        ({"metastore.uris": "http://a"}, r"not a value of hoodie.datasource.hive_sync.metastore.uris; found http://a"),
-        ({"partition_extractor_class": "of.ours.Extractor"}, r"partition_extractor_class; found of.ours.Extractor"),
+        ({"metastore.uris": "http://a"}, r"hive_sync.metastore.uris; expected .*; found http://a"),
+        (
+            {"partition_extractor_class": "of.ours.Extractor"},
+            r"partition_extractor_class; expected .*; found of.ours.Extractor",
+        ),
         ({"create_managed_table": "true"}, r"dropping one removes no data; expected .*=false; found .*=true"),
         ({"bucket_sync": "true"}, r"the catalog has no buckets; expected .*=false; found .*=true"),
     ],
