@@ -10,9 +10,8 @@ Tables may be added and removed while it runs (`assign`): work on a removed one 
 from __future__ import annotations
 
 import random
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -30,7 +29,7 @@ from phantombase.timeline.errors import PhantombaseError, SparkError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled
 
-from ..attempt.failures import FailureClass, Parked, RetryOptions, classify
+from ..attempt.failures import FailureClass, RetryOptions, classify
 from ..fleet.budget import Spent
 from ..fleet.catalog import FleetTables
 from ..fleet.pools import Pool, Pools, PoolUsage, QuotaUsage
@@ -61,11 +60,9 @@ from .control import (
 from .dispatch import UPKEEP_LEAST, Action, Relist, Request, Resume, Rules, Serve, Stop, Sweep, Take
 from .record import Recorder
 from .table_state import SeenTable, TableState
-from .work import Observer, RunningWork, Summary
+from .work import Observer, Reporter, RunningWork, Summary
 
 _log = get_logger()
-_DIGITS = re.compile(r"\d+")
-"""What changes in a reason while it stays the same."""
 _SUSPENDED_MAX = 32
 """The most instants that wait for writes in a thread of their own; further ones hold their slot while they wait."""
 _UPKEEP_THREADS = 8
@@ -78,8 +75,6 @@ the newest snapshot in the mean.
 _SERVICE_THREADS = 2
 """How many tables are served at a time: a clean may take long, and the other tables need snapshots concurrently."""
 _NEAR = 64
-_SHOW_MS = 2000
-"""How often the use of the pools is published."""
 _REST, _REST_MAX_S = 4.0, 0.05
 """After a long turn, as with thousands of tables, events are collected for this multiple of it, up to a limit."""
 
@@ -127,17 +122,14 @@ class Daemon:
             tables={name: TableState(pool=pools.of(name)) for name in tables},
         )
         self._recorder = None if events is None else Recorder(events, self._control)
-        self._show_at = 0
-        self._behind: dict[str, str] = {}
+        self._reporter = Reporter(self._observer, self._control)
+        self.summary = self._reporter.summary
         self._paid: dict[str, Spent] = {}
         self._snapshot_s = _QUEUED_S
         self._work: dict[tuple[str, str], RunningWork] = {}
         self._suspensions = Semaphore(_SUSPENDED_MAX)
         self._fatal: Exception | None = None
         self._beat = time.monotonic()
-        self.summary = Summary()
-        self.pools: tuple[PoolUsage, ...] = ()
-        """What the pools use, at most some seconds old."""
         self.fleet: FleetTables | None = None
         """All tables of the fleet, as of the last listing; None: tables that were named."""
         self.pages: str | None = None
@@ -173,12 +165,12 @@ class Daemon:
     @property
     def trouble(self) -> str | None:
         """Why the daemon cannot work now; None if it can. If only some tables cannot be served, it can."""
-        found = None
-        for name, state in tuple(self._control.tables.items()):
-            if (problem := self._trouble_of(name, state)) is None:
-                return None
-            found = found or problem
-        return found
+        return self._reporter.trouble
+
+    @property
+    def pools(self) -> tuple[PoolUsage, ...]:
+        """What the pools use, at most some seconds old."""
+        return self._reporter.pools
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -194,19 +186,12 @@ class Daemon:
 
     def freshness_of(self, path: str) -> Freshness | None:
         """The lag of a table against its goal, as of its last snapshot."""
-        return self._control.freshness(path, self._moment())
+        return self._reporter.freshness.get(path)
 
     @property
     def at_work(self) -> tuple[tuple[str, str], ...]:
         """(table, instant) of the compactions that this process executes."""
         return tuple(self._work)
-
-    def _trouble_of(self, name: str, state: TableState) -> str | None:
-        if (problem := self.summary.problems.get(name)) is not None:
-            return problem
-        if not state.seen:
-            return f"{name} has had no snapshot yet"
-        return None if state.available else f"claims on {name} cannot be taken: no connection to ZooKeeper"
 
     # --- the loop ------------------------------------------------------------------------------------------------
 
@@ -228,7 +213,7 @@ class Daemon:
                     self._act(action, workers, upkeep, services)
                 if steps.ended:
                     break
-                self._show(at)
+                self._reporter.show(at)
                 self._take_in(steps.wait_s, time.monotonic() - self._beat)
         if self._fatal is not None:
             raise self._fatal
@@ -384,69 +369,22 @@ class Daemon:
 
     def _follow(self, event: Event, at: Moment) -> None:
         match event:
-            case SnapshotTaken(table=table, seen=seen):
-                self.summary.problems.pop(table, None)
-                parked = sum(isinstance(p.readiness, Parked) for p in seen.pending) + seen.parked
-                self._observer.snapshot_taken(table, len(seen.pending), parked, seen.oldest_s, paused=seen.paused)
-                self._observer.trouble(table, None)
-                self._note_lag(table, self._control.freshness(table, at))
-            case UpkeepFailed(table=table, error=error):
-                if self.summary.problems.get(table) != error:
-                    _log.warning("table_trouble", table=table, error=error)
-                self.summary.problems[table] = error
-                self._observer.trouble(table, error)
-            case PlanRequested(table=table, instant=str(instant), why=why):
-                _log.info("requested", table=table, instant=instant, why=why)
-            case ServicesRan(table=table, error=None, done=done):
-                for one in done:
-                    self._observer.served(table, one)
-                self.summary.services.extend((table, one) for one in done if one.failed or one.instants or one.files)
-            case ServicesRan(table=table, error=str(error)):
-                _log.warning("services_failed", table=table, error=error)
-                self.summary.problems[table] = error
-            case WorkBegan(table=table, instant=instant):
-                requested = self._control.tables[table].requested_ms(instant)
-                self._observer.started(table, None if requested is None else max(0, at.epoch_ms - requested) / 1000)
-            case WorkSuspended(table=table, instant=instant):
-                self._observer.suspend(table)
-                if self._is_stopping():
-                    self._work[table, instant].stop("the end of its daemon")
-            case WorkEnded():
-                self._ended(event)
-            case SessionChanged(available=available):
-                self._session_changed(available.values())
+            case WorkSuspended(table=table, instant=instant) if self._is_stopping():
+                self._work[table, instant].stop("the end of its daemon")
+            case WorkEnded(table=table, instant=instant):
+                work = self._work.pop((table, instant))
+                self._reporter.ended(event, work)
+                if event.is_fatal and work.ended is not None:
+                    self._fatal = work.ended.error
+                    self._stopped(Stop.HAND_OVER)
+            case SessionChanged():
+                for (table, instant), work in self._work.items():
+                    if work.held is not None and work.held.lost and not work.limit.closed:
+                        _log.warning("claim_lost", table=table, instant=instant)
+                        work.stop("the loss of its claim")
             case Stopped(how=how):
                 self._stopped(how)
-
-    def _note_lag(self, table: str, found: Freshness | None) -> None:
-        self._observer.freshness(table, found)
-        words = "" if found is None or found.why is None else _DIGITS.sub("", found.why)
-        if words != self._behind.get(table, ""):
-            self._behind[table] = words
-            if found is not None and words:
-                _log.warning("behind_goal", table=table, lag_s=found.lag_s, goal_s=found.goal_s, why=found.why)
-
-    def _ended(self, event: WorkEnded) -> None:
-        work = self._work.pop((event.table, event.instant))
-        assert work.ended is not None
-        if work.ended.done is not None:
-            self.summary.done.append((event.table, work.ended.done))
-        if event.counts:
-            self._observer.failed(event.table)
-            self.summary.failed.append((event.table, event.instant, str(event.error)))
-        if work.held is not None:
-            self._observer.finished(event.table, work.ended.done)
-        if event.is_fatal:
-            self._fatal = work.ended.error
-            self._stopped(Stop.HAND_OVER)
-
-    def _session_changed(self, available: Iterable[bool]) -> None:
-        for (table, instant), work in self._work.items():
-            if work.held is not None and work.held.lost and not work.limit.closed:
-                _log.warning("claim_lost", table=table, instant=instant)
-                work.stop("the loss of its claim")
-        for one in available:
-            self._observer.zookeeper(one)
+        self._reporter.tell(event, at)
 
     def _stopped(self, how: Stop) -> None:
         _log.info("stopping", how=how.value, running=len(self._work))
@@ -458,15 +396,5 @@ class Daemon:
         while self._control.gone:
             name = self._control.gone.pop()
             self._served.pop(name).close()
-            self.summary.problems.pop(name, None)
-            self._behind.pop(name, None)
             self._paid.pop(name, None)
-            self._observer.forget(name)
-
-    def _show(self, at: Moment) -> None:
-        if at.now_ms < self._show_at:
-            return
-        self._show_at = at.now_ms + _SHOW_MS
-        self.pools = self._control.use.shown(at.now_ms, at.epoch_ms)
-        for one in self.pools:
-            self._observer.pool(one)
+            self._reporter.forget(name)

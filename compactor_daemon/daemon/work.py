@@ -1,7 +1,8 @@
-"""Work of a daemon: a compaction in a thread of its own, the events that observers hear, the summary of a run."""
+"""Work of a daemon: a compaction in a thread of its own; what observers, the log and the summary of a run tell."""
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,12 +15,26 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 
 from ..attempt.compact_or_resume import Compacted, Limit
-from ..attempt.failures import FailureClass, classify
+from ..attempt.failures import FailureClass, Parked, classify
 from ..fleet.claims import HeldClaim
 from ..fleet.pools import Pool, PoolUsage
 from ..services.serve import ServiceDone
 from ..status.lag import Freshness
-from .control import Served
+from .control import (
+    Control,
+    Event,
+    Moment,
+    PlanRequested,
+    Served,
+    ServicesRan,
+    SessionChanged,
+    SnapshotTaken,
+    UpkeepFailed,
+    WorkBegan,
+    WorkEnded,
+    WorkSuspended,
+)
+from .table_state import TableState
 
 _log = get_logger()
 _SUSPENDED_POLL_S = 0.5
@@ -190,3 +205,107 @@ class Summary:
     services: deque[tuple[str, ServiceDone]] = field(default_factory=lambda: deque(maxlen=_KEPT))
     problems: dict[str, str] = field(default_factory=dict)
     left: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+_DIGITS = re.compile(r"\d+")
+"""What changes in a reason while it stays the same."""
+_SHOW_MS = 2000
+"""How often the use of the pools is published."""
+
+
+class Reporter:
+    """Tells the log, observers and the summary of events, after they have changed the state; in the loop's thread.
+    `freshness`: the lag of tables against their goals, as of their last snapshots. `pools`: what they use, at most some
+    seconds old."""
+
+    def __init__(self, observer: Observer, control: Control) -> None:
+        self.summary = Summary()
+        self.freshness: dict[str, Freshness] = {}
+        self.pools: tuple[PoolUsage, ...] = ()
+        self._show_at = 0
+        self._observer, self._control = observer, control
+
+    def tell(self, event: Event, at: Moment) -> None:
+        match event:
+            case SnapshotTaken(table=table, seen=seen):
+                self.summary.problems.pop(table, None)
+                parked = sum(isinstance(p.readiness, Parked) for p in seen.pending) + seen.parked
+                self._observer.snapshot_taken(table, len(seen.pending), parked, seen.oldest_s, paused=seen.paused)
+                self._observer.trouble(table, None)
+                self._note_lag(table, self._control.freshness(table, at))
+            case UpkeepFailed(table=table, error=error):
+                if self.summary.problems.get(table) != error:
+                    _log.warning("table_trouble", table=table, error=error)
+                self.summary.problems[table] = error
+                self._observer.trouble(table, error)
+            case PlanRequested(table=table, instant=str(instant), why=why):
+                _log.info("requested", table=table, instant=instant, why=why)
+            case ServicesRan(table=table, error=None, done=done):
+                for one in done:
+                    self._observer.served(table, one)
+                self.summary.services.extend((table, one) for one in done if one.failed or one.instants or one.files)
+            case ServicesRan(table=table, error=str(error)):
+                _log.warning("services_failed", table=table, error=error)
+                self.summary.problems[table] = error
+            case WorkBegan(table=table, instant=instant):
+                requested = self._control.tables[table].requested_ms(instant)
+                self._observer.started(table, None if requested is None else max(0, at.epoch_ms - requested) / 1000)
+            case WorkSuspended(table=table):
+                self._observer.suspend(table)
+            case SessionChanged(available=available):
+                for is_available in available.values():
+                    self._observer.zookeeper(is_available)
+
+    def ended(self, event: WorkEnded, work: RunningWork) -> None:
+        """Work on an instant ended."""
+        done = None if work.ended is None else work.ended.done
+        if done is not None:
+            self.summary.done.append((event.table, done))
+        if event.counts:
+            self._observer.failed(event.table)
+            self.summary.failed.append((event.table, event.instant, str(event.error)))
+        if work.held is not None:
+            self._observer.finished(event.table, done)
+
+    def show(self, at: Moment) -> None:
+        """Publishes the use of the pools, from time to time."""
+        if at.now_ms >= self._show_at:
+            self._show_at = at.now_ms + _SHOW_MS
+            self.pools = self._control.use.shown(at.now_ms, at.epoch_ms)
+            for one in self.pools:
+                self._observer.pool(one)
+
+    @property
+    def trouble(self) -> str | None:
+        """See `Daemon.trouble`; for any thread."""
+        found = None
+        for name, state in tuple(self._control.tables.items()):
+            if (problem := self._trouble_of(name, state)) is None:
+                return None
+            found = found or problem
+        return found
+
+    def _trouble_of(self, name: str, state: TableState) -> str | None:
+        if (problem := self.summary.problems.get(name)) is not None:
+            return problem
+        if not state.seen:
+            return f"{name} has had no snapshot yet"
+        return None if state.available else f"claims on {name} cannot be taken: no connection to ZooKeeper"
+
+    def forget(self, table: str) -> None:
+        """The table is not served any more."""
+        self.summary.problems.pop(table, None)
+        self.freshness.pop(table, None)
+        self._observer.forget(table)
+
+    def _note_lag(self, table: str, found: Freshness | None) -> None:
+        self._observer.freshness(table, found)
+        before, words = _reason(self.freshness.pop(table, None)), _reason(found)
+        if found is not None:
+            self.freshness[table] = found
+            if words not in ("", before):
+                _log.warning("behind_goal", table=table, lag_s=found.lag_s, goal_s=found.goal_s, why=found.why)
+
+
+def _reason(found: Freshness | None) -> str:
+    return "" if found is None or found.why is None else _DIGITS.sub("", found.why)

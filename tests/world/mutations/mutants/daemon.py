@@ -29,7 +29,7 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/status/pending", "note is not None and note.waiting > 0", "False", "status"),
     ("compactor_daemon/attempt/compact_or_resume", '        report(waiting=1)\n', "", "daemon/fleet"),
     ("compactor_daemon/daemon/control", "        state = state.end(event.instant)\n", "        state = replace(state, running=state.running - {event.instant})\n", "daemon"),
-    ("compactor_daemon/daemon/loop", "                self._observer.suspend(table)\n", "", "daemon"),
+    ("compactor_daemon/daemon/work", "self._observer.suspend(table)\n", "pass\n", "daemon"),
     ("compactor_daemon/attempt/failures", "if isinstance(error, (LedgerError, StalePlanError)):", "if False:", "records daemon/fleet"),
     ("compactor_daemon/attempt/failures", "isinstance(error, TableChangedError) or not", "not", "records"),
     ("compactor_daemon/attempt/failures", "len(failures) > options.retries", "len(failures) >= options.retries", "records"),
