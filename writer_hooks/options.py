@@ -110,22 +110,29 @@ class BackPressure:
         check_finite(self, {"slow_s": 0})
         if not 0 < self.wait_s < math.inf:
             raise UsageError("wait-s is out of range", expected="more than 0 seconds", found=str(self.wait_s))
-        if None not in (self.slow_trigger, self.stop_trigger) and self.slow_trigger >= self.stop_trigger:  # type: ignore[operator]
-            raise UsageError(
-                "writes slow down before they stop",
-                expected=f"slow-trigger below {self.stop_trigger}",
-                found=str(self.slow_trigger),
-            )
+        self._check_slow(self.stop_trigger)
         if self.action is FullAction.GO_ON and self.stop_trigger is not None:
             raise UsageError(
                 "stop-trigger has no effect with go-on", expected="wait or fail", found=str(self.stop_trigger)
             )
 
     def limit(self, compaction_trigger: int) -> int | None:
-        """The number of log files at which a file group is full; None: never."""
+        """The number of log files at which a file group is full; None: never. UsageError: writes would never slow down
+        before."""
         if self.action is FullAction.GO_ON:
             return None
-        return self.stop_trigger if self.stop_trigger is not None else compaction_trigger + _ABOVE_TRIGGER
+        found = self.stop_trigger if self.stop_trigger is not None else compaction_trigger + _ABOVE_TRIGGER
+        self._check_slow(found)
+        return found
+
+    def _check_slow(self, limit: int | None) -> None:
+        if None not in (self.slow_trigger, limit) and self.slow_trigger >= limit:  # type: ignore[operator]
+            raise UsageError(
+                "writes slow down before they stop",
+                expected=f"slow-trigger below {limit}",
+                found=str(self.slow_trigger),
+                todo="Lower slow-trigger, or raise stop-trigger.",
+            )
 
     def slow_for(self, logs: int, limit: int | None) -> float:
         """How long a write is slowed down that finds a file group with this number of log files; `limit`: as above."""

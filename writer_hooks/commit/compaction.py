@@ -167,6 +167,7 @@ class Capacity:
             if left <= 0:
                 raise self._error(why)
             time.sleep(min(_POLL_S, left))
+        self._depth = 0  # it has waited for the depth that it had found
         _log.info("write_resumes", **facts | {"waited_s": round(self.waited_s, 1)})
 
     def _refuse_endless_wait(self) -> None:

@@ -506,6 +506,9 @@ def test_writes_slow_down_before_they_stop(tmp_path: Path, monkeypatch: pytest.M
     how: dict[str, Any] = {"stop_trigger": 5, "slow_trigger": 2, "slow_s": 9.0}
     waited = [table.write(table.describe(**how)).waited_s for _ in range(3)]
     assert (waited, slept, table.logs()) == ([0.0, 3.0, 6.0], [3.0, 6.0], [4])
+    for _ in range(2):
+        table.write(table.describe(**how).compact_inline(max_delta_commits=99))
+    assert (slept, table.logs()) == ([3.0, 6.0, 9.0], [1]), "what was compacted meanwhile is deep no more"
     table.check()
 
 
@@ -513,6 +516,8 @@ def test_the_limit_goes_by_the_compaction_trigger() -> None:
     assert [BackPressure().limit(trigger) for trigger in (2, 5)] == [5, 8]
     assert BackPressure(stop_trigger=1).limit(5) == 1
     assert NO_LIMIT.limit(5) is None
+    with pytest.raises(UsageError, match="slow-trigger below 8"):
+        BackPressure(slow_trigger=8).limit(5)
     slow = BackPressure(slow_trigger=4, stop_trigger=8, slow_s=10.0)
     assert [slow.slow_for(logs, 8) for logs in (3, 4, 7, 9)] == [0.0, 2.5, 10.0, 10.0]
     assert [slow.slow_for(logs, None) for logs in (3, 4)] == [0.0, 10.0]
