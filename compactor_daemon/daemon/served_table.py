@@ -252,7 +252,7 @@ class TableOnStorage:
         if schedule is None or schedule.freshness_s is None:
             return None
         try:
-            found = self._lags.at(table)
+            found = self._lags.at(table, schedule)
         except PhantombaseError as error:
             return error
         if found is None:
@@ -454,7 +454,8 @@ class TableOnStorage:
     def _plan_gain(self, table: Snapshot) -> Gain | None:
         """What a plan of all that waits would gain; None: it cannot be read, and the request says why."""
         with suppress(PhantombaseError):
-            found = from_one_snapshot(lambda: read_lag(table.snapshot()))
+            options = self._settings.schedule or ScheduleOptions()
+            found = from_one_snapshot(lambda: read_lag(table.snapshot(), options=options))
             return Gain(log_files=found.log_files, log_bytes=found.log_bytes, read_bytes=found.source_bytes)
         return None
 

@@ -13,6 +13,7 @@ from phantombase.timeline.errors import MalformedError, MissingFileError, TableC
 from phantombase.timeline.format.instant import Instant, real_time
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.planning.freshness import is_near
+from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.partition_walk import PlanNotes, Rule
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
@@ -36,7 +37,7 @@ class LagTracker:
         self._left: Mapping[GroupKey, str] = _NOTHING_LEFT
         self._left_at = 0.0
 
-    def at(self, table: Snapshot) -> Lag | None:
+    def at(self, table: Snapshot, options: ScheduleOptions) -> Lag | None:
         """The lag of a table; None: it changed at each try to read it. Errors of the tree: see `read_lag`."""
         from phantombase.timeline.planning.schedule import read_lag  # late: `status` starts without pyarrow
 
@@ -52,7 +53,7 @@ class LagTracker:
             or self._is_older(timeline, new)
         ):
             try:
-                self._lag = from_one_snapshot(lambda: read_lag(table.snapshot(), self._left))
+                self._lag = from_one_snapshot(lambda: read_lag(table.snapshot(), self._left, options))
             except (MissingFileError, TableChangedError):
                 return self._lag
         elif self._lag.free is None or self._lag.oldest is None:

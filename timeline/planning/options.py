@@ -37,6 +37,10 @@ class ScheduleOptions(TriggerOptions, UrgencyOptions, StrategyOptions, PickOptio
     def __post_init__(self) -> None:
         for options in (TriggerOptions, UrgencyOptions, StrategyOptions, PickOptions, BoundOptions):
             options.__post_init__(self)
+        if self.where is not None:
+            from ..filter.tree import parse_filter  # late: few plans have a predicate
+
+            parse_filter(self.where)
         waits = [n for n in _WAITS if getattr(self, n) != getattr(ScheduleOptions, n)]
         if self.strategy is TriggerStrategy.ALWAYS and waits and self.freshness_s is None:
             what = "with the trigger always everything is due at once"

@@ -15,7 +15,7 @@ Least recently compacted first means that no file group starves: once compacted,
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeAlias
@@ -226,7 +226,7 @@ class Planner:
         self._partitions += 1
         slices = [s for g in snapshot.groups if (s := self._slice(g, snapshot.waiting)) is not None]
         slices.sort(key=lambda s: (s.base_instant, -s.log_bytes, s.file_id))
-        is_idle = self._is_idle(slices)
+        is_idle = self._is_idle(snapshot.groups)
         for slice_, stats in self._measure(slices):
             if snapshot.waiting.since is not None and stats.merged_at >= snapshot.waiting.since:
                 self._seen.discard(slice_.key)  # left out now, but a minor compaction of it may follow
@@ -249,13 +249,17 @@ class Planner:
             else:
                 yield found
 
-    def _is_idle(self, slices: Sequence[FileSlice]) -> bool:
-        """Whether the newest write in a partition is older than `partition_idle_s`. Files of archived writes are as old
-        as the timeline at least."""
+    def _is_idle(self, groups: Iterable[FileGroup]) -> bool:
+        """Whether the newest write in a partition is older than `partition_idle_s`, also one in a file group that is in
+        a plan, or without log files. Files of archived writes are as old as the timeline at least."""
         idle_s, timeline = self._options.partition_idle_s, self._in.timeline
-        if idle_s is None or not slices:
+        if idle_s is None:
             return False
-        newest = max(newest_time(slice_, timeline) or "" for slice_ in slices) or timeline.start
+        slices = [slice_ for group in groups if (slice_ := latest_slice(group)) is not None]
+        logs = (newest_time(slice_, timeline) for slice_ in slices)
+        bases = (timeline.completed_writes.get(slice_.base_instant) for slice_ in slices)
+        inserts = (timeline.completed_at(one) for one in bases if one is not None and one.family == "deltacommit")
+        newest = max((*(time for time in logs if time is not None), *inserts), default=timeline.start)
         return bool(newest) and (self._in.now - real_time(newest)).total_seconds() >= idle_s
 
     def _slice(self, group: FileGroup, waiting: Waiting) -> FileSlice | None:

@@ -200,11 +200,16 @@ def schedule_compaction(
         return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
 
 
-def read_lag(table: Snapshot, left: Mapping[GroupKey, str] = _NOTHING_LEFT) -> Lag:
-    """The lag of a table. `left`: the file groups that the last plan left out, with the reason. Errors as of
-    `Table.load_view` and `busy_file_groups`."""
-    view = table.load_view()
-    return table_lag(view.living(), view.timeline, {**left, **busy_file_groups(table).groups})
+def read_lag(table: Snapshot, left: Mapping[GroupKey, str] = _NOTHING_LEFT, options: ScheduleOptions = PLAN_NOW) -> Lag:
+    """The lag of a table. `left`: the file groups that the last plan left out, with the reason. `options`: what plans
+    leave out by name is held, too. Errors as of `Table.load_view`, `busy_file_groups` and `outside_partitions`."""
+    view, held = table.load_view(), {**left, **busy_file_groups(table).groups}
+    if options.exclude or options.where is not None:
+        outside = outside_partitions(table, options)
+        for group in view.living():
+            if options.excluded_by(*group.key) or (outside is not None and outside(group.partition)):
+                held[group.key] = "left out of plans"
+    return table_lag(view.living(), view.timeline, held)
 
 
 def fresh_trigger(table: Snapshot, options: ScheduleOptions, pace: Pace | None = None) -> Trigger | None:
@@ -215,7 +220,7 @@ def fresh_trigger(table: Snapshot, options: ScheduleOptions, pace: Pace | None =
         return None
     if pace is None:
         pace = Pace(lead_s=estimated_s(past_runs(timeline), goal_s) + write_interval_s(timeline))
-    return goal_trigger(read_lag(table).free, table.now(), goal_s, pace.lead_s)
+    return goal_trigger(read_lag(table, options=options).free, table.now(), goal_s, pace.lead_s)
 
 
 def outside_partitions(table: Snapshot, options: ScheduleOptions) -> Callable[[str], bool] | None:

@@ -53,9 +53,9 @@ def test_a_daemon_keeps_the_lag_of_a_table(tmp_path: Path, monkeypatch: pytest.M
     claims = TableClaims(open_table(tmp_path), "d")
     served, loads = TableOnStorage(str(tmp_path), claims, lock, LocalRunner(1), settings), [0]
 
-    def counted(*given: object) -> object:
+    def counted(*given: object, **how: object) -> object:
         loads[0] += 1
-        return read_lag(*given)  # type: ignore[arg-type]
+        return read_lag(*given, **how)  # type: ignore[arg-type]
 
     monkeypatch.setattr("phantombase.timeline.planning.schedule.read_lag", counted)
 
@@ -100,7 +100,7 @@ def test_a_write_that_took_long_on_version_6_counts_from_its_request(monkeypatch
         row = OldestRow(time=min(times), partition="", file_id="f")
         monkeypatch.setattr("phantombase.timeline.planning.schedule.read_lag", lambda *_: Lag(oldest=row, free=row))
         seen = SimpleNamespace(timeline=timeline_of(LAYOUT_1, *names), snapshot=lambda: None)
-        found = tracker.at(cast(Any, seen))
+        found = tracker.at(cast(Any, seen), ScheduleOptions())
         return None if found is None or found.free is None else found.free.time
 
     assert lag_with(began, f"{later}.deltacommit") == later

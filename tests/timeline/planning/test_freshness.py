@@ -64,6 +64,10 @@ def test_a_predicate_over_partition_columns(tmp_path: Path) -> None:
     assert planned("n in (1, 9) or day like 'x%'") == ["mon/1/true", "wed/9/true"]
     assert planned("not day = 'mon'") == ["tue/10/true", "wed/9/true"]
     assert len(planned(None)) == 3
+    with pytest.raises(UsageError, match="not a filter"):
+        replace(PLAN_NOW, where="n >")
+    lag = read_lag(open_table(tmp_path).snapshot(), options=replace(PLAN_NOW, where="n = 10", exclude=("mon/*",)))
+    assert (lag.file_groups, lag.log_files, lag.free and lag.free.partition) == (3, 1, "tue/10/true")
     for wrong, why in (("ts > 1", "other columns than those of partitions"), ("at = true", "do not show"), ("n >", "")):
         with pytest.raises(UsageError, match=why):
             planned(wrong)

@@ -190,7 +190,8 @@ def test_an_idle_partition_gets_a_last_full_compaction() -> None:
     """By its newest write, whichever file group has it; also where the rules would merge log files only, or nothing."""
     quiet, busy = "p/a: 20261121110000000 b5 l20261121110000001.3", "q/c: 20261121110000000 b5 l20261121110000001.3"
     writes = ("20261121110000001_20261122110000000.deltacommit", "20261122113000000_20261122113000001.deltacommit")
-    given = (quiet, busy, "q/d: 20261121110000000 b5 l20261122113000000.3")
+    inserts = (busy.replace("q/c", "r/c"), "r/d: 20261122113000000 b5")
+    given = (quiet, busy, "q/d: 20261121110000000 b5 l20261122113000000.3", *inserts)
     for picking in Picking:
         how: dict[str, Any] = {"timeline": timeline_of(LAYOUT_2, *writes), "all_due": False, "picking": picking}
         assert told(planned(*given, partition_idle_s=3600.0, **how)) == ["p/a"]
