@@ -53,7 +53,7 @@ def main() -> int:
         states[f"t{n}"] = TableState(pending=(one,), costs=costs, seen=True, snapshot_at=far, sweep_at=far)
     began = time.perf_counter()
     works = [state.work(name, state.pending[0], 0, _HOUR_MS * 20) for name, state in states.items()]
-    rows = rank(works, Budget.parse("2core-hours"))
+    rows = rank(works, lambda _: {"": Budget.parse("2core-hours")})
     assert len(rows) == _TABLES
     report.timed("rank of all", [time.perf_counter() - began])
     use = QuotaUsage(pools=Pools(), slots=8, began=0)

@@ -29,6 +29,7 @@ from phantombase.timeline.locks.table_lock import check_writers_known
 from phantombase.timeline.option import help_of, option
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.service.run import ServeOptions, read_token
+from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.history import PriceOptions
 from phantombase.timeline.table.table import Table
@@ -216,6 +217,9 @@ def run_command(
     check_reachable(lock)
     named, options = tables or [], parse_pairs(storage_option)
     pools = catalog.pools(ctx.params.get("config"), requests)
+    has_budget = rules.budget is not None or any(pool.budget is not None for pool in pools.all)
+    if not has_budget and (idle := typed_options(ctx, ("reads_per_hour",))):
+        raise UsageError(f"{', '.join(idle)} without --budget has no effect", todo="Add --budget.")
     found = catalog.found(named, pools, options)
     settings = DaemonSettings(
         who=process_name(),
@@ -224,7 +228,7 @@ def run_command(
         retry=retry,
         order=rules.order,
         benefit=benefit,
-        gains=rules.budget is not None,
+        gains=has_budget,
         schedule=requests if schedule else None,
         services=ServiceOptions(
             chosen={service: of_services[service.value] for service in chosen},
@@ -235,7 +239,7 @@ def run_command(
         given=given_names(ctx),
     )
     if dry_run:
-        return _ranking(rules, found, named, pools, settings)
+        return _ranking(rules, found, named, pools, replace(settings, clusters=lock is not None or sole_writer))
     with ExitStack() as stack:
         servers = stack.enter_context(zookeeper.running())
         reports = Reports(settings)
@@ -295,25 +299,30 @@ def _ranking(
     rules: Rules, catalog: Catalog | None, named: Sequence[str], pools: Pools, settings: DaemonSettings
 ) -> CommandResult:
     """`--dry-run`. UsageError: there is no budget. A table that cannot be read is named, with the reason."""
-    if rules.budget is None:
+    budgets = {one.match: one.budget for one in pools.all} | {"": rules.budget}
+    parsed = {name: Budget.parse(text) for name, text in budgets.items() if text is not None}
+    if not parsed:
         raise UsageError("--dry-run prints the order of work under a budget", todo="Add --budget, like 2core-hours.")
-    budget = Budget.parse(rules.budget)
-    paths = {path: path for path in named} if catalog is None else catalog.taken().tables
-    found = works_of({name: (path, pools.of(name)) for name, path in paths.items()}, replace(settings, plans=True))
-    rows = rank(found.works, budget)
+    paths = {full_path(path): path for path in named} if catalog is None else catalog.taken().tables
+    paid = {name: {of: parsed[of] for of in (pools.of(name).match, "") if of in parsed} for name in paths}
+    tables = {name: (path, pools.of(name)) for name, path in paths.items() if paid[name]}
+    found = works_of(tables, replace(settings, plans=True))
+    rows = rank(found.works, paid.__getitem__)
+    budget = parsed.get("")
     data = {
-        "budget": {"of_an_hour": budget.most, "is_bytes": budget.is_bytes},
-        "tables": len(paths),
+        "budget": None if budget is None else {"of_an_hour": budget.most, "is_bytes": budget.is_bytes},
+        "tables": len(tables),
         "work": as_json(rows),
         "problems": found.problems,
     }
-    return CommandResult(data, partial(_render_ranking, budget=budget), failed=bool(found.problems))
+    return CommandResult(data, _render_ranking, failed=bool(found.problems))
 
 
-def _render_ranking(data: Mapping[str, Any], *, budget: Budget) -> Iterable[RenderableType]:
+def _render_ranking(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     rows = data["work"]
-    whole = budget.words(sum(row["cost"] for row in rows))
-    yield f"{plural(len(rows), 'unit')} of work on {plural(data['tables'], 'table')}: {whole} in all"
+    costs = {unit: sum(row["cost"] for row in rows if row["is_bytes"] is unit) for unit in (False, True)}
+    whole = " and ".join(Budget(most=1.0, is_bytes=unit).words(cost) for unit, cost in costs.items() if cost)
+    yield f"{plural(len(rows), 'unit')} of work on {plural(data['tables'], 'table')}: {whole or 'nothing'} in all"
     for number, row in enumerate(rows[:SHOWN], 1):
         begins = "now" if row["begins_s"] < 1 else f"in {human_duration(row['begins_s'])}"
         what = row["instant"] or "a plan that is due"

@@ -41,7 +41,7 @@ from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookee
 from ..options import ExecuteOptions
 from ..services.serve import ServiceDone
 from .control import Assigned, Served
-from .dispatch import Rules
+from .dispatch import Rules, in_order
 from .loop import Daemon
 from .served_table import DaemonSettings, TableOnStorage
 from .table_state import Pending, SeenTable, TableState
@@ -247,8 +247,9 @@ def works_of(tables: Mapping[str, tuple[str, Pool]], settings: DaemonSettings) -
         now = clock_ms()
         state = TableState(pool=pool, costs=seen.costs).after_snapshot(seen.pending, seen.claimed, now, 0)
         state = state.with_lag(seen.lag)
-        plan = () if seen.plan is None else (state.work(name, Pending(instant="", gain=seen.plan), now, now),)
-        return (*(state.work(name, one, now, now) for one in state.startable(now)), *plan)
+        plan = () if seen.plan is None else (Pending(instant="", gain=seen.plan),)
+        ones = (*in_order(state, now, settings.order), *plan)
+        return tuple(state.work(name, one, now, now) for one in ones)
 
     def looked(name: str) -> tuple[WaitingWork, ...] | str:
         try:

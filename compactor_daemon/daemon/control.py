@@ -317,10 +317,11 @@ class Control:
             case Swept():
                 return replace(state, busy=False, sweep_at=now + round(self.rules.sweep_s * 1000))
             case ServicesRan():
-                self.use.pay(state.pool, event.spent)
+                self.use.pay(state.pool, event.spent, owed=False)
                 after = _NEVER_MS if self.rules.once else now + round(self.rules.services_s * 1000)
                 return replace(state, serving=False, serve_at=after)
             case WorkSuspended(instant=instant):
+                self.use.suspend(state.pool, (event.table, instant))
                 return state.suspend(instant)
             case SlotWanted(instant=instant):
                 return state.wants_slot(instant)
@@ -335,7 +336,7 @@ class Control:
 
     def _ended(self, event: WorkEnded, state: TableState, at: Moment) -> TableState:
         self.use.end(state.pool, (event.table, event.instant), event.bytes_read, at.now_ms)
-        self.use.pay(state.pool, event.spent)
+        self.use.pay(state.pool, event.spent, owed=True)
         began = state.began.get(event.instant, at.now_ms)
         state = state.end(event.instant)
         if event.bytes_read is not None:

@@ -28,7 +28,7 @@ from phantombase.timeline.option import check_above_zero, check_least, option
 from phantombase.timeline.planning.freshness import Pace, batch_bytes, latest_starts
 
 from ..attempt.failures import Waits
-from ..fleet.budget import Budget
+from ..fleet.budget import Budget, unit_of
 from ..fleet.pools import QuotaUsage
 from .table_state import Pending, SeenLag, TableState
 
@@ -270,8 +270,10 @@ def _takes(
     spent = use.turn(shares, now_ms)
     if slots <= 0:
         return []
-    key = _turn(tables, now_ms, sharing)
-    ranked = {share: sorted(names, key=key, reverse=True) for share, names in shares.items()}
+    ranked = {
+        share: sorted(names, key=_turn(share, tables, now_ms, rules.order, sharing), reverse=True)
+        for share, names in shares.items()
+    }
     while ranked and len(taken) < slots:
         share = min(ranked, key=lambda one: (spent[one], one))
         name = ranked[share].pop()
@@ -290,24 +292,21 @@ def _takes(
     return taken
 
 
-_ANY_BUDGET = Budget(most=1.0, is_bytes=True)
-"""For a table without one, beside others."""
-
-
 def _turn(
-    tables: Mapping[str, TableState], now_ms: int, sharing: Sharing
+    share: str, tables: Mapping[str, TableState], now_ms: int, order: DaemonOrder, sharing: Sharing
 ) -> Callable[[str], tuple[float, float, int, str]]:
-    """The order of the tables of a share."""
+    """The order of the tables of a share. Where only some of its pools have a budget, that is compared, too."""
     by_lateness = any(pool.slo_s is not None for pool in sharing.use.pools.all)
     by_lateness = by_lateness or any(table.lag is not None for table in tables.values())
     use = sharing.use
-    if any(use.budget_of(pool) is not None for pool in use.pools.all):
+    budgets = [one for pool in use.pools.all if pool.share == share and (one := use.budget_of(pool)) is not None]
+    if budgets:
+        unit = unit_of(budgets)
 
         def by_benefit(name: str) -> tuple[float, float, int, str]:
             table = tables[name]
-            budget = use.budget_of(table.pool) or _ANY_BUDGET
-            earliest = next(table.startable(now_ms))
-            first, key, *_ = table.work(name, earliest, now_ms, sharing.epoch_ms).rank(budget)
+            one = next(iter(in_order(table, now_ms, order)))
+            first, key, *_ = table.work(name, one, now_ms, sharing.epoch_ms).rank(unit)
             return float(first), key, table.served, name
 
         return by_benefit
@@ -324,11 +323,14 @@ def _turn(
 def _choose(table: TableState, now_ms: int, order: DaemonOrder, pick: Callable[[int], int]) -> str:
     """The first instant by the order. If other daemons hold claims, one of the first few: two more for each claim. If
     they are often faster, one of more (`TableState.spread_by`)."""
-    ranked: Iterable[Pending] = table.startable(now_ms)
-    if order is DaemonOrder.LARGEST:
-        ranked = sorted(ranked, key=lambda p: (-p.log_bytes, p.instant))
-    first = list(islice(ranked, 1 + 2 * len(table.claimed) + table.spread))
+    first = list(islice(in_order(table, now_ms, order), 1 + 2 * len(table.claimed) + table.spread))
     return first[pick(len(first))].instant
+
+
+def in_order(table: TableState, now_ms: int, order: DaemonOrder) -> Iterable[Pending]:
+    """What may be claimed of a table now, as it is taken."""
+    ones = table.startable(now_ms)
+    return ones if order is DaemonOrder.EARLIEST else sorted(ones, key=lambda p: (-p.log_bytes, p.instant))
 
 
 def _wait_s(tables: Mapping[str, TableState], now_ms: int, rules: Rules) -> float:

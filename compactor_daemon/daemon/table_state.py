@@ -225,7 +225,7 @@ class TableState:
         """The work on a pending instant, for a budget. `name`: of the table."""
         gain = one.gain or Gain(log_files=0, log_bytes=one.log_bytes, read_bytes=one.log_bytes)
         waits_s = 0.0 if one.requested_ms is None else max(0.0, (epoch_ms - one.requested_ms) / 1000)
-        late, goal = lateness(waits_s), False
+        late, goal = lateness(waits_s, self.pool.slo_s), False
         if self.lag is not None and self.lag.oldest_ms is not None:
             by_goal = self.lateness(now_ms, epoch_ms, self.lag.goal_s) + self.run_s / self.lag.goal_s
             late, goal = max(late, by_goal), by_goal >= late

@@ -2,18 +2,22 @@
 
     benefit   bytes that readers need not merge any more, and `_FILE_BYTES` for each file, times the reads of an hour
     cost      what the table's last compactions took for each byte that their plans read, in the budget's unit
-    first     what would miss its goal of freshness, or has waited for a day: the latest first
+    first     what would miss its goal of freshness, or has waited for its SLO or a day: the latest first
     then      the greatest benefit for its cost, which counts twice as much after an hour of waiting
 
 Work begins while anything is left of the budget; what it takes beyond that is paid before the next work begins. So a
 budget holds on average, nothing is too large for it, and all waits end: it delays work, and drops none. The services of
-tables are paid from it, and do not wait for it."""
+tables are paid from what is left, and do not wait for it: what they take beyond that is not owed, or services that take
+more than the budget would hold all work for ever."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 from typing import TypeAlias
 
 from phantombase.timeline.codec.output_options import parse_bytes
@@ -24,6 +28,8 @@ _FILE_BYTES = 1 << 20
 """What a file that readers need not open is worth."""
 _STARVED_S = 86_400.0
 _HOUR_S = 3600.0
+_SAVED_S = 60.0
+"""Of how many seconds a daemon has the budget when it begins."""
 _CORE_HOURS = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*core-hours?")
 
 
@@ -39,11 +45,13 @@ class Budget:
         """From `2core-hours` or `200g`. UsageError."""
         found = _CORE_HOURS.fullmatch(text.strip())
         try:
+            if text.strip().isdigit():  # a few bytes an hour would hold all work
+                raise UsageError("a budget without a unit")
             most = float(found[1]) * _HOUR_S if found is not None else float(parse_bytes(text.strip()))
         except UsageError as error:
             wanted = "core-hours or bytes an hour: 2core-hours, 200g"
             raise UsageError("not a budget", expected=wanted, found=text) from error
-        if most <= 0:
+        if not 0 < most < math.inf:
             raise UsageError("a budget of nothing would hold all work", expected="more than 0", found=text)
         return Budget(most=most, is_bytes=found is None)
 
@@ -123,33 +131,47 @@ class WaitingWork:
         return not must, -(self.late if must else self.score(budget)), self.table, self.instant
 
 
-def lateness(waits_s: float, lag_s: float | None = None, run_s: float = 0.0, goal_s: float | None = None) -> float:
-    """1 and more: the work must begin now. By the goal of freshness, with the time that it takes, or its waiting."""
-    by_goal = 0.0 if lag_s is None or goal_s is None else (lag_s + run_s) / goal_s
-    return max(by_goal, waits_s / _STARVED_S)
+def lateness(waits_s: float, slo_s: float | None = None) -> float:
+    """By its waiting; 1 and more: the work must begin now."""
+    return waits_s / min(_STARVED_S, slo_s or _STARVED_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranked:
-    """`begins_s`: when the budget lets it begin, if the work before it costs what is expected. `cost`: in core-seconds
-    or bytes, as the budget is. `score`: benefit for cost."""
+    """`begins_s`: when the budget lets it begin, if the work before it costs what is expected. `cost`: in bytes
+    (`is_bytes`) or core-seconds, as its first budget is. `score`: benefit for cost."""
 
     table: str
     instant: str | None
     gain: Gain
     reads: float
     cost: float
+    is_bytes: bool
     score: float
     begins_s: float
     why: str
 
 
-def rank(works: Iterable[WaitingWork], budget: Budget) -> list[Ranked]:
-    """The work in the order in which it begins, each with its reason."""
-    found, before = list[Ranked](), 0.0
-    for one in sorted(works, key=lambda work: work.rank(budget)):
+def rank(works: Iterable[WaitingWork], budgets: Callable[[str], Mapping[str, Budget]]) -> list[Ranked]:
+    """The work in the order in which it begins, each with its reason. That of one table begins in the order in which it
+    is given. `budgets`: what the work on a table is paid from, by name, its own first."""
+    waiting, found, before = dict[str, deque[WaitingWork]](), list[Ranked](), defaultdict[str, float](float)
+    for one in works:
+        waiting.setdefault(one.table, deque()).append(one)
+    unit = unit_of(one for table in waiting for one in budgets(table).values())
+    first = [(ones[0].rank(unit), table) for table, ones in waiting.items()]
+    heapify(first)
+    while first:
+        ones = waiting[first[0][1]]
+        one = ones.popleft()
+        if ones:
+            heapreplace(first, (ones[0].rank(unit), one.table))
+        else:
+            heappop(first)
+        paid = budgets(one.table)
+        budget = next(iter(paid.values()))
         cost = one.cost(budget)
-        begins_s = before / budget.most * _HOUR_S
+        begins_s = max(0.0, *(before[name] / of.most * _HOUR_S - _SAVED_S for name, of in paid.items()))
         found.append(
             Ranked(
                 table=one.table,
@@ -157,20 +179,35 @@ def rank(works: Iterable[WaitingWork], budget: Budget) -> list[Ranked]:
                 gain=one.gain,
                 reads=one.costs.reads,
                 cost=cost,
+                is_bytes=budget.is_bytes,
                 score=one.score(budget),
                 begins_s=round(begins_s, 1),
                 why=_why(one, budget),
             )
         )
-        before += cost
-    return found
+        for name, of in paid.items():
+            before[name] += one.cost(of)
+    return sorted(found, key=lambda one: one.begins_s)
+
+
+def unit_of(budgets: Iterable[Budget]) -> Budget:
+    """One in whose unit work is compared that is paid from these budgets: theirs, or bytes if they differ."""
+    found = tuple(budgets)
+    is_bytes = any(one.is_bytes for one in found) or not found
+    return Budget(most=1.0, is_bytes=is_bytes)
 
 
 def _why(one: WaitingWork, budget: Budget) -> str:
     from phantombase.timeline.terminal.text_table import human_bytes, human_duration, plural  # late: as above
 
     gain, costs = one.gain, one.costs
-    what = f"{plural(gain.log_files, 'log file')}, {human_bytes(gain.log_bytes)}, for {budget.words(one.cost(budget))}"
+    what = (
+        "its plan does not say what it merges"
+        if not gain.read_bytes
+        else (
+            f"{plural(gain.log_files, 'log file')}, {human_bytes(gain.log_bytes)}, for {budget.words(one.cost(budget))}"
+        )
+    )
     by = f"as its last {plural(costs.runs, 'compaction')} took" if costs.runs else "as compactions usually take"
     reads = "" if costs.reads == 1 else f", {costs.reads:g} reads an hour"
     waits = f", waiting for {human_duration(one.waits_s)}" if one.waits_s >= 1 else ""
@@ -184,7 +221,7 @@ class Purse:
     """What is left of a budget. Times in ms of the caller's clock."""
 
     def __init__(self, budget: Budget, now: int) -> None:
-        self.budget, self._at, self._left = budget, now, budget.most / 60
+        self.budget, self._at, self._left = budget, now, budget.most * _SAVED_S / _HOUR_S
         self._expected: dict[tuple[str, str], float] = {}
 
     def begin(self, key: tuple[str, str], cost: float) -> None:
@@ -194,9 +231,10 @@ class Purse:
     def end(self, key: tuple[str, str]) -> None:
         self._expected.pop(key, None)
 
-    def pay(self, core_s: float, size: float) -> None:
-        """What work, or a service, has taken."""
-        self._left -= self.budget.of(core_s, size)
+    def pay(self, core_s: float, size: float, *, owed: bool) -> None:
+        """What work, or services, have taken. Not `owed`: at most what is left is paid."""
+        left = self._left - self.budget.of(core_s, size)
+        self._left = left if owed else max(left, min(self._left, 0.0))
 
     def left(self, now: int, members: int = 1) -> float:
         """At most that of an hour is saved up. `members`: daemons that share the budget."""

@@ -217,14 +217,19 @@ class QuotaUsage:
         """The budget from which work of a pool is paid: its own, or else that of the daemon."""
         return next((purse.budget for purse in self._purses_of(pool)), None)
 
+    def suspend(self, pool: Pool, key: tuple[str, str]) -> None:
+        """Work waits for writers, maybe for hours: it keeps nothing of a budget from other work, and pays later."""
+        for purse in self._purses_of(pool):
+            purse.end(key)
+
     def _purses_of(self, pool: Pool) -> list[Purse]:
         """Its own first."""
         return [purse for name in (pool.match, "") if (purse := self._purses.get(name)) is not None]
 
-    def pay(self, pool: Pool, spent: Spent) -> None:
-        """What work or services on a table of a pool have taken."""
+    def pay(self, pool: Pool, spent: Spent, *, owed: bool) -> None:
+        """What work or services on a table of a pool have taken. `owed`: see `Purse.pay`."""
         for purse in self._purses_of(pool):
-            purse.pay(*spent)
+            purse.pay(*spent, owed=owed)
 
     def begin(self, pool: Pool, key: tuple[str, str], size: int, now: int, work: WaitingWork | None = None) -> None:
         """Work begins. `work`: for budgets."""

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.daemon.control import Control, Moment, ServicesRan, WorkEnded
+from phantombase.compactor_daemon.daemon.control import Control, Moment, ServicesRan, WorkEnded, WorkSuspended
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Sharing, Take, next_steps
 from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
 from phantombase.compactor_daemon.fleet.budget import Budget, Costs, Gain, WaitingWork, rank
@@ -303,12 +303,14 @@ def test_the_order_of_work_under_a_budget() -> None:
             work("goal", gb=50, late=1.2, goal=True),
             work("forgotten", gb=50, waits_s=DAY_MS / 1000, late=1.0),
         ],
-        Budget.parse("2 core-hours"),
+        lambda _: {"": Budget.parse("2 core-hours")},
     )
     assert [one.table for one in found] == ["goal", "forgotten", "old", "cheap", "read", "dear", "slow"]
     assert found[0].why.startswith("its goal of freshness would be missed: 1 log file, 1.0 GiB, for 0.447 core-hours")
     assert "as its last 3 compactions took" in found[-1].why
-    assert (found[0].begins_s, found[1].begins_s) == (0.0, round(50 * GB * 30e-9 / 2, 1))
+    assert (found[0].begins_s, found[1].begins_s) == (0.0, round(50 * GB * 30e-9 / 2 - 60, 1)), (
+        "a minute is saved up at first"
+    )
     assert found[3].score == pytest.approx(5 * found[5].score)
     learned = Costs.learned(
         [
@@ -320,10 +322,51 @@ def test_the_order_of_work_under_a_budget() -> None:
     assert learned == Costs(bytes=1.5, core_s=0.02, runs=1)
 
 
-@pytest.mark.parametrize("text", ["", "2", "2 core", "0core-hours", "0g", "-1g"])
+@pytest.mark.parametrize("text", ["", "2", "2 core", "0core-hours", "0g", "-1g", "9" * 400 + "core-hours"])
 def test_no_budget(text: str) -> None:
+    """A number without a unit is no budget: two bytes an hour would hold all work."""
     with pytest.raises(UsageError, match="budget"):
-        Rules(budget=text) if text != "2" else Pool(budget="-")
+        Rules(budget=text)
+    with pytest.raises(UsageError, match="budget"):
+        Pool(budget=text)
+
+
+def test_the_order_of_a_dry_run_is_that_of_a_daemon() -> None:
+    """A table's work begins in its own order, and what has a budget of its own is paid from both."""
+    day, own = Budget.parse("24g"), Budget.parse("2g")
+    works = [work("a", gb=10), work("a"), work("b", gb=5), work("c", gb=3), work("c")]
+    found = rank(works, lambda name: {"c": own, "": day} if name == "c" else {"": day})
+    assert [(one.table, round(one.cost / GB), round(one.begins_s)) for one in found] == [
+        ("c", 6, 0), ("b", 10, 3600 * 8 // 24 - 60), ("a", 20, 3600 * 18 // 24 - 60), ("a", 2, 3600 * 38 // 24 - 60),
+        ("c", 2, 3600 * 3 - 60),
+    ]  # fmt: skip
+
+
+def test_nothing_holds_the_work_of_a_budget_for_ever() -> None:
+    """Not services that take more than the budget, nor work that waits for writers. An SLO counts as a day does."""
+    use = QuotaUsage(pools=pools_of([Pool(match="a", slo_s=900.0)], (), ()), slots=9, began=0)
+    states = dict[str, TableState]()
+    for name in ("a", "b"):
+        gain = Gain(log_files=1, log_bytes=GB, read_bytes=GB * (9 if name == "a" else 1))
+        ones = tuple(Pending(instant=one, gain=gain, requested_ms=0) for one in ("1", "2"))
+        states[name] = TableState(
+            pool=use.pools.of(name), pending=ones, seen=True, snapshot_at=FOREVER, sweep_at=FOREVER
+        )
+    control = Control(rules=Rules(max_concurrent=9, budget="1g"), retry=RetryOptions(), use=use, tables=states)
+
+    def turn(now: int) -> list[tuple[str, str]]:
+        steps = control.decide(Moment(now_ms=now, epoch_ms=1_000_000 + now), lambda n: 0, 16)
+        return [(one.table, one.instant) for one in steps.actions if isinstance(one, Take)]
+
+    now = Moment(now_ms=0, epoch_ms=1_000_000)
+    assert (turn(0), turn(0)) == ([("a", "1")], [])
+    control.apply(WorkSuspended("a", "1"), now)
+    assert turn(0) == [("a", "2")]
+    control.apply(WorkSuspended("a", "2"), now)
+    assert turn(0) == [("b", "1")]
+    control.apply(WorkEnded("b", "1", bytes_read=GB), now)
+    control.apply(ServicesRan("b", spent=(0.0, 100.0 * GB)), now)
+    assert (turn(0), turn(1000)) == ([], [("b", "2")])
 
 
 def test_a_budget_delays_and_drops_nothing() -> None:
