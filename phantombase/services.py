@@ -56,6 +56,7 @@ from .compactor_daemon.services.options import (
     Options,
     Service,
     ServiceOptions,
+    kept_attempt_options,
     parse_services,
     read_policies,
     usual_services,
@@ -311,7 +312,8 @@ def restore(
     """Restores the state at a write or savepoint: all that was written after it is undone. `to` None: the restore that
     was interrupted is finished. Stop all writers and compactors first."""
     at = locked(table, storage_options, lock, sole_writer, dry_run, "restore", _STOP)
-    return restore_table(at[0], at[1], to, dry_run=dry_run)
+    expiry_s = kept_attempt_options(at[0].storage).heartbeat_expiry_s
+    return restore_table(at[0], at[1], to, dry_run=dry_run, expiry_s=expiry_s)
 
 
 @spelled
@@ -367,7 +369,7 @@ def unschedule(
     """Cancels a requested compaction; its file groups are then free for the next plan."""
     risk = "Logs of an unknown write could be lost."
     at = locked(table, storage_options, lock, sole_writer, dry_run, "unschedule", risk)
-    return unscheduling.unschedule(at[0], instant, at[1], dry_run=dry_run)
+    return unscheduling.unschedule(at[0], instant, at[1], kept_attempt_options(at[0].storage), dry_run=dry_run)
 
 
 @spelled

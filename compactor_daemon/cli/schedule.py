@@ -29,6 +29,7 @@ from phantombase.timeline.terminal.text_table import Column, first_rows, human_b
 
 from ..fleet.zookeeper_claims import ring
 from ..services.maintain import PAUSABLE, cancel_instant, pause_table, resume_table
+from ..services.options import kept_attempt_options
 from ..undo.unschedule import unschedule
 from .fleet_flags import Fleet
 from .option_flags import DryRun, StorageOption, TableChange, TablePath, name_idle, offers
@@ -174,7 +175,7 @@ def unschedule_command(
         "unschedule",
         "An unknown write may be about to write logs on the plan's slices: without the plan they would be lost.",
     )
-    done = at.row(unschedule(table, instant, lock, dry_run=at.dry_run))
+    done = at.row(unschedule(table, instant, lock, kept_attempt_options(table.storage), dry_run=at.dry_run))
     return CommandResult({name: value for name, value in done.items() if name != "kept" or value}, _render_unscheduled)
 
 

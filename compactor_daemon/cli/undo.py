@@ -18,6 +18,7 @@ from phantombase.timeline.terminal.text_table import Column, RowsTable, first_ro
 
 from ..attempt.compact_or_resume import pending_instants
 from ..attempt.failures import CLUSTERING, release_failures
+from ..services.options import kept_attempt_options
 from ..undo.repair import TakenBack, cancel_unreadable_attempt, write_anew
 from ..undo.restore import restore_table
 from ..undo.rollback import roll_back_newest
@@ -127,7 +128,8 @@ def restore_command(
     Examples: `compactor-daemon restore lake/orders --to 20260101120000000 --dry-run`,
     `compactor-daemon restore lake/orders --to 20260101120000000 --sole-writer`"""
     table, lock = at.open("a restore", _TODO)
-    done = restore_table(table, lock, to, dry_run=at.dry_run)
+    expiry_s = kept_attempt_options(table.storage).heartbeat_expiry_s
+    done = restore_table(table, lock, to, dry_run=at.dry_run, expiry_s=expiry_s)
     undone = [{"instant": time, "action": action} for time, action in done.undone]
     return CommandResult({**at.row(done), "undone": undone}, _render_restored)
 
@@ -231,7 +233,7 @@ def release(
         table, lock = at.open(
             "release --unreadable", "An unknown write or compactor may change the same files. --dry-run needs neither."
         )
-        taken = cancel_unreadable_attempt(table, instant, lock, dry_run=at.dry_run)
+        taken = cancel_unreadable_attempt(table, instant, lock, kept_attempt_options(table.storage), dry_run=at.dry_run)
     else:
         table, taken = at.opened(), TakenBack(attempt=None)
         if at.lock is not None or at.sole_writer:

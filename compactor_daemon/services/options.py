@@ -40,7 +40,7 @@ from phantombase.timeline.locks.table_lock import (
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.table.in_progress import READ_INSIDE, exclusive
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.terminal.option_group import group_of, type_of, value_of
 
 from ..archiving.choice import ArchiveOptions
@@ -253,6 +253,19 @@ def read_policies(storage: Storage) -> Policies:
     if unknown := sorted(values.keys() - set(policy_names())):
         _log.warning("policies_unknown", table=storage.base_path, names=" ".join(unknown))
     return Policies(values=values)
+
+
+def kept_attempt_options(storage: Storage) -> AttemptOptions:
+    """The usual options, with those on which all processes of the table agree (`SAFE`). MalformedError: see above."""
+    return read_policies(storage).over(AttemptOptions())
+
+
+def least_expiry_s(table: Snapshot, own_s: float) -> float:
+    """Seconds after which a writer counts as dead: its own value, or the table's if that is longer, so that no process
+    rolls back what lives by the rule of the others. The table's is read only if an action is pending."""
+    if all(instant.completed for instant in table.timeline.instants):
+        return own_s
+    return max(own_s, kept_attempt_options(table.storage).heartbeat_expiry_s)
 
 
 def change_policies(

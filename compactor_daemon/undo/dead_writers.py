@@ -117,10 +117,10 @@ def roll_back_dead_writers(
     return done
 
 
-def dead_writes(table: Table, *, lazy: bool) -> frozenset[str]:
+def dead_writes(table: Table, *, lazy: bool, expiry_s: float = EXPIRY_S) -> frozenset[str]:
     """The times of the writes that `roll_back_dead_writers` would roll back now. Changes nothing."""
     check_keepable(table, moves_rows=False)
-    dead = partial(_is_dead, table, lazy=lazy, now_ms=cache(partial(storage_ms, table.storage)), expiry_s=EXPIRY_S)
+    dead = partial(_is_dead, table, lazy=lazy, now_ms=cache(partial(storage_ms, table.storage)), expiry_s=expiry_s)
     return frozenset(instant.requested_time for instant, _ in _doomed(table, dead, completed_too=False))
 
 

@@ -107,13 +107,15 @@ def _said(done: Restored) -> WorkFacts | None:
 
 
 @unit_of_work("restore", _said)
-def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run: bool = False) -> Restored:
+def restore_table(
+    table: Table, lock: TableLock, target: str | None, *, dry_run: bool = False, expiry_s: float = EXPIRY_S
+) -> Restored:
     """Restores the state at a completed write, or at a savepoint. A pending restore is finished instead.
 
-    `target` None: only a pending restore is finished. UsageError: no such write, no complete state of it, a later
-    savepoint, none pending, or see `preconditions`. ConflictError: a process is at work, or a reader holds a later
-    state; another restore is pending. UnsupportedError: a resize of buckets could be undone. LockError, StorageError:
-    the next run continues."""
+    `target` None: only a pending restore is finished. `expiry_s`: see `roll_back_dead_writers`. UsageError: no such
+    write, no complete state of it, a later savepoint, none pending, or see `preconditions`. ConflictError: a process is
+    at work, or a reader holds a later state; another restore is pending. UnsupportedError: a resize of buckets could be
+    undone. LockError, StorageError: the next run continues."""
     refuse_left_to_hudi(table, "restoring")
     if target is not None and _unreadable(table.snapshot(same_settings=True, cached=False)) is not None:
         return _restore_anew(table, lock, target, dry_run=dry_run)
@@ -121,7 +123,7 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
         seen = table.snapshot(cached=False)
         refuse_in_progress(seen, _OWN)
         is_new = target is not None and pending_restore(seen) is None
-        dead = dead_writes(seen, lazy=False) if is_new else frozenset()
+        dead = dead_writes(seen, lazy=False, expiry_s=expiry_s) if is_new else frozenset()
         found, plan, traces = _decide(seen, target, dead)
         return Restored(
             instant=None,
@@ -136,9 +138,9 @@ def restore_table(table: Table, lock: TableLock, target: str | None, *, dry_run:
     remove_torn(table, lock, "restore")
     if target is not None and pending_restore(table.snapshot(same_settings=True, cached=False)) is None:
         remove_torn(table, lock, "rollback")
-        dead = dead_writes(table, lazy=False)
+        dead = dead_writes(table, lazy=False, expiry_s=expiry_s)
         # Rollbacks of completed writes are undone with the others, see `forget_rollbacks`.
-        roll_back_dead_writers(table, lock, lazy=False, completed_too=False)
+        roll_back_dead_writers(table, lock, lazy=False, expiry_s=expiry_s, completed_too=False)
     with stale_plan_removed(table, lock, _remove_stale), exclusive(table, lock, "restore the table", _OWN) as seen:
         found, plan, traces = _decide(seen, target)  # refuses what cannot be undone: nothing is changed yet
         if found is not None:

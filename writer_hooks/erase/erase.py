@@ -38,6 +38,7 @@ from phantombase.compactor_daemon.execution.run_compactions import run_compactio
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.compactor_daemon.services.options import least_expiry_s
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.savepoint import savepoints
 from phantombase.timeline.audit.ledgers import AUDIT_LOG
@@ -212,7 +213,8 @@ def _delete(means: _Means) -> Write:
 
 
 def _end_dead(table: Table, means: _Means) -> None:
-    lazy, expiry_s = _delete(means).rolls_back_lazily, means.options.heartbeat_expiry_s
+    lazy = _delete(means).rolls_back_lazily
+    expiry_s = least_expiry_s(table.snapshot(cached=False), means.options.heartbeat_expiry_s)
     roll_back_dead_writers(table, means.held, lazy=lazy, expiry_s=expiry_s)
     settle_dead_clusterings(table.snapshot(cached=False), means.held)
     tidy(table.snapshot(cached=False), means.held)

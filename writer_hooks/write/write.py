@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain
 
 from phantombase.compactor_daemon.clustering.cancel import left_by_dead, settle_dead_clusterings
+from phantombase.compactor_daemon.services.options import least_expiry_s
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.timeline.clocks import Stopwatch, doubling_pauses
@@ -323,7 +324,7 @@ def _check_buckets(capacity: Capacity, counts: RowCounts) -> None:
 
 
 def _roll_back_dead(table: Snapshot, job: _Job) -> None:
-    expiry_s = job.options.heartbeat_expiry_s
+    expiry_s = least_expiry_s(table, job.options.heartbeat_expiry_s)
     roll_back_dead_writers(table, job.lock, lazy=job.write.rolls_back_lazily, expiry_s=expiry_s)
     settle_dead_clusterings(table, job.lock)
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from phantombase import CleanOptions, clean, compact, schedule, writer
+from phantombase import CleanOptions, clean, compact, restore, schedule, writer
 from phantombase.compactor_daemon.attempt.compact_or_resume import Limit, pending_instants
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.cli.main import app
@@ -23,7 +23,8 @@ from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.services.options import PATH, change_policies, read_policies
 from phantombase.timeline.codec.output_options import OutputOptions
-from phantombase.timeline.errors import LockError, MalformedError, UsageError
+from phantombase.timeline.errors import ConflictError, LockError, MalformedError, UsageError
+from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import table_lock
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
@@ -32,7 +33,7 @@ from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import one_row
 from tests.support.compaction_steps import open_table
 from tests.support.daemons import ROWS, daemon_on, pending_table
-from tests.support.faults import Faults
+from tests.support.faults import Faults, make_old, pending_write
 from tests.support.golden_tables import LOCK
 
 
@@ -138,6 +139,29 @@ def test_daemons_and_maintain_take_them_and_a_process_with_another_safe_option_i
     assert "foreign-grace must be the same for all processes" in str(error)
     assert (error.expected, error.found) == ("60, as the table has", "5")
     assert invoke("compact", path, "--foreign-grace", "60")["compacted"] == []
+
+
+def test_a_writer_that_lives_by_the_expiry_of_the_table_is_rolled_back_by_no_process(tmp_path: Path) -> None:
+    """Of Hudi, whose heartbeats come at long intervals."""
+    path = tmp_path / "trips"
+    for number in range(2):
+        writer(one_row("k0", number)).table("trips").key("id").upsert(str(path))
+    seen = open_table(path).snapshot()
+    first, time = min(seen.timeline.completed_writes), seen.next_time()
+    inflight, beat = pending_write(path, 9, time), path / heartbeat_path(time)
+    beat.parent.mkdir(exist_ok=True)
+    beat.touch()
+    make_old({beat, inflight, inflight.with_suffix(".requested")}, 200)
+    config(path, "heartbeat-expiry=600")
+    writer(one_row("k0", 3)).upsert(str(path))
+    with pytest.raises(ConflictError, match="a deltacommit is pending"):
+        restore(path, first, sole_writer=True)
+    done = CliRunner().invoke(app, ["restore", str(path), "--to", first, "--sole-writer"])
+    assert isinstance(done.exception, ConflictError)
+    assert inflight.exists()
+    invoke("config", "unset", path, "heartbeat-expiry", "--sole-writer")
+    writer(one_row("k0", 4)).upsert(str(path))
+    assert not inflight.exists()
 
 
 def test_all_processes_of_a_table_take_its_lock_and_another_one_is_refused(tmp_path: Path) -> None:
