@@ -141,7 +141,7 @@ class Lake:
             with monkeypatch.context() as patched:
                 patched.setattr(kind, "commit_table", dies)
                 with pytest.raises(
-                    StorageError, match=r"the Iceberg catalog did not answer.*ConnectionResetError: gone"
+                    StorageError, match=r"the Iceberg catalog did not answer.*found connection reset: gone"
                 ):
                     sync()
             self.clean()

@@ -316,7 +316,7 @@ def test_a_revoked_decision_shares_no_file_with_the_next(
         raise _Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("phantombase.compactor_daemon.attempt.validity.revoke_decision", killed_behind)
+        patched.setattr("phantombase.compactor_daemon.attempt.revert.revoke_decision", killed_behind)
         with pytest.raises(_Killed):
             unschedule(open_table(path), instant, LOCK)
     second = decided(open_table(path), instant)

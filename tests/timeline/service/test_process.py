@@ -216,7 +216,7 @@ def test_a_table_and_what_waits_in_it(tmp_path: Path) -> None:
     assert before["phantombase_log_bytes"] > 0
     assert before["phantombase_service_loads_total"] == 1
     assert before["phantombase_service_state_bytes"] > 1000
-    assert len(before) <= 18
+    assert len(before) <= 20
     run_all(Table.open(str(path)))
     after = samples(ServiceClient.of(path, slo_s=60), path)
     assert (after["phantombase_pending"], after["phantombase_health"]) == (0, 0)

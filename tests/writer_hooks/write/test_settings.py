@@ -236,7 +236,9 @@ def test_a_variable_is_a_text_of_each_type(name: str, text: str, value: Any, mon
 @pytest.mark.usefixtures("_no_variables")
 def test_what_is_no_value_names_the_setting_and_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PHANTOMBASE_BUCKETS", "many")
-    with pytest.raises(UsageError, match="not a value of buckets; at PHANTOMBASE_BUCKETS; expected int; found 'many'"):
+    with pytest.raises(
+        UsageError, match="not a value of buckets; at PHANTOMBASE_BUCKETS; expected a whole number; found 'many'"
+    ):
         writer().config()
 
 

@@ -438,7 +438,7 @@ RESTORING: tuple[Mutant, ...] = (
     (_RESTORE, "isinstance(plan, Torn) and plan.has_begun)", "isinstance(plan, Torn))", _TORN_TESTS),
     ("compactor_daemon/cleaning/plan", "    refuse_in_progress(table.with_timeline(view.timeline))\n", "", "undo/restore"),
     (_ROLLBACK, "        if found.completed or (is_write and begun is None):", "        if is_write and begun is None:", _RESTORING_TESTS),
-    (_RESTORE, "lazy=False, completed_too=False)", "lazy=False, completed_too=True)", _RESTORING_TESTS),
+    (_RESTORE, "expiry_s=expiry_s, completed_too=False)", "expiry_s=expiry_s, completed_too=True)", _RESTORING_TESTS),
     ("compactor_daemon/archiving/archive", "    if not there and not left:\n", "    if not there:\n", "archiving/archive"),
     ("compactor_daemon/archiving/archive", "    refuse_in_progress(seen.table, _NEWEST)\n", "", "timeline/table/table"),
     (_RESTORE, "i.completed or i.requested_time <= target)", "True)", "torn_commit"),
