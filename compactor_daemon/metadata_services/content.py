@@ -172,18 +172,19 @@ class Filling:
         before, after = states
         assert self.tally is not None
         changed = sorted(key for key, mark in after.marks.items() if before.marks.get(key) != mark)
-        old = [
-            self.keys.pop(key) for key in {*changed, *(before.marks.keys() - after.marks.keys())} if key in self.keys
-        ]
+        kept = {key: one for key, one in self.keys.items() if before.marks.get(key) == after.marks.get(key)}
+        old = [one for key, one in self.keys.items() if key not in kept]
         seen = table.newest_schema() if changed else None
         rules = None if seen is None else replace(slice_rules(table, seen), memory_bytes=self.memory_limit)
-        new = list[FileKeys]()
+        new = dict[GroupKey, FileKeys]()
         for number, key in enumerate(changed, start=1):
             assert rules is not None
-            new.append(self._stage_keys(table, after.slices[key], rules))
-            self.keys[key] = new[-1]
+            new[key] = self._stage_keys(table, after.slices[key], rules)
             progress("read the keys of file groups", number, len(changed))
-        self._check_unique(table, old, new)
+        self._check_unique(table, old, tuple(new.values()))
+        # Only now: from a state that a writer or cleaner changed meanwhile nothing stays: all is read again.
+        self.keys.clear()
+        self.keys.update(kept | new)
 
     def stage_base_files(self, table: Table, logs: Iterable[IndexLog]) -> dict[tuple[str, str], IndexLog]:
         """Stages the base file of each file group: of its staged log files, in their order; of the record index, of the

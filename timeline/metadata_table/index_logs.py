@@ -156,7 +156,7 @@ _HELD_BYTES = 48 << 20
 _READ_BYTES = 32 << 20
 """Most bytes that an object store fetches when a file is opened."""
 _CONTENT_BYTES = 1 << 30
-"""Most bytes of a base file: its entries are one Arrow array."""
+"""Most bytes of a base file, and of the keys of some of them: each is one Arrow array."""
 _KEY_BYTES = 24
 """Bytes in memory of a key besides its text."""
 _ENTRY_BYTES = 48
@@ -249,9 +249,10 @@ def stage_index_bases(
     UnsupportedError: a base file would be too large."""
     storage, count, ordered = table.storage, len(file_ids), keys.ordered
     values = _locations(table, "", keys, schema_text)
-    bounds = LogBounds.of(keys, count, _longest(values), is_file_system=storage.is_file_system)
+    longest = _longest(values)
+    bounds = LogBounds.of(keys, count, longest, is_file_system=storage.is_file_system)
     held = sum(k.size + _KEY_BYTES * k.count for k in ordered)
-    groups = min(count, max(1, count * (keys.memory_limit // 3) // (held + 1)))
+    groups = min(count, max(1, count * min(keys.memory_limit // 3, _CONTENT_BYTES) // (held + 1)))
     for first in range(0, count, groups):
         portions = list(_portions(storage, ordered, bounds, count, range(first, min(first + groups, count))))
         if not portions:
@@ -259,20 +260,21 @@ def stage_index_bases(
         rows = pa.concat_tables(portions).select(["group", "key", "file"])
         del portions
         group = np.asarray(rows.column("group"))
+        entries, texts = np.bincount(group), np.asarray(pc.binary_length(rows.column("key")))
+        sizes = np.bincount(group, texts) + entries * (longest + _ENTRY_BYTES)
+        if sizes.max() > _CONTENT_BYTES:  # before `take`, which makes one array
+            raise UnsupportedError(
+                "a file group of the record index would be too large",
+                path=storage.base_path,
+                expected=f"base files of at most {_CONTENT_BYTES} bytes",
+                found=f"{int(sizes.max())} bytes, of {entries[sizes.argmax()]} keys",
+                todo="Give the new index more of them: --record-index-groups.",
+            )
         order = np.argsort(group, kind="stable")
         edges = [0, *(np.flatnonzero(np.diff(group[order])) + 1).tolist(), len(order)]
         for start, stop in pairwise(edges):
             own = rows.take(pa.array(order[start:stop]))
             own = own.take(pc.sort_indices(own.column("key")))
-            size = pc.sum(pc.binary_length(own.column("key"))).as_py() + (_longest(values) + _ENTRY_BYTES) * len(own)
-            if size > _CONTENT_BYTES:
-                raise UnsupportedError(
-                    "a file group of the record index would be too large",
-                    path=storage.base_path,
-                    expected=f"base files of at most {_CONTENT_BYTES} bytes",
-                    found=f"{size} bytes, of {len(own)} keys",
-                    todo="Give the new index more of them: --record-index-groups.",
-                )
             binary = flat(own.column("key")).cast(pa.binary())
             ends = {"minRecordKey": binary[0].as_py(), "maxRecordKey": binary[-1].as_py()}
             info = {"schema": schema_text.encode(), **ends}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -13,10 +15,18 @@ from phantombase.compactor_daemon.archiving.archived_files import Archive, remov
 from phantombase.compactor_daemon.metadata_services.build import MetadataBuilt, build_metadata
 from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
-from phantombase.timeline.errors import ConflictError, PhantombaseError, TableChangedError, UnsupportedError, UsageError
+from phantombase.timeline.errors import (
+    ConflictError,
+    MissingFileError,
+    PhantombaseError,
+    TableChangedError,
+    UnsupportedError,
+    UsageError,
+)
 from phantombase.timeline.instants.instant_files import load_state_files, of_instants
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.metadata_table import index_logs
 from phantombase.timeline.metadata_table.create import drop_metadata_table
 from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
@@ -429,6 +439,34 @@ def test_the_record_index_says_where_every_key_is(path: Path) -> None:
     check_index(path)
     assert build(path, again=True).built[-1] == "record_index"
     check_index(path)
+
+
+def test_a_look_that_failed_leaves_no_keys(path: Path) -> None:
+    """A file group that was read goes, and the file of the next one with it: all is read again."""
+    steps = iter([None, None, "replaced"])
+
+    def gone(call: Call) -> object:
+        if call.name == "open_output" and BUILDS in call.path and next(steps, None):
+            first = writer(rows(range(20), 10**7)).insert_overwrite_table(str(path))
+            raise MissingFileError("no such file", path=str(first))
+        return call.do()
+
+    build(path, OF_KEYS, hook=gone)
+    assert next(steps, None) is None
+    assert len(check_index(path)) == 20
+
+
+def test_base_files_of_the_record_index_have_a_size(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of less than 2 GiB, as all that is taken from an Arrow array. In several passes the keys are the same ones."""
+    monkeypatch.setattr(index_logs, "_CONTENT_BYTES", 500)
+    with_passes = mock.Mock(wraps=index_logs._portions)
+    monkeypatch.setattr(index_logs, "_portions", with_passes)
+    with pytest.raises(UnsupportedError, match=r"too large.*--record-index-groups"):
+        build(path, OF_KEYS)
+    with_passes.reset_mock()
+    build(path, replace(OF_KEYS, record_index_groups=200))
+    assert check_index(path)
+    assert with_passes.call_count > 1
 
 
 def test_no_record_index_of_a_key_with_two_rows(path: Path) -> None:
