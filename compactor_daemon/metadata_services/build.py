@@ -44,7 +44,13 @@ from phantombase.timeline.metadata_table.index_logs import IndexLog
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.record_index import INDEX_DEFINITIONS, put_definitions
 from phantombase.timeline.metadata_table.records.entries import new_schema
-from phantombase.timeline.metadata_table.records.keys import COLUMN_STATS, FILES, RECORD_INDEX, new_file_ids
+from phantombase.timeline.metadata_table.records.keys import (
+    COLUMN_STATS,
+    FILES,
+    RECORD_INDEX,
+    new_file_ids,
+    refuse_unordered,
+)
 from phantombase.timeline.metadata_table.valid_instants import ARTIFICIAL
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import listed_if_there
@@ -114,8 +120,10 @@ def build_metadata(
         if not dry_run:
             _remove_dead(table)
         return MetadataBuilt(why="the table has these partitions already")
+    # Refused before anything is taken out or staged.
+    refuse_unordered(seen.partitions(), seen.storage.base_path)
     if RECORD_INDEX in chosen.names and seen.timeline.completed_writes:
-        seen.newest_schema()  # refused before anything is staged
+        seen.newest_schema()
     if dry_run:
         state = from_one_snapshot(lambda: state_of(table.snapshot(cached=False)))
         return replace(_report(chosen, state), bytes=approximate_bytes(seen, chosen.names, state))

@@ -162,7 +162,8 @@ _NAME_BYTES, _STATS_BYTES, _FILTER_BYTES, _KEY_SHARE = 20, 160, 1 << 10, 2
 def approximate_bytes(table: Snapshot, names: Collection[str], state: ListedState) -> int:
     """The size of the log files, without a read of any file."""
     text = sum(len(name) + _NAME_BYTES for of in state.files.values() for name in of)
-    columns = len(table.newest_schema().arrow.names) if table.timeline.completed_writes else 0
+    schema = measured_schema(table, names)
+    columns = 0 if schema is None else len(schema.arrow.names)
     each = {
         FILES: text,
         COLUMN_STATS: state.count * columns * _STATS_BYTES,

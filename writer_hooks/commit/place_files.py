@@ -17,7 +17,7 @@ from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageEr
 from phantombase.timeline.format.commit_metadata import WriteStat
 from phantombase.timeline.format.file_name import WRITER, LogFileName, parse_data_file, partition_metadata
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.format.record_key import is_nonblocking_bucket
+from phantombase.timeline.format.record_key import looks_like_bucket
 from phantombase.timeline.metadata_table.records.keys import refuse_unordered
 from phantombase.timeline.prefetch import at_once, prefetched
 from phantombase.timeline.storage.contract import Storage, listed_if_there
@@ -30,6 +30,7 @@ from ...timeline.gathered import gathered
 from ..engine.engine import RowCounts
 from ..files.stager import FileKind, StagedFile
 from ..files.task_context import without_base
+from ..index.bucket_step import newest_file_ids, nonblocking_bucket
 from ..options import Operation, Write
 from .transaction import Transaction
 
@@ -45,11 +46,13 @@ def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict
     living = [[g for g in groups if g.slices and not is_replaced(g, facts)] for groups in found]
     replaced = [group for groups in living for group in groups]
     refuse_planned(begun.table, begun.instant, write, [group.key for group in replaced])
-    if other := next((group for group in replaced if is_nonblocking_bucket(group.file_id)), None):
+    buckets = [group for group in replaced if looks_like_bucket(group.file_id)]
+    if buckets and (other := nonblocking_bucket(buckets, newest_file_ids(begun.table))):
         raise UnsupportedError(
             "replacing file groups of Hudi's writers with NON_BLOCKING_CONCURRENCY_CONTROL is not supported: they "
             "check no conflicts, so what they write meanwhile would be lost",
-            path="/".join(other.key),
+            path="/".join(buckets[0].key),
+            found=f"such a bucket: {other}",
             todo="Delete the rows by key, or let Hudi replace the partition while none of these writers runs.",
         )
     if begun.table.config.captures_changes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
+from functools import cached_property, lru_cache
+from itertools import chain, islice
 
 import numpy as np
 import pyarrow as pa
@@ -54,10 +54,9 @@ class BucketStep:
             if path != partition:
                 there = [group for group in self.work.groups(path) if group.key not in self.work.replaced]
                 partition, groups = path, self._groups(there)
-                others = there or living_elsewhere(self.work, path)
-                self._check_keys(others)
-            if int(target) not in groups:
-                self._refuse_nonblocking(path, int(target), others)
+                self._check_keys(there or living_elsewhere(self.work, path))
+            if int(target) not in groups and self.work.inserts:
+                self._refuse_nonblocking(path, int(target), there)
             done = self._bucket(stager, path, int(target), groups.get(int(target)), group)
             if done is not None:
                 yield done_piece(done)
@@ -80,20 +79,21 @@ class BucketStep:
                     todo="Give the number of buckets with which the table was written, or none for a key index.",
                 )
 
-    def _refuse_nonblocking(self, partition: str, bucket: int, groups: Iterable[FileGroup]) -> None:
+    def _refuse_nonblocking(self, partition: str, bucket: int, there: Iterable[FileGroup]) -> None:
         """UnsupportedError: Hudi's writers without conflict checks may open this bucket too."""
-        if not self.work.inserts:
-            return
-        for group in groups:
-            if is_nonblocking_bucket(group.file_id):
-                raise UnsupportedError(
-                    "opening a bucket beside Hudi's writers with NON_BLOCKING_CONCURRENCY_CONTROL is not supported: "
-                    "they check no conflicts, so both may open it, and rows would be doubled",
-                    path=f"{self.work.table.storage.base_path}/{partition}",
-                    expected=f"a file group of bucket {bucket}",
-                    found=f"none; other buckets of the table are of such writers: {group.file_id}",
-                    todo="Let Hudi write the first rows of each bucket and partition; upserts of these are accepted.",
-                )
+        if other := nonblocking_bucket(there, self._newest):
+            raise UnsupportedError(
+                "opening a bucket beside Hudi's writers with NON_BLOCKING_CONCURRENCY_CONTROL is not supported: "
+                "they check no conflicts, so both may open it, and rows would be doubled",
+                path=f"{self.work.table.storage.base_path}/{partition}",
+                expected=f"a file group of bucket {bucket}",
+                found=f"none; other buckets of the table are of such writers: {other}",
+                todo="Let Hudi write the first rows of each bucket and partition; upserts of these are accepted.",
+            )
+
+    @cached_property
+    def _newest(self) -> frozenset[str]:
+        return newest_file_ids(self.work.table.with_timeline(self.work.timeline))
 
     def _check_keys(self, groups: Collection[FileGroup]) -> None:
         """UsageError: existing keys are not in the bucket that `route` gives them. Each file is read once."""
@@ -203,6 +203,18 @@ def living_elsewhere(work: WriteWork, partition: str) -> list[FileGroup]:
                 if found:
                     return found
     return []
+
+
+def nonblocking_bucket(there: Iterable[FileGroup], newest: Iterable[str]) -> str | None:
+    """A bucket that a writer of Hudi with NON_BLOCKING_CONCURRENCY_CONTROL opened: of these, or of `newest_file_ids`,
+    as such writers also write into the buckets that others opened."""
+    return next(filter(is_nonblocking_bucket, chain((group.file_id for group in there), newest)), None)
+
+
+def newest_file_ids(table: Snapshot) -> frozenset[str]:
+    """Those that the newest writes name, in all partitions."""
+    commits = (metadata for _, metadata in recent_commits(table))
+    return frozenset(s.file_id for one in commits for of in one.partition_to_write_stats.values() for s in of)
 
 
 def recent_commits(table: Snapshot) -> Iterator[tuple[str, CommitMetadata]]:

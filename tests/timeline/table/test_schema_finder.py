@@ -92,7 +92,8 @@ def test_what_needs_no_rows_works(tmp_path: Path) -> None:
     assert phantombase.orphans(name, sole_writer=True).files == 0
     phantombase.clean(name, phantombase.CleanOptions(retain=1, floor_s=0), sole_writer=True)
     built = phantombase.BuildOptions(indexes=("files",), pending_wait_s=0)
-    assert phantombase.build_metadata(name, built, sole_writer=True).built == ("files",)
+    for dry_run in (True, False):
+        assert phantombase.build_metadata(name, built, sole_writer=True, dry_run=dry_run).built == ("files",)
     after = files(path)
     assert {one: after.get(one) for one in before if ".hoodie/" not in one} == {
         one: content for one, content in before.items() if ".hoodie/" not in one

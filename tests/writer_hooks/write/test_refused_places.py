@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,15 +24,19 @@ def test_buckets_of_writers_without_conflict_checks(tmp_path: Path, monkeypatch:
     def opened(_instant: str, _partition: str, bucket: int) -> str:
         return f"{bucket:08d}-0000-0000-0000-000000000000-0"
 
+    write("b").buckets(2).upsert(path)
     with monkeypatch.context() as patched:
         patched.setattr(bucket_step, "bucket_file_id", opened)
-        write("a", "a").buckets(1).upsert(path)
-    write("a", "a").buckets(1).upsert(path)
+        write("a", "a").buckets(2).upsert(path)
+    write("a", "a").buckets(2).upsert(path)
+    write("b").buckets(2).upsert(path)
     before = read(path).to_arrow()
-    for refused, do in {
-        "opening a bucket": write("b").buckets(1).upsert,
-        "replacing file groups": write("a").buckets(1).insert_overwrite,
-    }.items():
+    for refused, do in [
+        ("opening a bucket", write("c").buckets(2).upsert),
+        ("opening a bucket", write("b", "b").buckets(2).upsert),  # the partition has no bucket of such a writer yet
+        ("replacing file groups", write("a").buckets(2).insert_overwrite),
+        ("replacing file groups", write("b").buckets(2).insert_overwrite),
+    ]:
         with pytest.raises(UnsupportedError, match=refused):
             do(path)
         assert read(path).to_arrow() == before
@@ -49,6 +54,9 @@ def test_partitions_that_hudi_would_not_list(tmp_path: Path) -> None:
         write(high).upsert(with_one)
     assert not Path(with_one, high).exists()
     write("\uffee", high).upsert(without)
-    with pytest.raises(UnsupportedError, match="above U"):
-        build_metadata(without, BuildOptions(indexes=("files",)), sole_writer=True)
+    shutil.copytree(Path(without, high), Path(with_one, high))
+    for path, rebuild, dry_run in [(without, False, True), (without, False, False), (with_one, True, False)]:
+        with pytest.raises(UnsupportedError, match="above U"):
+            build_metadata(path, BuildOptions(indexes=("files",)), sole_writer=True, rebuild=rebuild, dry_run=dry_run)
     assert not Path(without, ".hoodie/metadata").exists()
+    assert Path(with_one, ".hoodie/metadata").exists()

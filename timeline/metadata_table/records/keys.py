@@ -129,8 +129,9 @@ def refuse_unordered(partitions: Iterable[str], where: str) -> None:
             "a partition with characters above U+FFFF in a table with a metadata table: Hudi would not find its files",
             path=where,
             found=found[:60],
-            todo="Use other values, or turn the metadata table off: `compactor-daemon compact TABLE "
-            "--drop-metadata-table`, and hoodie.metadata.enable=false in Hudi's writers.",
+            todo="Use other values, or do without a metadata table: metadata_table=False for a new table, "
+            "`compactor-daemon compact TABLE --drop-metadata-table` for one that has it, and "
+            "hoodie.metadata.enable=false in Hudi's writers.",
         )
 
 
