@@ -120,10 +120,10 @@ def build_metadata(
         if not dry_run:
             _remove_dead(table)
         return MetadataBuilt(why="the table has these partitions already")
-    # Refused before anything is taken out or staged.
-    refuse_unordered(seen.partitions(), seen.storage.base_path)
     if RECORD_INDEX in chosen.names and seen.timeline.completed_writes:
-        seen.newest_schema()
+        seen.newest_schema()  # refused before anything is taken out or staged
+    if dry_run or chosen.again:
+        refuse_unordered(seen.partitions(), seen.storage.base_path)
     if dry_run:
         state = from_one_snapshot(lambda: state_of(table.snapshot(cached=False)))
         return replace(_report(chosen, state), bytes=approximate_bytes(seen, chosen.names, state))

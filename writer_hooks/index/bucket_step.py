@@ -208,7 +208,7 @@ def living_elsewhere(work: WriteWork, partition: str) -> list[FileGroup]:
 def nonblocking_bucket(there: Iterable[FileGroup], newest: Iterable[str]) -> str | None:
     """A bucket that a writer of Hudi with NON_BLOCKING_CONCURRENCY_CONTROL opened: of these, or of `newest_file_ids`,
     as such writers also write into the buckets that others opened."""
-    return next(filter(is_nonblocking_bucket, chain((group.file_id for group in there), newest)), None)
+    return min(filter(is_nonblocking_bucket, chain((group.file_id for group in there), newest)), default=None)
 
 
 def newest_file_ids(table: Snapshot) -> frozenset[str]:
