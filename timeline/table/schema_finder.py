@@ -154,7 +154,7 @@ def _schema(files: InstantFiles, text: str, evolved: str | None) -> TableSchema:
             expected="no column of the types VARIANT, VECTOR and BLOB",
             found=", ".join(f"{path}: {kind.upper()}" for path, kind in sorted(unlike.items())),
             todo="Read, write, compact and cluster this table with Hudi. phantombase cleans and archives "
-            "it, and builds its metadata table with `--indexes files`.",
+            "it; `compactor-daemon metadata TABLE --create --indexes files` builds its metadata table.",
         )
     schema = TableSchema.of(text, populate_meta_fields=files.config.populate_meta_fields)
     return replace(schema, evolved=evolved)
