@@ -113,7 +113,7 @@ def _looked_into(
     except (MissingFileError, TableChangedError):
         return
     except (MalformedError, UnsupportedError) as error:
-        yield from ((key, (logs, str(error.advising("")))) for key, (_, logs) in left.items())
+        yield from ((key, (logs, str(error))) for key, (_, logs) in left.items())  # one way out for all of them
         return
     footers = frozenset(list(left)[:_FOOTERS_MAX])
 
