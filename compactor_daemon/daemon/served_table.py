@@ -452,12 +452,12 @@ class TableOnStorage:
         return isinstance(lag, SeenLag) and lag.free_ms is not None
 
     def _plan_gain(self, table: Snapshot) -> Gain | None:
-        """What a plan of all that waits would gain; None: it cannot be read, and the request says why."""
-        with suppress(PhantombaseError):
-            options = self._settings.schedule or ScheduleOptions()
-            found = from_one_snapshot(lambda: read_lag(table.snapshot(), options=options))
-            return Gain(log_files=found.log_files, log_bytes=found.log_bytes, read_bytes=found.source_bytes)
-        return None
+        """What a plan of all that waits would gain; None: nothing. Errors: as `read_lag`; no plan can be requested."""
+        options = self._settings.schedule or ScheduleOptions()
+        found = from_one_snapshot(lambda: read_lag(table.snapshot(), options=options))
+        if not found.log_files:
+            return None
+        return Gain(log_files=found.log_files, log_bytes=found.log_bytes, read_bytes=found.source_bytes)
 
     def _costs_of(self, table: Table) -> Costs:
         """By the history of the table, read again after each work here; the usual ones where it cannot be read."""

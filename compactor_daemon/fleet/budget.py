@@ -77,12 +77,13 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What compactions of a table take for each byte that their plans read, learned from the last `runs`; and how often
-    it is read in an hour, as far as its owner says."""
+    """What compactions of a table take for each byte that their plans read, learned from the last `runs`, of which the
+    largest read `most`; and how often the table is read in an hour, as far as its owner says."""
 
     bytes: float = 2.0
     core_s: float = 30e-9
     runs: int = 0
+    most: int = 0
     reads: float = 1.0
 
     @staticmethod
@@ -93,10 +94,19 @@ class Costs:
         if not planned:
             return USUAL
         core_s = sum(one.core_seconds for one in done) / planned
-        return Costs(bytes=sum(one.bytes for one in done) / planned, core_s=core_s, runs=len(done))
+        most = max(one.planned_bytes or 0 for one in done)
+        return Costs(bytes=sum(one.bytes for one in done) / planned, core_s=core_s, runs=len(done), most=most)
+
+    def of(self, read_bytes: int, *, is_bytes: bool) -> float:
+        """An estimate. What small plans took for each byte is mostly what any plan takes: of a larger one, each further
+        byte counts as `_DEAR` usual ones at most."""
+        own, usual = (self.bytes, USUAL.bytes) if is_bytes else (self.core_s, USUAL.core_s)
+        known = min(read_bytes, self.most) if self.runs else read_bytes
+        return known * own + (read_bytes - known) * min(own, _DEAR * usual)
 
 
 USUAL = Costs()
+_DEAR = 10.0
 Spent: TypeAlias = tuple[float, float]
 """Core-seconds, and bytes read and written."""
 
@@ -120,7 +130,7 @@ class WaitingWork:
 
     def cost(self, budget: Budget) -> float:
         """An estimate, in the budget's unit."""
-        return max(1e-3, self.gain.read_bytes * (self.costs.bytes if budget.is_bytes else self.costs.core_s))
+        return max(1e-3, self.costs.of(self.gain.read_bytes, is_bytes=budget.is_bytes))
 
     def score(self, budget: Budget) -> float:
         return self.benefit / self.cost(budget) * (1 + self.waits_s / _HOUR_S)

@@ -319,7 +319,8 @@ def test_the_order_of_work_under_a_budget() -> None:
             for kind, outcome in (("compaction", "done"), ("compaction", "failed"), ("clean", "done"))
         ]
     )  # fmt: skip
-    assert learned == Costs(bytes=1.5, core_s=0.02, runs=1)
+    assert learned == Costs(bytes=1.5, core_s=0.02, runs=1, most=100)
+    assert [learned.of(size, is_bytes=False) for size in (50, 100, GB)] == [1.0, 2.0, pytest.approx(2.0 + GB * 3e-7)]
 
 
 @pytest.mark.parametrize("text", ["", "2", "2 core", "0core-hours", "0g", "-1g", "9" * 400 + "core-hours"])
@@ -423,5 +424,8 @@ def test_a_dry_run_prints_the_order_and_changes_nothing(tmp_path: Path) -> None:
     )
     assert "not read: v9_two_pending-table: incomplete table properties" in shown.stdout
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    due = ["--schedule", "--sole-writer", "--trigger", "always"]
+    wrong = CliRunner().invoke(app, [*words, "--include", "v9_plain*", *due, "--where", "nope = 1"])
+    assert (wrong.exit_code, "other columns than those of partitions" in wrong.stdout) == (1, True), wrong.output
     refused = CliRunner().invoke(app, [*words[:3], "--dry-run"])
     assert "Add --budget" in str(refused.exception)
