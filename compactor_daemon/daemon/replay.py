@@ -12,6 +12,7 @@ Nothing is read but the timeline, and nothing is written."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -156,7 +157,7 @@ def _words(options: ScheduleOptions) -> str:
             continue
         each = value if isinstance(value, tuple) else (value,)
         found += [
-            f"--no-{name[2:]}" if one is False else name if one is True else f"{name} {shown(field, one)}"
+            f"--no-{name[2:]}" if one is False else name if one is True else f"{name} {shlex.quote(shown(field, one))}"
             for one in each
         ]
     return " ".join(found) or f"--trigger {options.strategy.value}"

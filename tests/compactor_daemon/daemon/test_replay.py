@@ -98,6 +98,8 @@ def test_the_cheapest_settings_that_keep_a_goal(tmp_path: Path) -> None:
     assert (slow.best, {one.keeps for one in slow.tried}) == (None, {False})
     with pytest.raises(UsageError, match="the best settings are those that keep a goal"):
         replay_table(table, ScheduleOptions(), best=True)
+    (spaced,) = replay_table(table, ScheduleOptions(exclude=("a b",))).tried
+    assert spaced.settings == "--exclude-partition 'a b'", "as a shell takes it"
 
 
 def test_base_files_grow_as_they_did(tmp_path: Path) -> None:
