@@ -77,7 +77,7 @@ def write_settings(path: str | None) -> WriteSettings:
     if idle := sorted(_idle(read.found, chosen, compaction.mode, pressure)):
         _log.warning("configurations_without_meaning", names=" ".join(idle))
     run: dict[str, Any] = {one.value: read.values[one.value] if one in chosen else None for one in AFTER_A_WRITE}
-    limited = any(name.startswith("stop-") for name in read.found)
+    limited = pressure.slow_trigger is not None or any(name.startswith("stop-") for name in read.found)
     return WriteSettings(
         options=replace(
             read.values["options"],

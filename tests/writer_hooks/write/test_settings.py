@@ -111,6 +111,8 @@ def test_back_pressure_counts_where_a_setting_of_it_is_given(tmp_path: Path) -> 
     path = tmp_path / "f.toml"
     path.write_text('[write]\nstop-action = "wait"\n')
     assert writer().config(str(path)).options.back_pressure == BackPressure(action=FullAction.WAIT)
+    path.write_text("[write]\nslow-trigger = 4\n")
+    assert writer().config(str(path)).options.back_pressure == BackPressure(slow_trigger=4)
 
 
 @pytest.mark.usefixtures("_no_variables")

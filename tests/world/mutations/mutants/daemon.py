@@ -209,7 +209,7 @@ FRONT_DOOR: tuple[Mutant, ...] = (
     (_SETTINGS, "*_BESIDE.get(command, ()), command):", "command, *_BESIDE.get(command, ())):", "config"),
     (_SETTINGS, 'WRITES: ("schedule",)', "WRITES: ()", "settings"),
     ("writer_hooks/write/writer", "        if self.options != WriteOptions():", "        if False:", "settings"),
-    ("writer_hooks/write/settings", "limited = any(name.startswith(\"stop-\") for name in read.found)", "limited = True", "settings"),
+    ("writer_hooks/write/settings", "any(name.startswith(\"stop-\") for name in read.found)", "True", "settings"),
     ("timeline/locks/table_lock", "_named(storage, given, name) if NAME in given else given", "given", "locks/table_lock"),
     ("timeline/locks/table_lock", 'name in ("", ".", "..") or "/" in name', "not name", "locks/table_lock"),
     (_SETTINGS, "        if len(given) < len(values):", "        if False:", "config"),
