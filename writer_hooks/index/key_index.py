@@ -301,7 +301,7 @@ class KeyIndex:
 
     def upsert(self, rows: Pieces, counts: RowCounts) -> list[bytes]:
         """Stages an upsert or a delete. `rows`: grouped by slots of `ToSlot(slots)`; `counts`: their summary."""
-        groups = self._groups(counts)
+        groups = self.groups(counts)
         hits = self._lookup(rows, groups)
         with (rows.union(hits) if hits is not None else rows).regroup(JoinStep(self.work)).kept() as found:
             return self._write(found, groups, found.row_counts())
@@ -317,10 +317,11 @@ class KeyIndex:
         new: defaultdict[tuple[str, str], int] = defaultdict(int)
         for (partition, _), count in counts.items():
             new[partition, NEW] += count
-        return self._write(rows, self._groups(new), new, appends=True)
+        return self._write(rows, self.groups(new), new, appends=True)
 
-    def _groups(self, rows: Iterable[tuple[str, str]]) -> dict[str, list[FileGroup]]:
-        """File groups of the partitions that have rows, without replaced ones; only those partitions are listed."""
+    def groups(self, rows: Iterable[tuple[str, str]]) -> dict[str, list[FileGroup]]:
+        """File groups of the partitions that have rows, without replaced ones; only those partitions are listed.
+        UsageError: they are those of a bucket index."""
         partitions = sorted({partition for partition, _ in rows})
         found = dict(zip(partitions, prefetched(partitions, self.work.groups), strict=True))
         for partition, groups in found.items():

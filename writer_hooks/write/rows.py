@@ -153,6 +153,8 @@ def _staged(work: WriteWork, rows: Pieces, counts: RowCounts, slots: int, write:
     if options.buckets is not None:
         return rows.regroup(BucketStep(work, _to_bucket(work.table.config, options.buckets, options))).collect()
     if write.operation is Operation.BULK_INSERT:
+        if work.timeline.completed_writes:
+            KeyIndex(work, options, slots).groups(counts)  # refuses a table with buckets, which new files would break
         return rows.regroup(NewFilesStep(work)).collect()
     if write.operation is Operation.INSERT or write.operation.replaces:
         return KeyIndex(work, options, slots).insert(rows, counts)

@@ -516,8 +516,9 @@ def test_an_unknown_index_is_refused_or_dropped(tmp_path: Path) -> None:
 def test_a_bucketed_table_is_recognised(tmp_path: Path) -> None:
     path = str(tmp_path / "trips")
     trips(ROW, 9, 4).upsert(path)
-    with pytest.raises(UsageError, match="this table has a bucket index"):
-        trips(ROW, 9).upsert(path)
+    for operation in ("upsert", "bulk_insert"):  # the latter looks up no keys, but its files are of no bucket
+        with pytest.raises(UsageError, match="this table has a bucket index"):
+            getattr(trips(ROW, 9), operation)(path)
     with pytest.raises(UsageError, match="this is not the table's bucket index"):
         trips(ROW, 9, 1).upsert(path)
 
