@@ -133,7 +133,8 @@ def usual_services(sync_to: str | None = None) -> frozenset[Service]:
 PATH = POLICIES
 PREFIX = "phantombase."
 SERVICES, LOCK = "services", "lock"
-SAFE = ("foreign-grace", "heartbeat-expiry")
+_EXPIRY = "heartbeat-expiry"
+SAFE = ("foreign-grace", _EXPIRY)
 _KINDS: tuple[tuple[str, type[Any]], ...] = (
     ("", ScheduleOptions),
     ("", OutputOptions),
@@ -261,11 +262,12 @@ def kept_attempt_options(storage: Storage) -> AttemptOptions:
 
 
 def least_expiry_s(table: Snapshot, own_s: float) -> float:
-    """Seconds after which a writer counts as dead: its own value, or the table's if that is longer, so that no process
-    rolls back what lives by the rule of the others. The table's is read only if an action is pending."""
+    """Seconds after which a writer counts as dead: its own value, or the table's if it has a longer one, so that no
+    process rolls back what lives by the rule of the others. The table's is read only if an action is pending."""
     if all(instant.completed for instant in table.timeline.instants):
         return own_s
-    return max(own_s, kept_attempt_options(table.storage).heartbeat_expiry_s)
+    kept = read_policies(table.storage)
+    return max(own_s, kept.over(AttemptOptions()).heartbeat_expiry_s) if _EXPIRY in kept.values else own_s
 
 
 def change_policies(
