@@ -44,6 +44,7 @@ from ..attempt.pending_clusterings import (
     is_at_work,
     pending_clusterings,
     remove_dead_runs,
+    shares_time,
     work_left,
 )
 from ..attempt.publish import publish, remove_staged, retire
@@ -63,6 +64,9 @@ _CANCELLED = {
 }
 
 
+_SHARED = "another action has its time: the plan was put after the lock was lost"
+
+
 def cancel_clustering(
     table: Table, pending: PendingClustering, lock: TableLock, why: str, *, decided_too: bool = False
 ) -> bool:
@@ -74,6 +78,12 @@ def cancel_clustering(
         found = table.timeline.find(pending.time, "replacecommit")
         if found is None or found.completed:
             return False
+        if shares_time(table.timeline, pending.time):
+            has_begun(table, pending.requested)
+            for state in (State.INFLIGHT, State.REQUESTED):
+                table.storage.delete(table.instant_path(pending.requested.at(state)))
+            _log.warning("clustering_cancelled", table=table.storage.base_path, instant=pending.time, why=_SHARED)
+            return True
         if (later := table.facts.uncompleted(table.timeline).get(pending.time)) is not None:
             raise lost_completion(pending.time, later, table.storage.base_path)
         decision = None if decided_too else find_decision(table.storage, pending.time)
@@ -113,7 +123,7 @@ def give_up(table: Table, pending: PendingClustering, lock: TableLock, why: str)
     it is completed, or decided and valid: the next run publishes that. ConflictError: Hudi executes it."""
     with exclusive(table, lock, "give up a clustering of Hudi", _PENDING) as table:
         found = table.timeline.find(pending.time, "replacecommit")
-        if found is None or found.completed:
+        if found is None or found.completed or shares_time(table.timeline, pending.time):
             return
         decision = find_decision(table.storage, pending.time)
         if decision is not None and may_be_published(table, decision):
@@ -182,7 +192,8 @@ def settle_dead_clusterings(table: Snapshot, lock: TableLock) -> None:
 
 def _settle(table: Table, pending: PendingClustering, lock: TableLock) -> None:
     try:
-        decision = find_decision(table.storage, pending.time)
+        shared = shares_time(table.load_timeline(), pending.time)
+        decision = None if shared else find_decision(table.storage, pending.time)
     except MalformedError as error:  # it may be decided: the write fails where it changes a file group of the plan
         _log.warning("clustering_left", instant=pending.time, error=str(error))
         return

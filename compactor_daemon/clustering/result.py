@@ -22,6 +22,7 @@ from ..attempt.pending_clusterings import (
     is_of_hudi,
     pending_clusterings,
     planned_by_hudi,
+    shares_time,
     why_passed,
 )
 from ..attempt.slice_record import SliceDone
@@ -141,6 +142,9 @@ def would_finish(table: Snapshot) -> Earlier:
                 left[pending.time] = str(error)
                 continue
         if is_at_work(table, pending, clock_ms) or is_of_hudi(table, pending):
+            continue
+        if shares_time(table.timeline, pending.time):
+            gone += [pending.time] if pending.plan.is_own else []
             continue
         if (decision := find_decision(table.storage, pending.time)) is not None:
             if not may_be_published(table, decision):

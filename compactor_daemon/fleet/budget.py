@@ -43,13 +43,12 @@ class Budget:
     @staticmethod
     def parse(text: str) -> Budget:
         """From `2core-hours` or `200g`. UsageError."""
-        found = _CORE_HOURS.fullmatch(text.strip())
+        found, wanted = _CORE_HOURS.fullmatch(text.strip()), "core-hours or bytes an hour: 2core-hours, 200g"
+        if text.strip().isdigit():  # a few bytes an hour would hold all work
+            raise UsageError("not a budget: it has no unit", expected=wanted, found=text)
         try:
-            if text.strip().isdigit():  # a few bytes an hour would hold all work
-                raise UsageError("a budget without a unit")
             most = float(found[1]) * _HOUR_S if found is not None else float(parse_bytes(text.strip()))
         except UsageError as error:
-            wanted = "core-hours or bytes an hour: 2core-hours, 200g"
             raise UsageError("not a budget", expected=wanted, found=text) from error
         if not 0 < most < math.inf:
             raise UsageError("a budget of nothing would hold all work", expected="more than 0", found=text)

@@ -17,6 +17,7 @@ from phantombase.timeline.errors import ConflictError, PhantombaseError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from tests.support.archived_tables import (
     COPIED,
@@ -218,3 +219,43 @@ def test_files_that_a_dead_process_staged_before_its_plan_are_adopted(version: i
     assert not [one for one in made if instant in one]
     assert read_rows(path) == rows
     check_nothing_left(path)
+
+
+@one_of("version", 9, 6)
+def test_a_plan_that_took_the_time_of_a_compaction_is_taken_back(version: int, tmp_path: Path) -> None:
+    """Its process had lost the lock when it put the plan. Records and files of that time are the compaction's."""
+    path = tmp_path / "t"
+    small_files(path, version, 3)
+    upsert(path, one_row("k1", 50))
+    compact(path)
+    (done,) = (one for one in open_table(path).load_timeline().completed if one.family == "commit")
+    rows = read_rows(path)
+    request(path)
+    (pending,) = pending_clusterings(open_table(path).snapshot())
+    plan = path / open_table(path).instant_path(pending.requested)
+    late = plan.rename(plan.with_name(f"{done.requested_time}.{plan.name.partition('.')[2]}"))
+    forget_heartbeats(path)
+    would = cluster_table(open_table(path), TWO, LOCK, output=OUTPUT, dry_run=True)
+    assert would.cancelled == (done.requested_time,)
+    upsert(path, one_row("k2", 60), impatient(WRITES))
+    assert not late.exists()
+    assert read_rows(path) == {**rows, "k2": (60, 60.0)}
+
+
+@one_of("version", 9, 6)
+def test_a_plan_is_not_put_at_the_time_of_another_action(version: int, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    rows, put = small_files(path, version, 3), list[Path]()
+
+    def late(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith("ing.requested" if version == 9 else "commit.requested"):
+            plan = path / call.path
+            put.append(plan)
+            plan.with_name(f"{plan.name.partition('.')[0]}.compaction.requested").write_bytes(b"")
+        return call.do()
+
+    with pytest.raises(ConflictError, match="another process began an action at the same instant"):
+        cluster_table(open_table(path, HookedStorage(LocalStorage(str(path)), late)), TWO, LOCK, output=OUTPUT)
+    assert not put[0].exists()
+    put[0].with_name(f"{put[0].name.partition('.')[0]}.compaction.requested").unlink()
+    assert read_rows(path) == rows

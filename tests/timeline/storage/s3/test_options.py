@@ -240,4 +240,4 @@ def test_no_message_shows_a_secret(azure: AzureServer, monkeypatch: pytest.Monke
         assert "hidden" not in shown
         assert KEY[:20] not in shown
     clients = ObjectStorage(url, StorageOptions.of({"account_key": KEY})).clients
-    assert clients.text(ValueError(f"of another library: {KEY}\n!")) == "ValueError: of another library: *** !"
+    assert clients.text(ValueError(f"of another library: {KEY}\n!")) == "of another library: *** !"
