@@ -176,7 +176,7 @@ def test_no_row_is_lost_beside_clusterings(stage: Stage) -> None:
     ours = {what: count for what, count in outcomes.items() if "cluster" in what}
     print(ours)
     assert ours.get(f"{CLUSTER} done", 0) > OUR_SERVICES_SEEDS // 10, ours
-    assert OUR_SERVICES_SEEDS < 500 or ours.get("clusterings finished", 0) > 2, ours
+    assert OUR_SERVICES_SEEDS < 500 or ours.get("clusterings finished", 0) > 0, ours
     assert ours.get("clusterings: groups written to meanwhile", 0) > 0, ours
 
 
