@@ -73,9 +73,9 @@ def shares_time(timeline: Timeline, time: str) -> bool:
     return any(one.requested_time == time and one.family != "replacecommit" for one in timeline.instants)
 
 
-def check_own_time(table: Table, now: Timeline, requested: Instant) -> None:
+def check_own_time(table: Table, requested: Instant) -> None:
     """ConflictError: another action has the time of a plan that was just put; it is removed."""
-    if shares_time(now, requested.requested_time):
+    if shares_time(table.load_timeline(), requested.requested_time):
         path = table.instant_path(requested)
         table.storage.delete(path)
         raise ConflictError(

@@ -309,7 +309,7 @@ class _Work:
                     # Before the plan is visible: without a heartbeat the plan is dead.
                     beats = stack.enter_context(heartbeat(regardless(seen).storage, time_, BEAT_S))
                     put_requested(seen, requested, encode_cluster_plan(plan, seen.storage.base_path))
-                    check_own_time(regardless(seen), self.table.load_timeline(), requested)
+                    check_own_time(regardless(seen), requested)
                     return PendingClustering(requested=requested, plan=plan), beats
             except BarrierError:
                 if waited.seconds() >= self.options.wait_s:

@@ -331,7 +331,7 @@ def test_a_cleaned_window_names_the_end_that_works(name: str, tmp_path: Path) ->
     window(path, "earliest", works)
     with capture_logs() as logs:
         left = window(path, "earliest", end, fallback=Fallback.FULL_SCAN)
-    assert [e["event"] for e in logs] == ["window_is_cleaned"]
+    assert [e["event"] for e in logs if e["event"] != "avro_decoder"] == ["window_is_cleaned"]
     snapshot = read_table(table)
     known = {w.requested_time for w in timeline.completed if timeline.moment_of(w) > end}
     times = snapshot.column("_hoodie_commit_time")
