@@ -39,7 +39,7 @@ PAGES = (
 SHOWN_ZOOKEEPER = "zk1:2181,zk2:2181,zk3:2181"
 
 _BLOCK = re.compile(r"(<!-- (?:not run|with Spark): [^>]*-->\n+)?```(\w+)\n(.*?)```", re.DOTALL)
-_HOME = "/home/me"
+_HOME = "~"
 """What is shown in place of the folder."""
 
 _SAME = {"bash deploy/demo.sh --keep lake/orders": "compactor-daemon demo --keep lake/orders"}
