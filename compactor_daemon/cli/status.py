@@ -244,7 +244,9 @@ def check(
     tables: TablePaths = None,
     catalog: Annotated[CatalogFlags, Only("root", "catalog", "include", "exclude")] = CATALOG,
     options: CheckOptions = CHECK,
-    trigger: Annotated[TriggerOptions, Only("strategy", "max_delta_commits", "max_delta_seconds")] = TRIGGER,
+    trigger: Annotated[
+        TriggerOptions, Only("strategy", "max_delta_commits", "max_delta_seconds", "freshness_s")
+    ] = TRIGGER,
     attempt: Annotated[AttemptOptions, Only("foreign_grace_s")] = ATTEMPT,
     clock: ClockOptions = CLOCK,
     storage_option: StorageOption = None,
@@ -252,13 +254,15 @@ def check(
     """Show what needs care on tables, and the command that mends it.
 
     Files that are lost or damaged, a metadata table that names others, file groups that no compaction can merge,
-    compactions that are due and not requested, not executed, or parked, dead writers, actions that were left off,
-    services that failed, a long timeline, clocks, and signs of Hudi that endanger the table. Nothing is changed.
+    compactions that are due and not requested, not executed, or parked, a missed goal of freshness, dead writers,
+    actions that were left off, services that failed, a long timeline, clocks, and signs of Hudi that endanger the
+    table. Nothing is changed.
 
     Exit code 0: all is well. 1: something needs care. 2: something is broken, or cannot be read.
 
     Examples: `compactor-daemon check lake/orders`, `compactor-daemon check --root s3://bucket/warehouse --json`"""
     storage, named = parse_pairs(storage_option), list(tables or ())
+    name_idle(trigger)
     catalog = _named_first(ctx, named, catalog)
     pools = catalog.pools(ctx.params.get("config"), ScheduleOptions())
     found = catalog.found(named, pools, storage)
@@ -275,7 +279,7 @@ def check(
             paths = dict(taken.tables)
     status, given = StatusOptions(attempt=attempt), given_names(ctx)
     means = CheckMeans(storage=storage, trigger=trigger, clock=clock, status=status, given=given)
-    rows = lost + check_tables(paths, options, means, lambda name: pools.of(name).slo_s)
+    rows = lost + check_tables(paths, options, means, pools)
     data = {"tables": as_json(rows), "listing": None if found is None else found.listing.shown}
     return CommandResult(data, status_render.checked, failed=worst(rows))
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
+from phantombase.timeline.dashboard.verdict import Freshness
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.planning.freshness import Pace
 from phantombase.timeline.planning.schedule import Scheduled
@@ -21,7 +22,7 @@ from ..fleet.budget import Spent
 from ..fleet.claims import Claims, HeldClaim
 from ..fleet.pools import Pool, QuotaUsage
 from ..services.serve import ServiceDone
-from ..status.lag import Freshness, PlanState, why_behind
+from ..status.lag import PlanState, why_behind
 from .dispatch import (
     Action,
     NextSteps,

@@ -51,8 +51,8 @@ from ..fleet.pools import Pool
 from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..services.options import NO_POLICIES, Policies, read_policies
-from ..status.check import of_service, of_status, unfinished_of
-from ..status.pending import Claimed, StatusOptions
+from ..status.check import fresh_fact, of_service, of_status, unfinished_of
+from ..status.pending import Claimed, PendingCompaction, StatusOptions
 from ..status.status import ServiceRun, claim_rows, service_runs, table_status
 from .loop import Daemon
 from .served_table import DaemonSettings
@@ -135,6 +135,7 @@ class Reports:
         table, clock = known.table, Clock.of(known.table)
         trigger = known.policies.over(trigger, settings.given)
         facts = at_present(known.facts, known.timeline, clock.now, trigger)
+        behind_s, works = lag_s(facts, clock), tuple[PendingCompaction, ...]()
         pending = [(i.action, i.requested_time) for i in known.timeline.instants if not i.completed]
         found, runs = list[Finding](), tuple[ServiceRun, ...]()
         if pending and facts.has_logs:
@@ -143,18 +144,19 @@ class Reports:
             status = from_one_snapshot(lambda: table_status(table.snapshot(), None, options))
             facts = replace(facts, pending=tuple(unfinished_of(status)), paused=status.paused)
             found += of_status(status)
-            runs = status.services
-        elif facts.due is not None:
+            runs, works = status.services, status.pending
+        elif facts.due is not None or trigger.freshness_s is not None:
             facts = replace(facts, paused=tuple(table_pauses(table, clock)))
         if not pending and settings.services.services:
             runs = service_runs(table, clock)
             found += (one for run in runs for one in of_service(run))
         known.services = tuple(one for run in runs for one in of_service(run))
+        facts = replace(facts, freshness=fresh_fact(facts, behind_s, trigger.freshness_s, known.timeline, works))
         found += care_of(facts, _CARE, pool.slo_s)
         return replace(
             made,
             verdict=TableVerdict.of(found, made.path, partial(silence, lambda: table.storage)),
-            read_optimized_lag_s=lag_s(facts, clock),
+            read_optimized_lag_s=behind_s,
             file_groups_left_out=len(facts.flaws) + len(facts.unmergeable),
             file_groups_unchecked=facts.unchecked,
             debt=facts.debt,

@@ -25,6 +25,7 @@ from typing import Any
 import structlog
 
 from phantombase.timeline.clocks import clock_ms
+from phantombase.timeline.dashboard.verdict import Freshness
 from phantombase.timeline.errors import PhantombaseError, SparkError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.planning.schedule import Scheduled
@@ -34,7 +35,6 @@ from ..fleet.budget import Spent
 from ..fleet.catalog import FleetTables
 from ..fleet.pools import Pool, Pools, PoolUsage, QuotaUsage
 from ..services.serve import ServiceDone
-from ..status.lag import Freshness
 from ..unit_of_work import spent_on
 from .control import (
     Assigned,

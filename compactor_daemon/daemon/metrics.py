@@ -41,7 +41,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from phantombase.timeline.dashboard.metrics import LAG_TEXT, SILENCED_TEXT, add_process, table_families
-from phantombase.timeline.dashboard.verdict import is_silenced
+from phantombase.timeline.dashboard.verdict import Freshness, is_silenced
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
@@ -51,7 +51,6 @@ from phantombase.timeline.terminal.text_table import Row
 from ..attempt.compact_or_resume import Compacted
 from ..fleet.pools import Pool, PoolUsage
 from ..services.serve import ServiceDone
-from ..status.lag import Freshness
 from ..unit_of_work import forget_spent, spent_here
 from .work import Observer
 

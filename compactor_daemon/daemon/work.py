@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Semaphore
 
+from phantombase.timeline.dashboard.verdict import Freshness
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
@@ -19,7 +20,6 @@ from ..attempt.failures import FailureClass, Parked, classify
 from ..fleet.claims import HeldClaim
 from ..fleet.pools import Pool, PoolUsage
 from ..services.serve import ServiceDone
-from ..status.lag import Freshness
 from .control import (
     Control,
     Event,

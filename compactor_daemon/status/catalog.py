@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -12,11 +12,11 @@ from phantombase.timeline.dashboard.verdict import CheckOptions, TableVerdict, o
 from phantombase.timeline.errors import PhantombaseError
 
 from ..attempt.failures import CLUSTERING
-from ..fleet.pools import Pools
+from ..fleet.pools import Pool, Pools
 from .check import CheckMeans, TableCheck, check_table, examined_or_why
 
 _THREADS = 8
-_MEANS = CheckMeans()
+_MEANS, _NO_POOLS = CheckMeans(), Pools()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +48,21 @@ class CatalogRow:
         return -code, -(self.oldest_s or 0.0), -(self.log_files or 0), name
 
 
+def _means_of(means: CheckMeans, pool: Pool) -> CheckMeans:
+    return means if pool.schedule is None else replace(means, trigger=pool.schedule)
+
+
 def check_tables(
-    paths: Mapping[str, str],
-    options: CheckOptions,
-    means: CheckMeans,
-    slo_s: Callable[[str], float | None] = lambda name: None,
+    paths: Mapping[str, str], options: CheckOptions, means: CheckMeans, pools: Pools = _NO_POOLS
 ) -> list[TableCheck]:
-    """`paths`: of tables, by name. `slo_s`: the goal of a table, by name. The worst first, then by name."""
+    """`paths`: of tables, by name. `pools`: their goals, and how plans are requested. The worst first, then by name."""
+
+    def row(name: str) -> TableCheck:
+        pool = pools.of(name)
+        return check_table(name, paths[name], options, _means_of(means, pool), pool.slo_s)
+
     with ThreadPoolExecutor(_THREADS) as threads:
-        rows = threads.map(lambda name: check_table(name, paths[name], options, means, slo_s(name)), paths)
+        rows = threads.map(row, paths)
         return sorted(rows, key=lambda row: (-row.verdict.health.code, as_counted(row.name)))
 
 
@@ -65,7 +71,8 @@ def catalog_rows(paths: Mapping[str, str], pools: Pools, means: CheckMeans = _ME
 
     def row(name: str) -> CatalogRow:
         pool = pools.of(name)
-        found = examined_or_why(paths[name], CheckOptions(), means, pool.slo_s)
+        by_pool = _means_of(means, pool)
+        found = examined_or_why(paths[name], CheckOptions(), by_pool, pool.slo_s)
         made = CatalogRow(
             name=name,
             table=paths[name],
@@ -75,7 +82,7 @@ def catalog_rows(paths: Mapping[str, str], pools: Pools, means: CheckMeans = _ME
             log_files=None if found.debt is None else found.debt.log_files_waiting,
             log_bytes=None if found.debt is None else found.debt.log_bytes_waiting,
             read_optimized_lag_s=found.lag_s,
-            freshness_goal_s=found.policies.over(pool.schedule or means.trigger, means.given).freshness_s,
+            freshness_goal_s=found.policies.over(by_pool.trigger, means.given).freshness_s,
             last_write_s=found.last_write_s,
         )
         if (status := found.status) is None:

@@ -18,6 +18,7 @@ from phantombase.timeline.dashboard.verdict import (
     CheckOptions,
     DuePlan,
     Finding,
+    Freshness,
     Severity,
     TableFacts,
     TableVerdict,
@@ -54,7 +55,7 @@ from ..cleaning.orphan_choice import Item
 from ..services.options import NO_POLICIES, Policies, Service, read_policies
 from .coexistence import coexistence, find_hudi_signs
 from .pending import Claimed, PendingCompaction, StatusOptions
-from .status import InProgress, PendingWrite, ServiceRun, TableStatus, table_status
+from .status import InProgress, PendingWrite, ServiceRun, TableStatus, freshness_of, table_status
 
 _LOCK = "--lock LOCK"
 """Of commands that change what other processes may change, too: the lock that all of them share."""
@@ -211,8 +212,10 @@ def _examined(
     commits, asked = metadata_commits(seen), replace(means.status, slo_s=slo_s)
     later = cache(lambda: table.snapshot(cached=False).timeline)
     status = table_status(seen, claims, asked, moment, later)
+    behind_s, goal_s = lag_s(facts, moment), means.trigger.freshness_s
     facts = replace(
         facts,
+        freshness=fresh_fact(facts, behind_s, goal_s, timeline, status.pending),
         pending=tuple(unfinished_of(status)),
         paused=status.paused,
         metadata_commits=commits.fact or 0,
@@ -227,7 +230,7 @@ def _examined(
         verdict=TableVerdict.of(found, path, said),
         status=status,
         debt=facts.debt,
-        lag_s=lag_s(facts, moment),
+        lag_s=behind_s,
         last_write_s=written_s,
         policies=policies,
         seen=seen,
@@ -280,6 +283,19 @@ def _strays(seen: Snapshot, items: Sequence[Item], later: Timeline) -> Iterator[
             found=f"{plural(files, 'file')}, {human_bytes(size)}, such as {orphans[0].path}",
             todo="`compactor-daemon orphans TABLE` has each, and removes them with --remove --lock LOCK.",
         )
+
+
+def fresh_fact(
+    facts: TableFacts,
+    behind_s: float | None,
+    goal_s: float | None,
+    timeline: Timeline,
+    pending: Sequence[PendingCompaction] = (),
+) -> Freshness | None:
+    """The lag `behind_s` against the goal; None: there is no goal, or the lag is unknown."""
+    if facts.lag is None or behind_s is None or goal_s is None:
+        return None
+    return freshness_of(facts.lag.oldest, behind_s, goal_s, timeline, pending)
 
 
 def unfinished_of(status: TableStatus) -> Iterator[Unfinished]:

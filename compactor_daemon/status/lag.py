@@ -100,16 +100,6 @@ def row_ms(table: Table, row: OldestRow | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Freshness:
-    """The age of the oldest row in no base file, in seconds, 0 without one; the goal, if there is one; and `why` the
-    lag is near the goal or over it."""
-
-    lag_s: float
-    goal_s: float | None = None
-    why: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanState:
     """The state of a pending compaction, see `pending`. `run_s`: for how long a process has worked on it."""
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from phantombase.timeline.dashboard.compactions import Backlog, completed_compactions, view_backlog
 from phantombase.timeline.dashboard.overview import FLAT, Clock, Known, NextPlan, next_plan, table_pauses
-from phantombase.timeline.dashboard.verdict import TablePause, TableVerdict
+from phantombase.timeline.dashboard.verdict import Freshness, TablePause, TableVerdict
 from phantombase.timeline.errors import MalformedError, PhantombaseError
 from phantombase.timeline.format.clean import decode_clean_plan
 from phantombase.timeline.format.instant import Instant
@@ -25,7 +25,7 @@ from phantombase.timeline.service.table_state import ServedState
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.in_progress import clustering_in_rollback, rollbacks_of_completed
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
-from phantombase.timeline.view.view import TableView, table_lag
+from phantombase.timeline.view.view import OldestRow, TableView, table_lag
 
 from ..attempt.failures import CLUSTERING, read_failures
 from ..attempt.pending_clusterings import is_of_hudi, planned_clustering
@@ -35,7 +35,7 @@ from ..cleaning.plan import whole, would_clean
 from ..fleet.claims import Claim
 from ..services.options import Service
 from ..services.serve import last_runs
-from .lag import Freshness, PlanState, why_behind
+from .lag import PlanState, why_behind
 from .pending import (
     Claimed,
     ClaimRow,
@@ -113,19 +113,26 @@ def _freshness(
     table: Table, view: TableView, goal_s: float | None, pending: Sequence[PendingCompaction]
 ) -> Freshness | None:
     """None: the table has no log files, so nothing is ever outside of base files."""
-    from phantombase.timeline.planning.planner import pending_writer  # late: as above
-    from phantombase.timeline.planning.schedule import busy_file_groups
+    from phantombase.timeline.planning.schedule import busy_file_groups  # late: as above
 
     if not table.config.has_logs:
         return None
     row = table_lag(view.living(), view.timeline, busy_file_groups(table.with_timeline(view.timeline)).groups).oldest
     age_s = None if row is None else Clock.of(table).age(row.time)
-    lag_s, writer = max(0.0, age_s or 0.0), pending_writer(view.timeline)
+    return freshness_of(row, max(0.0, age_s or 0.0), goal_s, view.timeline, pending)
+
+
+def freshness_of(
+    row: OldestRow | None, lag_s: float, goal_s: float | None, timeline: Timeline, pending: Sequence[PendingCompaction]
+) -> Freshness:
+    """The lag against a goal, and the reason. `row`: see `why_behind`. `pending`: the compactions."""
+    from phantombase.timeline.planning.planner import pending_writer  # late: as above
+
     plans = [
         PlanState(instant=one.instant, state=one.state, why=one.why, run_s=one.work.for_s if one.work else None)
         for one in pending
     ]
-    held = None if writer is None else writer.requested_time
+    held = None if (writer := pending_writer(timeline)) is None else writer.requested_time
     return Freshness(lag_s=lag_s, goal_s=goal_s, why=why_behind(row, lag_s, goal_s, plans, writer=held))
 
 

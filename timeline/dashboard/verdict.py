@@ -159,6 +159,20 @@ class DuePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Freshness:
+    """The age of the oldest row in no base file, in seconds, 0 without one; the goal, if there is one; and `why` the
+    lag is near the goal or over it."""
+
+    lag_s: float
+    goal_s: float | None = None
+    why: str | None = None
+
+    @property
+    def is_missed(self) -> bool:
+        return self.goal_s is not None and self.lag_s > self.goal_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unfinished:
     """A pending instant. `at_work`: whether a process is known to work on it. `is_compaction`: also of clusterings.
     `blocks`: an action that blocks others while it is in progress; `todo`: what finishes it.
@@ -213,6 +227,7 @@ class TableFacts:
     deepest: GroupKey = ("", "")
     small: Mapping[str, int] = field(default_factory=dict)
     due: DuePlan | None = None
+    freshness: Freshness | None = None
     pending: tuple[Unfinished, ...] = ()
     paused: tuple[TablePause, ...] = ()
     slices: int = 0
@@ -254,7 +269,7 @@ def care_of(seen: TableFacts, options: CheckOptions, slo_s: float | None = None)
     for one in seen.pending:
         if not (is_paused and one.is_compaction and one.problem is None and one.state != "parked"):
             yield from _of_pending(one, options, slo_s)
-    yield from _of_backlog(replace(seen, due=None) if is_paused else seen, options)
+    yield from _of_backlog(replace(seen, due=None, freshness=None) if is_paused else seen, options)
     yield from _of_sizes(seen, options)
 
 
@@ -332,7 +347,18 @@ def _of_backlog(seen: TableFacts, options: CheckOptions) -> Iterator[Finding]:
     debt, due = seen.debt, seen.due
     logs = f"; {plural(debt.log_files_waiting, 'log file')} in no plan" if debt is not None else ""
     waits = due is not None and (debt is None or debt.file_groups_waiting > 0)
-    if due is not None and waits and (due.for_s is None or due.for_s >= options.patience_s or due.times >= _TIMES):
+    if (fresh := seen.freshness) is not None and fresh.goal_s is not None and fresh.is_missed:
+        because = f": {fresh.why}" if fresh.why else ""
+        yield Finding(
+            name="behind-goal",
+            severity=Severity.WARNING,
+            what="the goal of freshness is missed",
+            found=f"the oldest row in no base file is {human_duration(fresh.lag_s)} old, the goal is "
+            f"{human_duration(fresh.goal_s)}{because}",
+            todo="`compactor-daemon schedule TABLE --lock LOCK`, then `compact`; a daemon with --schedule does both. "
+            "If one does already: more daemons or slots, or smaller plans (`--target-io`).",
+        )
+    elif due is not None and waits and (due.for_s is None or due.for_s >= options.patience_s or due.times >= _TIMES):
         yield Finding(
             name="not-scheduled",
             severity=Severity.WARNING,

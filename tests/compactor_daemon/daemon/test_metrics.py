@@ -39,10 +39,10 @@ from phantombase.compactor_daemon.fleet.zookeeper_session import ZooKeeperOption
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import ServiceDone
-from phantombase.compactor_daemon.status.lag import Freshness
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.dashboard.actions import StatusFleet
 from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.dashboard.verdict import Freshness
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.service.app import ServiceApp
 from phantombase.timeline.service.served_tables import ServedTables

@@ -25,13 +25,14 @@ from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.http_service import Reports
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
 from phantombase.compactor_daemon.fleet.catalog import FolderListing
-from phantombase.compactor_daemon.fleet.pools import Pool
+from phantombase.compactor_daemon.fleet.pools import Pool, Pools
 from phantombase.compactor_daemon.options import AttemptOptions
 from phantombase.compactor_daemon.services.maintain import pause_table
 from phantombase.compactor_daemon.services.options import Service, ServiceOptions
 from phantombase.compactor_daemon.services.serve import ServiceDone, note_runs
 from phantombase.compactor_daemon.status import check
-from phantombase.compactor_daemon.status.check import check_table, of_status, unfinished_of
+from phantombase.compactor_daemon.status.catalog import check_tables
+from phantombase.compactor_daemon.status.check import CheckMeans, check_table, of_status, unfinished_of
 from phantombase.compactor_daemon.status.pending import PendingCompaction, Work
 from phantombase.compactor_daemon.status.status import InProgress, PendingWrite, ServiceRun, TableStatus
 from phantombase.timeline.codec.output_options import OutputOptions
@@ -42,6 +43,7 @@ from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.dashboard.verdict import (
     CheckOptions,
     DuePlan,
+    Freshness,
     Health,
     Severity,
     TableFacts,
@@ -55,6 +57,7 @@ from phantombase.timeline.format.instant import format_time
 from phantombase.timeline.locks import pause
 from phantombase.timeline.locks.pause import held_by
 from phantombase.timeline.locks.table_lock import POLICIES
+from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import GroupDebt
 from tests.support.golden_tables import GOLDEN, unzip_golden
@@ -95,6 +98,7 @@ WRITE = PendingWrite(
     instant="8", state="inflight", age_s=99.0, alive=True, heartbeat_s=1.0, host="h", pid=1, holds=("7",)
 )
 RUN = ServiceRun(service=Service.CLEAN, ago_s=5.0, by="d", what="no space", failed=True, failing_s=9.0)
+BEHIND = Freshness(lag_s=601.0, goal_s=600.0, why="too few slots")
 DUE = DuePlan(why="6 of 5", for_s=60.0, times=1.2)
 
 
@@ -125,6 +129,7 @@ SICK: dict[str, tuple[TableFacts | TableStatus, TableFacts | TableStatus]] = {
     ),
     "service-failed": (status(services=(RUN,)), status(services=(replace(RUN, failed=False),))),
     "not-scheduled": (facts(due=DUE), facts(due=replace(DUE, for_s=59.0))),
+    "behind-goal": (facts(freshness=BEHIND, due=DUE), facts(freshness=replace(BEHIND, lag_s=600.0))),
     "log-depth": (facts(debt=replace(DEBT, log_files_max=9)), facts(debt=replace(DEBT, log_files_max=8))),
     "small-files": (facts(small={"p": 20}), facts(small={"p": 19, "q": 19})),
     "not-cleaned": (facts(slices=5), facts(slices=4)),
@@ -156,6 +161,7 @@ def test_each_sickness() -> None:
     paused = verdict(facts(due=DUE, paused=(asleep,)))
     assert (paused.health, paused.reason) == (Health.WELL, "paused by ann: moves (since 1 min 10 s)")
     assert verdict(facts(due=DUE, paused=(replace(asleep, ends_s=None),))).health is Health.CARE
+    assert verdict(facts(freshness=BEHIND, paused=(asleep,))).health is Health.WELL
     cow = verdict(facts(has_logs=False, kind="COPY_ON_WRITE", completed=999, due=DUE, slices=999))
     assert (cow.health, cow.reason[:14], len(cow.findings)) == (Health.WELL, "read only here", 1)
 
@@ -171,6 +177,30 @@ def test_golden_tables(name: str, tmp_path: Path) -> None:
     assert {f.name for f in found.verdict.findings if f.severity is not Severity.INFO} <= {"no-process"}
     assert found.verdict.health is (Health.WELL if name.endswith(("_plain", "_virtual_keys")) else Health.CARE)
     assert sorted(path.rglob("*")) == before
+
+
+def test_a_missed_goal_of_freshness(tmp_path: Path) -> None:
+    """By the goal of the command, the pool or the table, in `check` and on the daemon's pages."""
+    path = unzip_golden("v9_pending", tmp_path)
+    goal = ScheduleOptions(freshness_s=600.0)
+
+    def behind(means: CheckMeans, pools: Pools) -> list[str]:
+        (row,) = check_tables({"rides": str(path)}, CheckOptions(), means, pools)
+        return [one.found for one in row.verdict.findings if one.name == "behind-goal"]
+
+    assert behind(CheckMeans(), Pools()) == []
+    (found,) = behind(CheckMeans(trigger=goal), Pools())
+    assert re.search(r"old, the goal is 10 min: no process works on compaction \d+: there is no daemon", found)
+    assert len(behind(CheckMeans(), Pools(others=Pool(schedule=goal)))) == 1
+    said = CliRunner().invoke(app, ["check", str(path), "--freshness", "10m"])
+    assert (said.exit_code, "the goal of freshness is missed" in " ".join(said.stdout.split())) == (1, True)
+    settings = DaemonSettings(
+        who="d", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=DaemonOrder.EARLIEST
+    )
+    report = Reports(settings).report(str(path), Table.open(str(path)).load_timeline(), Pool(schedule=goal))
+    assert "behind-goal" in {one["name"] for one in report["findings"]}
+    _keeps(path, "phantombase.freshness=10m\n")
+    assert len(behind(CheckMeans(), Pools())) == 1
 
 
 def test_a_writer_lives_by_the_moment_of_its_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

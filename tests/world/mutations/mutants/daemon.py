@@ -179,6 +179,7 @@ SERVING: tuple[Mutant, ...] = (
     ("timeline/dashboard/overview", "age_s > slo_s", "age_s >= 0", "table_states"),
     ("timeline/dashboard/overview", "is_compaction=one.action in MERGES,", "is_compaction=True,", "table_states"),
     ("timeline/dashboard/overview", "is_compaction=one.action in MERGES,", 'is_compaction=one.action == "compaction",', "report table_states"),
+    ("timeline/dashboard/verdict", "self.lag_s > self.goal_s", "False", "status/check"),
     ("timeline/dashboard/verdict", "or due.times >= _TIMES", "", "status/check"),
     ("timeline/dashboard/overview", '"fresh" if is_live(beat, clock.now_ms) else', '"fresh" if clock.now_ms - beat.beat_ms < 120_000 else', "report"),
     ("timeline/dashboard/table_rows", "pending if action in MERGES]", 'pending if action == "compaction"]', "report"),
