@@ -32,7 +32,7 @@ from phantombase.timeline.table.in_progress import pending_rollbacks, refuse_in_
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.table.traces import list_markers
 from phantombase.timeline.view.facts import is_consistently_hashed
-from phantombase.timeline.view.listing import folders
+from phantombase.timeline.view.view_loader import folders
 
 from ..attempt.outcome import is_revoked, read_outcomes
 from .orphan_choice import Item, OrphanFacts, OrphanKind, why_blocks, why_by_time, why_pinned, why_young

@@ -15,7 +15,7 @@ _SERVICES = (
     "table_services.clean",
     "table_services.archive",
     "table_services.cluster",
-    "metadata.metadata",
+    "maintain.metadata",
     "table_services.orphans",
 )
 COMMANDS = {

@@ -21,7 +21,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import ProcessLock, table_lock
 from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.planning.freshness import Pace
+from phantombase.timeline.planning.options import Pace
 from phantombase.timeline.planning.schedule import Scheduled
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage

@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from phantombase.timeline.dashboard.verdict import Freshness
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.planning.freshness import Pace
+from phantombase.timeline.planning.options import Pace
 from phantombase.timeline.planning.schedule import Scheduled
 from phantombase.timeline.terminal.text_table import plural
 

@@ -25,7 +25,7 @@ from heapq import nsmallest
 from itertools import islice
 
 from phantombase.timeline.option import check_above_zero, check_least, option
-from phantombase.timeline.planning.freshness import Pace, batch_bytes, latest_starts
+from phantombase.timeline.planning.options import Pace, batch_bytes, latest_starts
 
 from ..attempt.failures import Waits
 from ..fleet.budget import Budget, unit_of

@@ -22,9 +22,8 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import State, format_time
 from phantombase.timeline.instants.triggers import Trigger, TriggerStrategy, held_back, triggered
 from phantombase.timeline.option import check_above_zero, check_least, option
-from phantombase.timeline.planning.freshness import Pace, goal_trigger, paced, past_runs
 from phantombase.timeline.planning.operation import NO_STATS, Candidate, SliceStats
-from phantombase.timeline.planning.options import Due, ScheduleOptions, due
+from phantombase.timeline.planning.options import Due, Pace, ScheduleOptions, due, goal_trigger, paced, past_runs
 from phantombase.timeline.planning.partition_walk import Waiting
 from phantombase.timeline.planning.planner import PartitionGroups, Situation, plan_compaction
 from phantombase.timeline.planning.schedule import outside_partitions

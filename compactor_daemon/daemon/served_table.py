@@ -37,8 +37,7 @@ from phantombase.timeline.instants.triggers import Trigger
 from phantombase.timeline.locks.pause import COMPACTION, SILENCE, KnownPauses, Pause, held_by, pauses, refuse_paused
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.update import check_keepable
-from phantombase.timeline.planning.freshness import Pace, past_runs
-from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.options import Pace, ScheduleOptions, past_runs
 from phantombase.timeline.planning.planner import pending_writer
 from phantombase.timeline.planning.schedule import Scheduled, read_lag, schedule_compaction
 from phantombase.timeline.planning.survey import is_due

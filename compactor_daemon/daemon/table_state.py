@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from phantombase.timeline.planning.freshness import batch_bytes, estimated_s
+from phantombase.timeline.planning.options import batch_bytes, estimated_s
 from phantombase.timeline.view.view import OldestRow
 
 from ..attempt.failures import Readiness, Ready, Waits

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from phantombase.timeline.dashboard.details import as_counted
 from phantombase.timeline.dashboard.overview import FLAT
-from phantombase.timeline.dashboard.table_index import as_counted
 from phantombase.timeline.dashboard.verdict import CheckOptions, TableVerdict, of_error
 from phantombase.timeline.errors import PhantombaseError
 

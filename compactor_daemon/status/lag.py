@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from phantombase.timeline.errors import MalformedError, MissingFileError, TableChangedError
 from phantombase.timeline.format.instant import Instant, real_time
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.planning.freshness import is_near
-from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.options import ScheduleOptions, is_near
 from phantombase.timeline.planning.partition_walk import PlanNotes, Rule
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot

@@ -1,6 +1,6 @@
 """The state of the served tables over HTTP, for people and their programs, and the login of people.
 
-/                                        /api/tables                          every table, worst first; `table_index`
+/                                        /api/tables                          every table, worst first; `details`
 /t/<name>                                /api/tables/<name>                   one table
 /t/<name>/groups                         /api/tables/<name>/groups            its file groups, worst first, in pages
 /t/<name>/instant/<time>                 /api/tables/<name>/instants/<time>   an instant, decoded
@@ -42,13 +42,12 @@ from ..service.asgi import (
 from ..service.served_tables import ServedTable, ServedTables
 from ..terminal.text_table import Row
 from .actions import ActionApp, StatusFleet
-from .details import fleet_work, groups_page, instant_page
+from .details import PARAMETERS, fleet_work, groups_page, instant_page, tables_index
 from .metrics import exposition
 from .orders import CommandSettings
 from .pages import error_page, fleet_page, login_page, script, style, table_page, tables_page
 from .pages import groups_page as groups_html
 from .pages import instant_page as instant_html
-from .table_index import PARAMETERS, tables_index
 from .table_rows import FleetInfo, TableRows, recent
 
 LOGIN = "/login"

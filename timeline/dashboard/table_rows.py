@@ -28,6 +28,7 @@ from ..table.history import history_rows, read_history, sums
 from ..table.table import Table, from_one_snapshot
 from ..terminal.text_table import Row
 from .compactions import CompletedCompaction, Debt, completed_compactions
+from .details import by_need
 from .look import Checked, MetadataLooks, lag_s, look
 from .orders import CommandSettings
 from .overview import (
@@ -45,7 +46,6 @@ from .overview import (
     table_pauses,
     unfinished,
 )
-from .table_index import by_need
 from .verdict import CheckOptions, Finding, Severity, TableFacts, TablePause, TableVerdict, care_of, of_error
 
 _COMPACTIONS, _WORK = 10, 20

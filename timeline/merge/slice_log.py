@@ -46,9 +46,8 @@ from ..view.log_blocks import blocks_of, check_base, open_headers, slice_blocks
 from ..view.view import FileSlice, LogFile
 from .gaps import SHAPE, Shapes
 from .log_fold import LogFold, Winners
-from .rule import HUDI_0X, IS_DELETED, Keyed, MergeRule, SliceRules
+from .rule import HUDI_0X, IS_DELETED, Keyed, MergeRule, SliceRules, Where
 from .spilled_merge import LogSpill
-from .where import Where
 
 _PARTITIONS_MAX = 256
 """Most partitions of a spill; each has two open files while log blocks are read."""

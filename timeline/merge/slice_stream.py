@@ -32,11 +32,10 @@ from ..gathered import gathered
 from ..storage.contract import Storage, open_listed
 from ..view.view import FileSlice
 from .log_fold import Winners
-from .rule import NO_CHANGES, Changes, Keyed, SliceRules
+from .rule import NO_CHANGES, Changes, Keyed, SliceRules, Where
 from .slice_log import LogCounts, check_slice, read_logs
 from .slice_merge import IdentityTally, SliceMerge, identity_columns, identity_sum
 from .spilled_merge import LogSpill, SpilledMerge
-from .where import Where
 
 
 class Needed(Enum):

@@ -19,10 +19,9 @@ from ..format.table_config import TableConfig
 from ..storage.contract import Entry, Storage, listed_if_there, open_listed
 from ..storage.folders import METADATA_FOLDER
 from ..table.table import BUILD_AGAIN, Snapshot, Table, advising_rebuild, from_one_snapshot, open_metadata_table
-from ..view.listing import Listed
 from ..view.log_blocks import slice_blocks, visibility_of
 from ..view.view import FileGroup, FileSlice, TableView, ViewFacts, latest_slice
-from ..view.view_loader import Named, Sizes
+from ..view.view_loader import Listed, Named, Sizes
 from ..view.witness import NamedFile, named_files, named_instant
 from .records.entries import Keys, MetadataEntry, base_entries, block_entries, fold, merge, present_files
 from .records.keys import ALL_PARTITIONS, FILES, PARTITION_STATS, MetadataRecord, partition_path

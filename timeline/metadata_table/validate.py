@@ -21,10 +21,9 @@ from ..storage.contract import Entry
 from ..storage.folders import join
 from ..table.table import Snapshot, Table, from_one_snapshot, open_metadata_table
 from ..view.grouping import file_groups
-from ..view.listing import StorageListing
 from ..view.log_blocks import visibility_of
 from ..view.view import ViewFacts
-from ..view.view_loader import needs_archive
+from ..view.view_loader import StorageListing, needs_archive
 from .read import ListedFiles, load_metadata_view, read_files, slice_entries
 from .records.keys import FILES
 from .valid_instants import refuse_uncompleted, valid_instants

@@ -20,7 +20,7 @@ from ..format.table_config import TableConfig
 from ..prefetch import AHEAD
 from ..storage.contract import Entry, Storage, listed_if_there
 from ..storage.folders import join
-from ..view.listing import is_partition, subfolders
+from ..view.view_loader import is_partition, subfolders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

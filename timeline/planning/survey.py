@@ -25,10 +25,9 @@ from ..storage.contract import Entry, OwnLock, list_of_table, listed_if_there
 from ..storage.folders import join
 from ..table.table import Snapshot
 from ..view.grouping import file_groups
-from ..view.listing import is_partition, subfolders
 from ..view.plain_slices import PlainRules, PlainSlice
 from ..view.view import FileSlice, GroupKey, ViewFacts
-from ..view.view_loader import believed, needs_archive
+from ..view.view_loader import believed, is_partition, needs_archive, subfolders
 from .limits import MissingSize
 from .log_compaction import runs_of
 from .operation import NO_STATS, Candidate, PackedPlan, SliceStats

@@ -25,10 +25,9 @@ from ..event_log import get_logger
 from ..filter.possible import UNKNOWN, Bounds, BoundsOf, may_match_together
 from ..filter.tree import Filter
 from ..instants.timeline import Timeline
-from ..merge.rule import SliceRules
+from ..merge.rule import SliceRules, Where
 from ..merge.slice_stream import SliceStream
 from ..merge.table_rules import slice_rules
-from ..merge.where import Where
 from ..metadata_table.measure import stats_bounds
 from ..metadata_table.read import named_files_of, read_entries
 from ..metadata_table.records.keys import COLUMN_STATS, column_stats_key

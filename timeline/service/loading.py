@@ -25,8 +25,7 @@ from ..instants.timeline import Timeline
 from ..storage.contract import Entry, listed_if_there
 from ..storage.snapshot import list_ahead
 from ..table.table import Snapshot, Table, from_one_snapshot
-from ..view.listing import is_partition
-from ..view.view_loader import needs_archive
+from ..view.view_loader import is_partition, needs_archive
 from .recorded import FactsByPartition, InstantRecords, Recorded, Records, load_records, planned_twice
 from .table_state import PartitionFiles, PendingFiles, ServedState, digests, partition_files, pending_files
 

@@ -39,9 +39,8 @@ from ..storage.open_storage import open_storage
 from ..storage.snapshot import ContentCache, SnapshotStorage, list_ahead, without_snapshot
 from ..storage.storage_options import Given
 from ..view.facts import FactLoader
-from ..view.listing import Listing, StorageListing
 from ..view.view import TableView, ViewFacts
-from ..view.view_loader import ViewAsked, ViewLoader
+from ..view.view_loader import Listing, StorageListing, ViewAsked, ViewLoader
 from .evolved_schema import LATEST_SCHEMA
 from .schema_finder import TableSchema as TableSchema
 from .schema_finder import WasVisible, find_schema, names_in_inputs

@@ -28,8 +28,7 @@ from phantombase.timeline.view.view import GroupKey, is_replaced
 
 from ...timeline.gathered import gathered
 from ..engine.engine import RowCounts
-from ..files.stager import FileKind, StagedFile
-from ..files.task_context import without_base
+from ..files.stager import FileKind, StagedFile, without_base
 from ..index.bucket_step import newest_file_ids, nonblocking_bucket
 from ..options import Operation, Write
 from .transaction import Transaction

@@ -33,9 +33,8 @@ from phantombase.timeline.view.log_blocks import slice_blocks
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, latest_slice
 
 from ..engine.row_blobs import Piece
-from .stager import Counts, LogPart, StagedFile, Stager
+from .stager import Counts, LogPart, StagedFile, Stager, WriteWork
 from .stored_keys import KeyNotes, LogNotes, living_in
-from .task_context import WriteWork
 
 _SPILL_PARTITIONS = 32
 """Each partition is folded separately, in a quarter of the limit: 32 are enough for eight times the limit."""

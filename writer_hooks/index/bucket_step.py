@@ -26,10 +26,9 @@ from phantombase.timeline.table.table import Snapshot
 from phantombase.timeline.view.view import FileGroup, latest_base, latest_slice
 
 from ..engine.row_blobs import Piece, by_target
-from ..files.stager import StagedFile, Stager
+from ..files.stager import StagedFile, Stager, WriteWork
 from ..files.stored_keys import base_keys, slice_keys
 from ..files.target_files import done_piece, log_of, merged_log, new_base
-from ..files.task_context import WriteWork
 from ..options import WriteOptions
 from .prepare_step import ToBucket
 

@@ -50,8 +50,8 @@ from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
 from ..engine.engine import Pieces
 from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
+from ..files.stager import WriteWork
 from ..files.stored_keys import positions_in, slice_keys
-from ..files.task_context import WriteWork
 from ..options import MovedKeys, Operation, Write
 from .key_index import combined
 from .lookup_step import HITS, Slices, bins_of, distinct, keys_in_base, keys_of

@@ -37,7 +37,7 @@ from phantombase.timeline.view.view import FileGroup, GroupKey, latest_base, lat
 
 from ..engine.engine import Pieces, RowCounts
 from ..engine.row_blobs import Piece, by_target, pack, packed, split
-from ..files.stager import StagedFile, Stager
+from ..files.stager import StagedFile, Stager, WriteWork
 from ..files.stored_keys import living_in
 from ..files.target_files import (
     base_with_rows_after,
@@ -48,7 +48,6 @@ from ..files.target_files import (
     new_bases,
     rewritten_base,
 )
-from ..files.task_context import WriteWork
 from ..options import WriteOptions
 from .bucket_step import living_elsewhere, recent_commits, refuse_two_of_one_bucket
 from .lookup_step import FILE_ID, HITS, KeysToBins, LookupStep, bins_of, looked_into

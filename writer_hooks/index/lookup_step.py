@@ -40,8 +40,8 @@ from phantombase.timeline.view.view import BaseFile, FileGroup, FileSlice, lates
 
 from ..engine.engine import Pieces
 from ..engine.row_blobs import Piece, by_target, fact, pack, packed, split
+from ..files.stager import WriteWork
 from ..files.stored_keys import base_keys, compares, positions_in, slice_keys
-from ..files.task_context import WriteWork
 from .prepare_step import ToSlot
 
 HITS = -1

@@ -32,7 +32,7 @@ from phantombase.timeline.option import check_kinds
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import HOODIE
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.view.listing import subfolders
+from phantombase.timeline.view.view_loader import subfolders
 
 from .key_generator import PARTITION_TYPES, KeyGenerator, generator_kind, inferred_kind
 from .partition_times import PREFIX

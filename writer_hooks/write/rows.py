@@ -26,9 +26,8 @@ from phantombase.timeline.view.view import GroupKey
 from ..commit.conflict import WriteSet
 from ..commit.transaction import Transaction
 from ..engine.engine import Engine, Pieces, RowCounts
-from ..files.stager import FileKind, StagedFile
+from ..files.stager import FileKind, StagedFile, WriteWork
 from ..files.stored_keys import NOT_NOTED
-from ..files.task_context import WriteWork
 from ..index.bucket_step import BucketStep
 from ..index.global_keys import place_keys
 from ..index.key_index import KeyIndex, NewFilesStep

@@ -43,7 +43,7 @@ from phantombase.timeline.storage.folders import WRITES, marker_folder
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.facts import HASHING_METADATA
-from phantombase.timeline.view.listing import folders
+from phantombase.timeline.view.view_loader import folders
 from tests.support.archived_tables import archive, clean, compact, data_files, long_table, one_row, overwrite, upsert
 from tests.support.builders import AVRO, INSTANT_TIME, SCHEMA, avro_content, avro_schema, block
 from tests.support.compaction_steps import open_table

@@ -31,8 +31,7 @@ from phantombase.compactor_daemon.services.serve import ServiceDone
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, SparkError, StorageError, UnknownStateError, UsageError
 from phantombase.timeline.format.compaction_plan import CompactionPlan
-from phantombase.timeline.planning.freshness import Pace
-from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.options import Pace, ScheduleOptions
 from phantombase.timeline.planning.schedule import Requested, Scheduled
 from tests.support.replayed_daemon import replay, value_of
 

@@ -18,7 +18,7 @@ from phantombase.compactor_daemon.daemon.control import Control, Moment, PlanReq
 from phantombase.compactor_daemon.daemon.dispatch import Request, Rules, Take
 from phantombase.compactor_daemon.daemon.table_state import Pending, SeenLag, SeenTable, TableState
 from phantombase.compactor_daemon.fleet.pools import Pools, QuotaUsage
-from phantombase.timeline.planning.freshness import Pace, urgent_age_s
+from phantombase.timeline.planning.options import Pace, urgent_age_s
 from phantombase.timeline.view.view import OldestRow
 from tests.support.selection import deep
 

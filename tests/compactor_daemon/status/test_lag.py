@@ -24,8 +24,7 @@ from phantombase.compactor_daemon.status.lag import LagTracker, PlanState, why_b
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.format.layout import LAYOUT_1
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.planning.freshness import Pace
-from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.options import Pace, ScheduleOptions
 from phantombase.timeline.planning.schedule import read_lag
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.view.view import Lag, OldestRow

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from phantombase.timeline.dashboard import actions, table_rows
+from phantombase.timeline.dashboard.details import PAGE, as_counted, tables_index
 from phantombase.timeline.dashboard.pages import tables_page, unmerged
-from phantombase.timeline.dashboard.table_index import PAGE, as_counted, tables_index
 from phantombase.timeline.dashboard.table_rows import TableRows
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.service.served_tables import ServedTables

@@ -22,7 +22,7 @@ from phantombase.timeline.metadata_table.records.entries import combine, fold, m
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
-from phantombase.timeline.view.listing import StorageListing
+from phantombase.timeline.view.view_loader import StorageListing
 from tests.support.builders import PARQUET, avro_content, block, delete_block, rollback_block
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import one_of, put, unzip_golden

@@ -12,8 +12,10 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
-from phantombase.timeline.planning.freshness import (
+from phantombase.timeline.planning.options import (
+    PLAN_NOW,
     Pace,
+    ScheduleOptions,
     batch_bytes,
     estimated_s,
     is_near,
@@ -21,7 +23,6 @@ from phantombase.timeline.planning.freshness import (
     past_runs,
     write_interval_s,
 )
-from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.schedule import Scheduled, read_lag, schedule_compaction
 from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.local import LocalStorage

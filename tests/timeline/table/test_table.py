@@ -52,7 +52,7 @@ from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.evolved_schema import EvolvedColumns, parse_columns, parse_history, unsupported_change
 from phantombase.timeline.table.in_progress import regardless
 from phantombase.timeline.table.table import Table, from_one_snapshot
-from phantombase.timeline.view.listing import StorageListing
+from phantombase.timeline.view.view_loader import StorageListing
 from phantombase.writer_hooks.options import WriteOptions
 from tests.project.rooms import modules
 from tests.support.archived_tables import one_row, upsert

@@ -276,7 +276,7 @@ VIEW: tuple[Mutant, ...] = (
     ("compactor_daemon/clustering/choice", "    if group.flaws:\n", "    if False:\n", "witness_services"),
     ("writer_hooks/index/lookup_step", "        if flaw.is_base or plan is not None:\n", "        if False:\n", "witness_services"),
     ("writer_hooks/index/key_index", "if group.flaws or ", "if ", "witness_services"),
-    ("writer_hooks/files/task_context", "            slice_.check_whole(self.table.storage.base_path)\n", "            pass\n", "witness_services"),
+    ("writer_hooks/files/stager", "            slice_.check_whole(self.table.storage.base_path)\n", "            pass\n", "witness_services"),
     ("timeline/view/grouping", "if instant in visible:", "if False:", "view"),
     ("timeline/view/grouping", "        if (partition, file_id) not in facts.forming\n", "", "view"),
     ("timeline/view/grouping", "of[s.base_instant]", "of[group.slices[-1].base_instant]", "view"),
@@ -409,7 +409,7 @@ FILTERS: tuple[Mutant, ...] = (
         "return frozenset().union(*known)",
         "filter",
     ),
-    ("timeline/filter/bind", "Op.GE: Op.GT, Op.LT: Op.LE", "Op.GE: Op.GE, Op.LT: Op.LT", "filter"),
+    ("timeline/filter/tree", "Op.GE: Op.GT, Op.LT: Op.LE", "Op.GE: Op.GE, Op.LT: Op.LT", "filter"),
     (
         "timeline/filter/possible",
         "        return pc.or_kleene(found, pc.is_nan(column))  # NaN is above all numbers\n",
