@@ -21,7 +21,6 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.replace_request import ClusterPlan, decode_cluster_plan
-from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
 from phantombase.timeline.read.windows import retained_since
 from phantombase.timeline.storage.contract import listed_if_there
@@ -65,25 +64,6 @@ def every_pending(table: Snapshot) -> Iterator[PendingClustering]:
             continue
         if (pending := planned_clustering(table, instant)) is not None:
             yield pending
-
-
-def shares_time(timeline: Timeline, time: str) -> bool:
-    """Whether another action has the time of a clustering: a process put the plan after it had lost the lock. Records
-    and files of that time are those of the other action."""
-    return any(one.requested_time == time and one.family != "replacecommit" for one in timeline.instants)
-
-
-def check_own_time(table: Table, requested: Instant) -> None:
-    """ConflictError: another action has the time of a plan that was just put; it is removed."""
-    if shares_time(table.load_timeline(), requested.requested_time):
-        path = table.instant_path(requested)
-        table.storage.delete(path)
-        raise ConflictError(
-            "another process began an action at the same instant",
-            path=path,
-            instant=requested.requested_time,
-            todo="The lock was lost meanwhile. Nothing was changed. Run again.",
-        )
 
 
 def work_left(table: Snapshot, now_ms: Callable[[], int] | None = None) -> tuple[PendingClustering, ...]:

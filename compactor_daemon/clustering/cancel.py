@@ -44,7 +44,6 @@ from ..attempt.pending_clusterings import (
     is_at_work,
     pending_clusterings,
     remove_dead_runs,
-    shares_time,
     work_left,
 )
 from ..attempt.publish import publish, remove_staged, retire
@@ -78,7 +77,7 @@ def cancel_clustering(
         found = table.timeline.find(pending.time, "replacecommit")
         if found is None or found.completed:
             return False
-        if shares_time(table.timeline, pending.time):
+        if table.timeline.shares_time(pending.requested):
             has_begun(table, pending.requested)
             for state in (State.INFLIGHT, State.REQUESTED):
                 table.storage.delete(table.instant_path(pending.requested.at(state)))
@@ -123,7 +122,7 @@ def give_up(table: Table, pending: PendingClustering, lock: TableLock, why: str)
     it is completed, or decided and valid: the next run publishes that. ConflictError: Hudi executes it."""
     with exclusive(table, lock, "give up a clustering of Hudi", _PENDING) as table:
         found = table.timeline.find(pending.time, "replacecommit")
-        if found is None or found.completed or shares_time(table.timeline, pending.time):
+        if found is None or found.completed or table.timeline.shares_time(pending.requested):
             return
         decision = find_decision(table.storage, pending.time)
         if decision is not None and may_be_published(table, decision):
@@ -192,7 +191,7 @@ def settle_dead_clusterings(table: Snapshot, lock: TableLock) -> None:
 
 def _settle(table: Table, pending: PendingClustering, lock: TableLock) -> None:
     try:
-        shared = shares_time(table.load_timeline(), pending.time)
+        shared = table.load_timeline().shares_time(pending.requested)
         decision = None if shared else find_decision(table.storage, pending.time)
     except MalformedError as error:  # it may be decided: the write fails where it changes a file group of the plan
         _log.warning("clustering_left", instant=pending.time, error=str(error))

@@ -64,13 +64,11 @@ from ..attempt.needed_records import tidy
 from ..attempt.outcome import CommitDecision, decisions, find_decision
 from ..attempt.pending_clusterings import (
     PendingClustering,
-    check_own_time,
     is_at_work,
     is_of_hudi,
     pending_clusterings,
     planned_by_hudi,
     remove_dead_runs,
-    shares_time,
     work_left,
 )
 from ..attempt.publish import publish, retire
@@ -309,7 +307,6 @@ class _Work:
                     # Before the plan is visible: without a heartbeat the plan is dead.
                     beats = stack.enter_context(heartbeat(regardless(seen).storage, time_, BEAT_S))
                     put_requested(seen, requested, encode_cluster_plan(plan, seen.storage.base_path))
-                    check_own_time(regardless(seen), requested)
                     return PendingClustering(requested=requested, plan=plan), beats
             except BarrierError:
                 if waited.seconds() >= self.options.wait_s:
@@ -370,7 +367,7 @@ class _Work:
         """Makes the files and completes the clustering. None: another process has done so concurrently. `beats`: of its
         heartbeat."""
         table, decision = self.table.snapshot(cached=False), None
-        if shares_time(table.timeline, pending.time):
+        if table.timeline.shares_time(pending.requested):
             end_clustering(table, pending, self.lock, "its time is another's")
             return None
         try:
@@ -439,7 +436,7 @@ def resume_clustering(
     pending = next((one for one in work_left(now) if one.time == instant), None)
     if pending is None:
         return None
-    if shares_time(now.timeline, instant):
+    if now.timeline.shares_time(pending.requested):
         end_clustering(table, pending, lock, "its time is another's")
         return None
     refuse_left_to_hudi(now, "clustering")

@@ -22,7 +22,6 @@ from ..attempt.pending_clusterings import (
     is_of_hudi,
     pending_clusterings,
     planned_by_hudi,
-    shares_time,
     why_passed,
 )
 from ..attempt.slice_record import SliceDone
@@ -143,7 +142,7 @@ def would_finish(table: Snapshot) -> Earlier:
                 continue
         if is_at_work(table, pending, clock_ms) or is_of_hudi(table, pending):
             continue
-        if shares_time(table.timeline, pending.time):
+        if table.timeline.shares_time(pending.requested):
             gone += [pending.time] if pending.plan.is_own else []
             continue
         if (decision := find_decision(table.storage, pending.time)) is not None:

@@ -265,6 +265,10 @@ class Timeline:
             return True
         return (self.counts_from(instant) if instant.completed else instant.requested_time) <= time
 
+    def shares_time(self, instant: Instant) -> bool:
+        """Whether another action has the time of an instant: a process put a plan after it had lost the lock."""
+        return any(one.family != instant.family for one in self.at(instant.requested_time))
+
     def find(self, time: str, family: str) -> Instant | None:
         return next((i for i in self.at(time) if i.family == family), None)
 

@@ -20,6 +20,7 @@ from ..errors import (
     NotATableError,
     PhantombaseError,
     TableChangedError,
+    UnknownStateError,
     UnsupportedError,
     UsageError,
 )
@@ -36,7 +37,7 @@ from ..option import path_text
 from ..storage.contract import PrefixStorage, Storage
 from ..storage.folders import HEARTBEATS, HOODIE, METADATA_FOLDER
 from ..storage.open_storage import open_storage
-from ..storage.snapshot import ContentCache, SnapshotStorage, list_ahead, without_snapshot
+from ..storage.snapshot import ContentCache, SnapshotStorage, list_ahead, unguarded, without_snapshot
 from ..storage.storage_options import Given
 from ..view.facts import FactLoader
 from ..view.view import TableView, ViewFacts
@@ -47,6 +48,7 @@ from .schema_finder import WasVisible, find_schema, names_in_inputs
 
 T = TypeVar("T")
 TableT = TypeVar("TableT", bound="Table")
+_PUTS_MAX = 4
 _READ_AGAIN_MAX = 5
 
 
@@ -326,15 +328,43 @@ def advising_rebuild(metadata: Table) -> Iterator[None]:
 
 
 def put_requested(table: Table, requested: Instant, content: bytes) -> None:
-    """Makes a plan visible. ConflictError: another process, without the lock, has a plan at the same instant."""
-    path = table.instant_path(requested)
-    if not table.storage.put_if_absent(path, content):
-        raise ConflictError(
-            "another process began an action at the same instant",
-            path=path,
-            instant=requested.requested_time,
-            todo="All processes that write to a table must share one lock. Run again.",
-        )
+    """Makes a plan visible, and takes it back if another action has its time: this process lost the lock, or the other
+    takes none. Files and records of a time are those of one action. ConflictError: so it was. UnknownStateError:
+    an object store did not answer, and the plan may still appear."""
+    path, free = table.instant_path(requested), unguarded(table.storage)
+    is_put = _put_answered(table.storage, path, content)
+    if is_put and not table.on_storage(free).load_timeline().shares_time(requested):
+        return
+    if is_put:
+        free.delete(path)
+    raise ConflictError(
+        "another process began an action at the same instant",
+        path=path,
+        instant=requested.requested_time,
+        todo="Nothing was changed. All processes that write to a table must share one lock. Run again.",
+    )
+
+
+def _put_answered(storage: Storage, path: str, content: bytes) -> bool:
+    """An object store is asked until it answers: a request that was given up may take effect later, and a plan that
+    appears behind writes and plans that do not know it loses rows. Once a put was answered, such a request has no
+    effect. On a file system an error means that the file does not exist."""
+    unanswered: PhantombaseError | None = None
+    for _ in range(_PUTS_MAX):
+        try:
+            return storage.put_if_absent(path, content) or (unanswered is not None and storage.read(path) == content)
+        except LockError:  # asked before the put
+            raise
+        except PhantombaseError as error:
+            if storage.is_file_system:
+                raise
+            unanswered = error
+    raise UnknownStateError(
+        "whether a plan is requested is not known: the storage did not answer, and it may appear yet",
+        path=path,
+        expected=f"an answer to one of {_PUTS_MAX} requests",
+        found=str(unanswered),
+    ) from unanswered
 
 
 def put_completed(

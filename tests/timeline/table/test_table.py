@@ -51,13 +51,13 @@ from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.evolved_schema import EvolvedColumns, parse_columns, parse_history, unsupported_change
 from phantombase.timeline.table.in_progress import regardless
-from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.table import Table, from_one_snapshot, put_requested
 from phantombase.timeline.view.view_loader import StorageListing
 from phantombase.writer_hooks.options import WriteOptions
 from tests.project.rooms import modules
 from tests.support.archived_tables import one_row, upsert
 from tests.support.compaction_steps import decided, open_table
-from tests.support.failing_storage import Call, HookedStorage
+from tests.support.failing_storage import Call, HookedStorage, OnObjects
 from tests.support.faults import leave_dead_write
 from tests.support.golden_tables import LOCK, one_of, unzip_golden
 from tests.support.metadata_tables import files_of
@@ -696,3 +696,54 @@ def test_a_dry_run_is_refused_as_its_run(do: Callable[[Table], object], tmp_path
     _half(path)
     with pytest.raises(ConflictError, match="is being upgraded or downgraded"):
         do(open_table(path))
+
+
+# A plan whose request an object store did not answer: it may take effect behind writes that do not know the plan.
+
+_LATE = Instant(requested_time="20260101000000000", action="compaction", state=State.REQUESTED)
+
+
+def _unanswering(table: Table, answers: list[str], late: list[Callable[[], object]]) -> Table:
+    """`answers`: what happens to each put: `late` takes effect later, `lost` at once, and neither is answered."""
+
+    def hook(call: Call) -> object:
+        answer = answers.pop(0) if call.name == "put_if_absent" and answers else ""
+        if answer:
+            (late.append if answer == "late" else lambda do: do())(call.do)
+            raise StorageError("no answer", path=call.path)
+        return call.do()
+
+    return table.on_storage(OnObjects(table.storage, hook))
+
+
+@pytest.mark.parametrize("answers", ["late", "lost", "late late lost"])
+def test_a_plan_is_put_until_it_is_there(answers: str, tmp_path: Path) -> None:
+    table, late = open_table(unzip_golden("v9_plain", tmp_path)), list[Callable[[], object]]()
+    put_requested(_unanswering(table, answers.split(), late), _LATE, b"plan")
+    for request in late:
+        assert not request()
+    assert table.storage.read(table.instant_path(_LATE)) == b"plan"
+
+
+def test_a_plan_that_was_never_answered_is_unknown(tmp_path: Path) -> None:
+    table = open_table(unzip_golden("v9_plain", tmp_path))
+    with pytest.raises(UnknownStateError, match="may appear yet"):
+        put_requested(_unanswering(table, ["late"] * 9, []), _LATE, b"plan")
+
+
+def test_another_plan_of_that_time_is_not_taken_for_it(tmp_path: Path) -> None:
+    table = open_table(unzip_golden("v9_plain", tmp_path))
+    assert table.storage.put_if_absent(table.instant_path(_LATE), b"other")
+    for answers in ([], ["lost"]):
+        with pytest.raises(ConflictError, match="at the same instant"):
+            put_requested(_unanswering(table, answers, []), _LATE, b"plan")
+
+
+@pytest.mark.parametrize("other", ["clean", "clustering"])
+def test_a_plan_at_the_time_of_another_action_is_taken_back(other: str, tmp_path: Path) -> None:
+    """Its process chose the time, slept, and lost the lock; the other one chose the same."""
+    table = open_table(unzip_golden("v9_plain", tmp_path))
+    assert table.storage.put_if_absent(table.instant_path(replace(_LATE, action=other)), b"other")
+    with pytest.raises(ConflictError, match="at the same instant"):
+        put_requested(table, _LATE, b"plan")
+    assert table.storage.find(table.instant_path(_LATE)) is None

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from itertools import permutations
 
 import pytest
 
@@ -36,6 +37,8 @@ def test_every_turn(version: int, locked: bool, people: str, stage: Stage) -> No
     assert explorer.runs > 100 // _EVERY
 
 
+_PLANNERS = "scheduler clusterer cleaner archiver unscheduler".split()
+"""Each beside each other one: a plan may be put behind the lock."""
 _THREE = "write service write service write service"
 
 
@@ -53,6 +56,12 @@ def explore_locked(version: int, people: str, groups: int, before: str, stage: S
 @pytest.mark.parametrize(
     ("version", "people", "groups", "before"),
     [
+        *(
+            deep(version, f"{one} {other}", 3 if "clusterer" in (one, other) else 1, before)
+            for version in (6, 9)
+            for one, other in permutations(_PLANNERS, 2)
+            for before in ("write", _THREE)
+        ),
         deep(9, "clusterer1 clusterer2 writer", 3, ""),
         deep(6, "clusterer1 clusterer2 writer", 3, ""),
         (6, "cleaner clusterer writer", 3, "service"),
