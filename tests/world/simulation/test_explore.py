@@ -37,7 +37,7 @@ def test_every_turn(version: int, locked: bool, people: str, stage: Stage) -> No
     assert explorer.runs > 100 // _EVERY
 
 
-_PLANNERS = "scheduler clusterer cleaner archiver unscheduler".split()
+_PLANNERS = ["scheduler", "clusterer", "cleaner", "archiver", "unscheduler"]
 """Each beside each other one: a plan may be put behind the lock."""
 _THREE = "write service write service write service"
 
