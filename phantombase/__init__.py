@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from .compactor_daemon.cleaning.plan import CleanResult as CleanResult
     from .compactor_daemon.clustering.options import ClusterOptions as ClusterOptions
     from .compactor_daemon.clustering.result import ClusterResult as ClusterResult
-    from .compactor_daemon.daemon.past_state import Rates as Rates
-    from .compactor_daemon.daemon.past_state import ReplayCost as ReplayCost
-    from .compactor_daemon.daemon.replay import Replay as Replay
-    from .compactor_daemon.daemon.replay import Replayed as Replayed
-    from .compactor_daemon.daemon.replay import ReplayOptions as ReplayOptions
+    from .compactor_daemon.daemon.past_writes import Rates as Rates
+    from .compactor_daemon.daemon.past_writes import Replay as Replay
+    from .compactor_daemon.daemon.past_writes import ReplayCost as ReplayCost
+    from .compactor_daemon.daemon.past_writes import Replayed as Replayed
+    from .compactor_daemon.daemon.past_writes import ReplayOptions as ReplayOptions
     from .compactor_daemon.execution.run_compactions import AsyncCompaction as AsyncCompaction
     from .compactor_daemon.execution.run_compactions import Compactions as Compactions
     from .compactor_daemon.execution.runners import LocalRunner as LocalRunner
@@ -163,8 +163,7 @@ _NAMES = {
     "compactor_daemon.cleaning.plan": "CleanResult",
     "compactor_daemon.clustering.options": "ClusterOptions",
     "compactor_daemon.clustering.result": "ClusterResult",
-    "compactor_daemon.daemon.past_state": "Rates ReplayCost",
-    "compactor_daemon.daemon.replay": "Replay ReplayOptions Replayed",
+    "compactor_daemon.daemon.past_writes": "Rates Replay ReplayCost ReplayOptions Replayed",
     "compactor_daemon.execution.run_compactions": "AsyncCompaction Compactions",
     "compactor_daemon.execution.runners": "LocalRunner SparkRunner",
     "compactor_daemon.execution.spark_session": "RunningSpark",

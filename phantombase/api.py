@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from phantombase.timeline.filter.bind import bound
+from phantombase.timeline.filter.tree import Filter, parse_filter
+
 from .compactor_daemon.jvm_archive import require_pyspark
 from .timeline.errors import UsageError
 from .timeline.filter.possible import matching
-from .timeline.filter.tree import Filter, bound, parse_filter
 from .timeline.locks.pause import refuse_paused
 from .timeline.locks.table_lock import ProcessLock, TableLock, check_writers_known, table_lock
 from .timeline.option import path_text, spelled

@@ -20,6 +20,9 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from phantombase.compactor_daemon.daemon.past_writes import Replayed, ReplayOptions
+from phantombase.compactor_daemon.daemon.replay import replay_table
+
 from .api import AnyTable, Given, locked, opened
 from .compactor_daemon.archiving.archive import ArchiveResult, archive_table
 from .compactor_daemon.archiving.choice import ArchiveOptions
@@ -35,7 +38,6 @@ from .compactor_daemon.cleaning.plan import CleanResult
 from .compactor_daemon.clustering.cluster import cluster_table
 from .compactor_daemon.clustering.options import ClusterOptions
 from .compactor_daemon.clustering.result import ClusterResult
-from .compactor_daemon.daemon.replay import Replayed, ReplayOptions, replay_table
 from .compactor_daemon.execution.run_compactions import Compactions, run_compactions
 from .compactor_daemon.execution.runners import all_storage_options, check_memory, open_runner, this_machine
 from .compactor_daemon.metadata_services.build import MetadataBuilt

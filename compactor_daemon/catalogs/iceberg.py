@@ -16,7 +16,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -38,37 +37,30 @@ from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.view.view import GroupKey
 
 from .catalog import same_place
-from .iceberg_files import (
-    NAME_MAPPING,
-    FileReader,
-    PublishedFile,
-    evolve,
-    name_others,
-    partition_columns,
-    set_name_mapping,
+from .iceberg_files import FileReader, PublishedFile, evolve, name_others, partition_columns, set_name_mapping
+from .iceberg_state import (
+    BASE_PATH,
+    FIXED_PROPERTIES,
+    HOLDS,
+    MARK,
+    HudiState,
+    StateMark,
+    base_files,
+    broken_snapshots,
+    check_options,
+    mark_of,
+    writes_since,
 )
-from .iceberg_state import HOLDS, MARK, HudiState, StateMark, base_files, broken_snapshots, mark_of, writes_since
 from .options import ICEBERG, SyncedTable, SyncOptions, SyncResult
 
 if TYPE_CHECKING:
     from .iceberg_snapshot import Published, PublishFiles
 
 _log = get_logger()
-_BASE = "hudi.base-path"
 _INSTANT = "hudi.instant"
-_PROPERTIES = {
-    "format-version": "2",
-    "gc.enabled": "false",  # the files are Hudi's: no engine removes them with the table, or as orphans
-    "commit.retry.num-retries": "0",  # what lost to another process is no longer the newest state
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
-}
 _PIN_S, _GRACE_S = 30 * 86_400, 2 * 3600
 """How long the files of the newest snapshot are held without a new one, and those of the snapshot before it."""
 _TRIES = 5
-_HIVE_ONLY = frozenset(f.name for f in fields(SyncOptions)) - {
-    *("to", "database", "name", "partition_fields", "meta_columns", "table_properties")
-}
 
 
 def publish(table: Table, options: SyncOptions, *, dry_run: bool = False) -> SyncResult:
@@ -91,7 +83,7 @@ def publish(table: Table, options: SyncOptions, *, dry_run: bool = False) -> Syn
 
 class _Publisher:
     def __init__(self, table: Table, options: SyncOptions, *, dry_run: bool) -> None:
-        _check_options(options)
+        check_options(options)
         self._table, self._options, self._dry_run = table, options, dry_run
         named, _, query = str(options.to).removeprefix(ICEBERG).partition("?")
         self.shown, self.refused = f"{ICEBERG}{named}", ""
@@ -225,7 +217,7 @@ class _Publisher:
         """The same. ConflictError: it is another one."""
         if (found := self._found()) is None:
             return None
-        base = found.properties.get(_BASE)
+        base = found.properties.get(BASE_PATH)
         if base is None or not same_place(base, self._base):
             raise ConflictError(
                 "a table of this name in the Iceberg catalog is another one",
@@ -255,7 +247,7 @@ class _Publisher:
     def _created(self, now: HudiState) -> Any:
         """A transaction that makes the table with what it shows."""
         self._catalog.create_namespace_if_not_exists(self._name[:-1])
-        properties = {**self._given, **_PROPERTIES, _BASE: self._base}
+        properties = {**self._given, **FIXED_PROPERTIES, BASE_PATH: self._base}
         made = self._catalog.create_table_transaction(self._name, now.columns, properties=properties)
         names = partition_columns(now.table.config, now.columns)
         if names:
@@ -375,23 +367,6 @@ class _Publisher:
                 if pin.name == name and pin.holds < holds and pin.for_s == _PIN_S:
                     HeldPin(storage, PinOptions(name=name, for_s=_GRACE_S), pin.holds)
                     storage.delete(pin.path)
-
-
-def _check_options(options: SyncOptions) -> None:
-    defaults = SyncOptions()
-    if set_ := sorted(n for n in _HIVE_ONLY if getattr(options, n) != getattr(defaults, n)):
-        raise UsageError(
-            "options that mean nothing for Iceberg",
-            expected="an Iceberg catalog has one table, of the read-optimized view",
-            found=", ".join(name.replace("_", "-") for name in set_),
-        )
-    names = {pair.partition("=")[0] for pair in options.table_properties}
-    if own := sorted(names & {*_PROPERTIES, MARK, _BASE, NAME_MAPPING}):
-        raise UsageError(
-            "properties of the Iceberg table that phantombase sets itself",
-            found=", ".join(own),
-            todo="Leave them out of table-properties.",
-        )
 
 
 def _heads(metadata: Any) -> set[int]:

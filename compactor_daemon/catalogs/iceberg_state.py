@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import xxhash
 
-from phantombase.timeline.errors import MalformedError, MissingFileError
+from phantombase.timeline.errors import MalformedError, MissingFileError, UsageError
 from phantombase.timeline.format.file_name import BaseFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.instants.instant_files import retained_by
@@ -26,7 +26,8 @@ from phantombase.timeline.table.schema_finder import TableSchema
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.view.view import GroupKey, TableView, latest_base_slice
 
-from .iceberg_files import PublishedFile, changed_columns, iceberg_columns
+from .iceberg_files import NAME_MAPPING, PublishedFile, changed_columns, iceberg_columns
+from .options import SyncOptions
 
 MARK, HOLDS = "hudi.published", "hudi.holds"
 """The property of an Iceberg table for its mark, and that of a snapshot for the moment that its pin held."""
@@ -267,3 +268,33 @@ def _cutoff(table: Table, clean: Instant) -> str:
         return retained_by(table.files, clean)
     except (MalformedError, MissingFileError):
         return clean.requested_time
+
+
+BASE_PATH = "hudi.base-path"
+FIXED_PROPERTIES = {
+    "format-version": "2",
+    "gc.enabled": "false",  # the files are Hudi's: no engine removes them with the table, or as orphans
+    "commit.retry.num-retries": "0",  # what lost to another process is no longer the newest state
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+_HIVE_ONLY = frozenset(f.name for f in fields(SyncOptions)) - {
+    *("to", "database", "name", "partition_fields", "meta_columns", "table_properties")
+}
+
+
+def check_options(options: SyncOptions) -> None:
+    defaults = SyncOptions()
+    if set_ := sorted(n for n in _HIVE_ONLY if getattr(options, n) != getattr(defaults, n)):
+        raise UsageError(
+            "options that mean nothing for Iceberg",
+            expected="an Iceberg catalog has one table, of the read-optimized view",
+            found=", ".join(name.replace("_", "-") for name in set_),
+        )
+    names = {pair.partition("=")[0] for pair in options.table_properties}
+    if own := sorted(names & {*FIXED_PROPERTIES, MARK, BASE_PATH, NAME_MAPPING}):
+        raise UsageError(
+            "properties of the Iceberg table that phantombase sets itself",
+            found=", ".join(own),
+            todo="Leave them out of table-properties.",
+        )

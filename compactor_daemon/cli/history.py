@@ -1,4 +1,5 @@
-"""`compactor-daemon history`: the work that was done on tables, what it took, and what it costs."""
+"""`compactor-daemon history`: the work that was done on tables, what it took, and what it costs;
+`replay`: what a daemon would have done under other settings."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ import typer
 from rich.console import RenderableType
 
 from phantombase.timeline.clocks import clock_ms, utc_text
+from phantombase.timeline.dashboard.overview import as_json
 from phantombase.timeline.errors import StorageError, UsageError
 from phantombase.timeline.option import duration_s
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -28,10 +30,25 @@ from phantombase.timeline.table.history import PriceOptions, history_rows, histo
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult
 from phantombase.timeline.terminal.option_group import Only
-from phantombase.timeline.terminal.text_table import Column, RowsTable, duration, numbers, plural, sizes
+from phantombase.timeline.terminal.text_table import (
+    Column,
+    RowsTable,
+    duration,
+    human_bytes,
+    human_duration,
+    labelled,
+    numbers,
+    plain,
+    plural,
+    readable,
+    sizes,
+)
 
+from ..daemon.past_writes import ReplayOptions
+from ..daemon.replay import replay_table
+from ..services.options import read_policies
 from .fleet_flags import CatalogFlags
-from .option_flags import StorageOption, offers
+from .option_flags import StorageOption, TablePath, given_names, name_idle, offers
 
 _SHOWN = 20
 _KINDS = ("compaction", "log compaction", "clustering", "clean", "archive", "orphans", "metadata", "sync", "rollback",
@@ -167,3 +184,72 @@ def _work(row: Mapping[str, Any]) -> str:
 def _files(row: Mapping[str, Any]) -> str | None:
     before, after = row["files_before"], row["files_after"]
     return None if before is None else f"{before:,} to {after or 0:,}"
+
+
+@offers
+def replay_command(
+    ctx: typer.Context,
+    table: TablePath,
+    *,
+    best: Annotated[
+        bool, typer.Option("--best", help="try other settings too; the cheapest that keep the --freshness")
+    ] = False,
+    options: ScheduleOptions,
+    how: ReplayOptions,
+    storage_option: StorageOption = None,
+) -> CommandResult:
+    """Replay a table's history of commits under other settings: what compactions would cost, how old its rows would be.
+
+    The commits are those of the timeline, active and archived. A simulated daemon plans by the options given here and
+    those of the table, in the way of `run --schedule`, and compacts one plan at a time on --cores. The table's own
+    compactions are shown beside it. No data file is read, and nothing is written.
+
+    *Lag* is the age of the oldest row in no base file, which a read-optimized reader lacks; *depth* is the number of
+    log files of a file group. With `--best` the exit code is 1 if no settings keep the goal.
+
+    Examples: `compactor-daemon replay lake/orders --freshness 10m`,
+    `compactor-daemon replay lake/orders --freshness 10m --best`,
+    `compactor-daemon replay lake/orders --picking universal --max-delta-commits 3`"""
+    opened = Table.open(table, parse_pairs(storage_option), reading=True)
+    options = read_policies(opened.storage).over(options, given_names(ctx))
+    name_idle(options)
+    found = replay_table(opened, options, how, best=best)
+    error = f"no settings keep the lag below {human_duration(found.goal_s or 0)}" if best and not found.best else ""
+    return CommandResult({"table": table, **as_json(found)}, _render_replay, failed=bool(error), error=error)
+
+
+def _render_replay(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    rates = data["rates"]
+    yield (
+        f"{plural(data['delta_commits'], 'delta commit')} in {plural(data['file_groups'], 'file group')}, "
+        f"{readable(data['since'])} to {readable(data['until'])}"
+    )
+    yield (
+        f"assumed: {rates['core_s_per_gb']:.3g} core-seconds for each GB read"
+        f"{', as its own compactions took' if rates['measured'] else ''}; base files grow by {rates['growth']:.0%} of "
+        "the log bytes"
+    )
+    if data["unknown_writes"]:
+        yield labelled(
+            "left out", "yellow", f"{plural(data['unknown_writes'], 'write')} without a record in the archive"
+        )
+    rows = [{"settings": "its own compactions", "keeps": None, **data["recorded"]}]
+    rows += [{**one["outcome"], "settings": one["settings"], "keeps": one["keeps"]} for one in data["tried"]]
+    yield ""
+    goal = "" if data["goal_s"] is None else f"goal: lag below {human_duration(data['goal_s'])}"
+    yield RowsTable(goal, _REPLAY_COLUMNS, rows)
+    if data["best"] is not None:
+        yield ""
+        yield labelled("cheapest that keeps the goal", "green", data["best"]["settings"])
+
+
+_REPLAY_COLUMNS = (
+    Column("settings", plain("settings")),
+    Column("goal", lambda r: None if r["keeps"] is None else "kept" if r["keeps"] else "missed"),
+    Column("compactions", lambda r: f"{r['compactions'] + r['log_compactions']:,}", right=True),
+    Column("moved", lambda r: human_bytes(r["bytes_read"] + r["bytes_written"]), right=True),
+    Column("depth", lambda r: f"{r['log_depth_mean']:.1f}, {r['log_depth_max']}", right=True),
+    Column("lag 95 %", duration("lag_p95_s"), right=True),
+    Column("worst", duration("lag_max_s"), right=True),
+    Column("core-hours", lambda r: f"{r['core_hours']:.2f}", right=True),
+)

@@ -26,7 +26,7 @@ COMMANDS = {
                 "compact.compact",
                 "schedule.schedule",
                 "run.run_command",
-                "run.replay_command",
+                "history.replay_command",
                 "schedule.unschedule_command",
                 "schedule.pause_command",
                 "schedule.resume_command",

@@ -1,4 +1,4 @@
-"""`compactor-daemon run`: the daemon; `replay`: what it would have done in the past."""
+"""`compactor-daemon run`: the daemon."""
 
 from __future__ import annotations
 
@@ -32,21 +32,9 @@ from phantombase.timeline.service.run import ServeOptions, read_token
 from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.history import PriceOptions
-from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Each
 from phantombase.timeline.terminal.option_group import Only
-from phantombase.timeline.terminal.text_table import (
-    SHOWN,
-    Column,
-    RowsTable,
-    duration,
-    human_bytes,
-    human_duration,
-    labelled,
-    plain,
-    plural,
-    readable,
-)
+from phantombase.timeline.terminal.text_table import SHOWN, human_duration, plural
 
 from ..attempt.failures import RetryOptions
 from ..daemon.assemble import open_daemon, works_of
@@ -54,19 +42,17 @@ from ..daemon.dispatch import Rules, Stop
 from ..daemon.http_service import Reports, service_of
 from ..daemon.loop import Daemon
 from ..daemon.metrics import DaemonHealth, Metrics, serve
-from ..daemon.replay import ReplayOptions, replay_table
 from ..daemon.served_table import DaemonSettings
 from ..daemon.work import Summary
 from ..fleet.budget import Budget, rank
 from ..fleet.catalog import Catalog
 from ..fleet.pools import Pools
 from ..options import AttemptOptions, BenefitOptions, ExecuteOptions
-from ..services.options import Service, ServiceOptions, parse_services, read_policies
+from ..services.options import Service, ServiceOptions, parse_services
 from .fleet_flags import CatalogFlags, ZooKeeperFlags
 from .option_flags import (
     Lock,
     StorageOption,
-    TablePath,
     check_idle,
     check_reachable,
     given_names,
@@ -380,72 +366,3 @@ def _render(data: Mapping[str, Any], *, requests: bool) -> Iterable[RenderableTy
         yield f"{one['service']}{' failed' if one['failed'] else ''}: {one['table']}: {one['what']}"
     for table, problem in data["problems"].items():
         yield Text(f"not served: {table}: {problem}", no_wrap=True)
-
-
-@offers
-def replay_command(
-    ctx: typer.Context,
-    table: TablePath,
-    *,
-    best: Annotated[
-        bool, typer.Option("--best", help="try other settings too; the cheapest that keep the --freshness")
-    ] = False,
-    options: ScheduleOptions,
-    how: ReplayOptions,
-    storage_option: StorageOption = None,
-) -> CommandResult:
-    """Replay a table's history of commits under other settings: what compactions would cost, how old its rows would be.
-
-    The commits are those of the timeline, active and archived. A simulated daemon plans by the options given here and
-    those of the table, in the way of `run --schedule`, and compacts one plan at a time on --cores. The table's own
-    compactions are shown beside it. No data file is read, and nothing is written.
-
-    *Lag* is the age of the oldest row in no base file, which a read-optimized reader lacks; *depth* is the number of
-    log files of a file group. With `--best` the exit code is 1 if no settings keep the goal.
-
-    Examples: `compactor-daemon replay lake/orders --freshness 10m`,
-    `compactor-daemon replay lake/orders --freshness 10m --best`,
-    `compactor-daemon replay lake/orders --picking universal --max-delta-commits 3`"""
-    opened = Table.open(table, parse_pairs(storage_option), reading=True)
-    options = read_policies(opened.storage).over(options, given_names(ctx))
-    name_idle(options)
-    found = replay_table(opened, options, how, best=best)
-    error = f"no settings keep the lag below {human_duration(found.goal_s or 0)}" if best and not found.best else ""
-    return CommandResult({"table": table, **as_json(found)}, _render_replay, failed=bool(error), error=error)
-
-
-def _render_replay(data: Mapping[str, Any]) -> Iterable[RenderableType]:
-    rates = data["rates"]
-    yield (
-        f"{plural(data['delta_commits'], 'delta commit')} in {plural(data['file_groups'], 'file group')}, "
-        f"{readable(data['since'])} to {readable(data['until'])}"
-    )
-    yield (
-        f"assumed: {rates['core_s_per_gb']:.3g} core-seconds for each GB read"
-        f"{', as its own compactions took' if rates['measured'] else ''}; base files grow by {rates['growth']:.0%} of "
-        "the log bytes"
-    )
-    if data["unknown_writes"]:
-        yield labelled(
-            "left out", "yellow", f"{plural(data['unknown_writes'], 'write')} without a record in the archive"
-        )
-    rows = [{"settings": "its own compactions", "keeps": None, **data["recorded"]}]
-    rows += [{**one["outcome"], "settings": one["settings"], "keeps": one["keeps"]} for one in data["tried"]]
-    yield ""
-    goal = "" if data["goal_s"] is None else f"goal: lag below {human_duration(data['goal_s'])}"
-    yield RowsTable(goal, _REPLAY_COLUMNS, rows)
-    if data["best"] is not None:
-        yield ""
-        yield labelled("cheapest that keeps the goal", "green", data["best"]["settings"])
-
-
-_REPLAY_COLUMNS = (
-    Column("settings", plain("settings")),
-    Column("goal", lambda r: None if r["keeps"] is None else "kept" if r["keeps"] else "missed"),
-    Column("compactions", lambda r: f"{r['compactions'] + r['log_compactions']:,}", right=True),
-    Column("moved", lambda r: human_bytes(r["bytes_read"] + r["bytes_written"]), right=True),
-    Column("depth", lambda r: f"{r['log_depth_mean']:.1f}, {r['log_depth_max']}", right=True),
-    Column("lag 95 %", duration("lag_p95_s"), right=True),
-    Column("worst", duration("lag_max_s"), right=True),
-    Column("core-hours", lambda r: f"{r['core_hours']:.2f}", right=True),
-)

@@ -34,7 +34,7 @@ from ..attempt.slice_task import Runner
 from ..execution.runners import ChosenRunner, SparkRunner, all_storage_options, check_memory, open_runner, this_machine
 from ..fleet.budget import WaitingWork
 from ..fleet.catalog import Catalog, FleetTables, Members, Taken, fleet_of, serves, warn_of_empty_pools
-from ..fleet.claims import Claim, Claims, HeldClaim, TableClaims, table_id
+from ..fleet.claims import Claims, HeldClaim, NoClaims, TableClaims, table_id
 from ..fleet.pools import Pool, Pools
 from ..fleet.zookeeper_claims import ZooKeeperClaims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
@@ -220,7 +220,7 @@ def open_to_look(path: str, pool: Pool, settings: DaemonSettings) -> Served:
     """A table whose snapshots are those of a daemon, and that can do nothing else: no claim can be taken."""
     found = _of_pool(settings, pool)
     lock = ProcessLock(open_storage(path, settings.storage_options).location)
-    return TableOnStorage(path, _NoClaims(available=True), lock, _nothing, found)
+    return TableOnStorage(path, NoClaims(available=True), lock, _nothing, found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +339,7 @@ class LazyTable:
 
     @property
     def claims(self) -> Claims:
-        return _NoClaims(available=self._aside is not None) if self._served is None else self._served.claims
+        return NoClaims(available=self._aside is not None) if self._served is None else self._served.claims
 
     @property
     def timeline(self) -> Timeline | None:
@@ -392,22 +392,3 @@ class LazyTable:
         self._closed = True
         if self._served is not None:
             self._served.close()
-
-
-class _NoClaims:
-    """The claims on a table that was not opened yet, or that has nothing to claim."""
-
-    def __init__(self, *, available: bool) -> None:
-        self.available = available
-
-    def names(self) -> frozenset[str]:
-        return frozenset()
-
-    def all(self) -> Mapping[str, Claim]:
-        return {}
-
-    def take(self, instant: str) -> HeldClaim | None:
-        raise UnknownStateError("the table was not opened yet")
-
-    def close(self) -> None:
-        """See `Claims`."""

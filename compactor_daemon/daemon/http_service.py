@@ -16,11 +16,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from phantombase.timeline.dashboard.actions import ActionApp, OrderRunner, installed
-from phantombase.timeline.dashboard.look import Checked, at_present, lag_s, look
+from phantombase.timeline.dashboard.look import Checked, activity_of, at_present, lag_s, look
 from phantombase.timeline.dashboard.orders import CommandSettings
 from phantombase.timeline.dashboard.overview import Clock, Kinds, as_json, metadata_commits, next_plan, table_pauses
 from phantombase.timeline.dashboard.people_app import LoginApp, PeopleApp
-from phantombase.timeline.dashboard.table_rows import TablePlace, TableReport, activity_of
+from phantombase.timeline.dashboard.table_rows import TablePlace, TableReport
 from phantombase.timeline.dashboard.verdict import (
     SILENCED,
     CheckOptions,
@@ -31,7 +31,6 @@ from phantombase.timeline.dashboard.verdict import (
     of_error,
 )
 from phantombase.timeline.errors import PhantombaseError, UnknownStateError
-from phantombase.timeline.instants.reserved_times import staged_files
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import TriggerOptions
 from phantombase.timeline.locks.pause import silence
@@ -44,7 +43,6 @@ from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.text_table import Row
 
-from ..attempt.outcome import OK
 from ..fleet.catalog import fleet_of, members_in
 from ..fleet.claims import Claim
 from ..fleet.pools import Pool
@@ -52,12 +50,11 @@ from ..fleet.zookeeper_claims import held_claims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..services.options import NO_POLICIES, Policies, read_policies
 from ..status.check import fresh_fact, of_service, of_status, unfinished_of
-from ..status.pending import Claimed, PendingCompaction, StatusOptions
+from ..status.pending import Claimed, PendingCompaction, StatusOptions, largest_unfinished
 from ..status.status import ServiceRun, claim_rows, service_runs, table_status
 from .loop import Daemon
 from .served_table import DaemonSettings
 
-_SHOWN = 3
 _RECENT = 5
 _MEMBERS_S = 2.0
 _FACTS = ("who", "host", "pid", "tables", "of_tables", "troubled", "pages")
@@ -234,7 +231,7 @@ class DaemonFleet:
             row["next_plan"] = as_json(next_plan(table.snapshot().load_timeline(), table.now(), trigger))
             row["requests"] = settings.schedule is not None
             for one in (*row["pending"], *row["clusterings"]):
-                one["unfinished"] = _unfinished(table, one)
+                one["unfinished"] = largest_unfinished(table, one)
         return row
 
     def trigger(self, path: str) -> TriggerOptions:
@@ -334,22 +331,6 @@ class DaemonFleet:
         if not self._session.connected:
             raise UnknownStateError("ZooKeeper does not answer", path=self._session.options.servers)
         return held_claims(self._session, table)
-
-
-def _unfinished(table: Table, pending: Row) -> list[Row] | None:
-    """The few unfinished file slices of a running compaction with most log bytes: an attempt without visible progress
-    may work on these. None: it does not run, has just ended, or cannot be read."""
-    if pending["state"] != "running":
-        return None
-    try:
-        staged = staged_files(table.storage, pending["instant"], (OK,))
-        operations = table.compaction_plan(pending["instant"]).operations
-    except PhantombaseError:
-        return None
-    done = {path.rpartition("/")[2].removesuffix(OK) for path in staged}
-    left = [(o.log_bytes or 0.0, o) for position, o in enumerate(operations) if str(position) not in done]
-    largest = sorted(left, key=lambda one: -one[0])[:_SHOWN]
-    return [{"partition": o.partition_path, "file_id": o.file_id, "log_bytes": round(size)} for size, o in largest]
 
 
 def _others(me: str, claims: Iterable[Row]) -> list[Row]:

@@ -26,47 +26,10 @@ from phantombase.timeline.view.view import (
     with_write,
 )
 
-from .past_writes import History, PastKind, PastLog, PastWrite, time_ms
+from .past_writes import GB, History, PastKind, PastLog, PastWrite, Rates, ReplayCost, time_ms
 
-GB = 1_000_000_000
 _KEPT_RUNS = 6
 """How many compactions the timeline keeps at least: estimates are made of the last five."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """What compactions of a table do. `growth`: bytes that a base file grows by for each merged log byte; `fresh`: the
-    same without a base file before. `core_s_per_gb`: core-seconds for each GB read; `measured`: by the tasks of its own
-    compactions."""
-
-    growth: float = 0.0
-    fresh: float = 1.0
-    core_s_per_gb: float = 30.0
-    measured: bool = False
-
-    def core_s(self, size: int) -> float:
-        """For bytes that compactions read."""
-        return size / GB * self.core_s_per_gb
-
-    def core_hours(self, size: int) -> float:
-        return round(self.core_s(size) / 3600, 4)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayCost:
-    """What compactions cost, and how fresh the table was. `log_compactions`: those that wrote no base file.
-    `log_depth`: log files of a file group, the mean over all file groups and the time. `lag`: the age of the oldest row
-    in no base file, in seconds; it was below `lag_p95_s` for 95 % of the time."""
-
-    compactions: int
-    log_compactions: int
-    bytes_read: int
-    bytes_written: int
-    log_depth_max: int
-    log_depth_mean: float
-    lag_max_s: float
-    lag_p95_s: float
-    core_hours: float
 
 
 class Group:

@@ -17,6 +17,7 @@ from phantombase.timeline.format.instant import Instant, real_time
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.instants.archived_timeline import archived_writes
 from phantombase.timeline.instants.timeline import Timeline
+from phantombase.timeline.option import check_above_zero, check_least, option
 from phantombase.timeline.prefetch import prefetched_when_slow
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.view.view import BaseFile, DataFile, GroupKey, LogFile
@@ -220,3 +221,87 @@ def _first_bases(history: History, wanted: set[int]) -> Iterator[PastBase]:
             if base.group in wanted:
                 wanted.discard(base.group)
                 yield replace(base, file=replace(base.file, name=replace(base.file.name, instant=_BEFORE)))
+
+
+GB = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What compactions of a table do. `growth`: bytes that a base file grows by for each merged log byte; `fresh`: the
+    same without a base file before. `core_s_per_gb`: core-seconds for each GB read; `measured`: by the tasks of its own
+    compactions."""
+
+    growth: float = 0.0
+    fresh: float = 1.0
+    core_s_per_gb: float = 30.0
+    measured: bool = False
+
+    def core_s(self, size: int) -> float:
+        """For bytes that compactions read."""
+        return size / GB * self.core_s_per_gb
+
+    def core_hours(self, size: int) -> float:
+        return round(self.core_s(size) / 3600, 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCost:
+    """What compactions cost, and how fresh the table was. `log_compactions`: those that wrote no base file.
+    `log_depth`: log files of a file group, the mean over all file groups and the time. `lag`: the age of the oldest row
+    in no base file, in seconds; it was below `lag_p95_s` for 95 % of the time."""
+
+    compactions: int
+    log_compactions: int
+    bytes_read: int
+    bytes_written: int
+    log_depth_max: int
+    log_depth_mean: float
+    lag_max_s: float
+    lag_p95_s: float
+    core_hours: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """The machines of a replay, and its speed; `core_s_per_gb` None: see the module, or the default of `Rates`."""
+
+    cores: int = option(2, "cores that execute a plan, one for each of its file slices", least=1)
+    core_s_per_gb: float | None = option(
+        None,
+        "core-seconds for each GB that a compaction reads [default: as the table's compactions took, else 30]",
+        flag="core_seconds_per_gb",
+    )
+
+    def __post_init__(self) -> None:
+        check_least(self, {"cores": 1})
+        check_above_zero(self, "core_s_per_gb")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What one of the settings gives. `settings`: as options of commands. `keeps`: whether the lag stayed below the
+    goal; None: there is none."""
+
+    settings: str
+    outcome: ReplayCost
+    keeps: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """`since`, `until`: the first and the last write, instant times. `unknown_writes`: those that the archive has no
+    record of, and that were left out. `rates`: what was assumed. `recorded`: the table's own compactions, by the same
+    measure. `tried`: the given settings; with `best` all that were tried, the best first. `best`: the cheapest settings
+    that keep the goal, None if none does or none was asked for."""
+
+    since: str
+    until: str
+    delta_commits: int
+    file_groups: int
+    unknown_writes: int
+    rates: Rates
+    goal_s: float | None
+    recorded: ReplayCost
+    tried: tuple[Replay, ...]
+    best: Replay | None = None

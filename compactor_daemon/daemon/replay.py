@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import product
 
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import State, format_time
 from phantombase.timeline.instants.triggers import Trigger, TriggerStrategy, held_back, triggered
-from phantombase.timeline.option import check_above_zero, check_least, option
 from phantombase.timeline.planning.operation import NO_STATS, Candidate, SliceStats
 from phantombase.timeline.planning.options import Due, Pace, ScheduleOptions, due, goal_trigger, paced, past_runs
 from phantombase.timeline.planning.partition_walk import Waiting
@@ -36,8 +35,21 @@ from ..attempt.failures import RetryOptions
 from ..fleet.pools import Pools, QuotaUsage
 from .control import Control, Moment, PlanRequested, SnapshotTaken, Swept, WorkEnded
 from .dispatch import UPKEEP_LEAST, Relist, Request, Rules, Sharing, Take, next_steps
-from .past_state import Merge, PastTable, Rates, ReplayCost, pending_instant, replay_recorded
-from .past_writes import History, PastKind, PastLog, PastWrite, clock_at, load_history, time_ms
+from .past_state import Merge, PastTable, pending_instant, replay_recorded
+from .past_writes import (
+    History,
+    PastKind,
+    PastLog,
+    PastWrite,
+    Rates,
+    Replay,
+    ReplayCost,
+    Replayed,
+    ReplayOptions,
+    clock_at,
+    load_history,
+    time_ms,
+)
 from .table_state import Pending, SeenLag, SeenTable, TableState
 
 _T = "table"
@@ -45,51 +57,6 @@ _ASK_AGAIN_MS = 300_000
 """How soon a request that found nothing is made again, where time alone makes file groups due."""
 _NO_FACTS = ViewFacts(pending_plans={}, replaced={}, compacted={})
 _BY_LAG = Trigger(fired=False, why="the goal of freshness does not need a plan yet")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReplayOptions:
-    """The machines of a replay, and its speed; `core_s_per_gb` None: see the module, or the default of `Rates`."""
-
-    cores: int = option(2, "cores that execute a plan, one for each of its file slices", least=1)
-    core_s_per_gb: float | None = option(
-        None,
-        "core-seconds for each GB that a compaction reads [default: as the table's compactions took, else 30]",
-        flag="core_seconds_per_gb",
-    )
-
-    def __post_init__(self) -> None:
-        check_least(self, {"cores": 1})
-        check_above_zero(self, "core_s_per_gb")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """What one of the settings gives. `settings`: as options of commands. `keeps`: whether the lag stayed below the
-    goal; None: there is none."""
-
-    settings: str
-    outcome: ReplayCost
-    keeps: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """`since`, `until`: the first and the last write, instant times. `unknown_writes`: those that the archive has no
-    record of, and that were left out. `rates`: what was assumed. `recorded`: the table's own compactions, by the same
-    measure. `tried`: the given settings; with `best` all that were tried, the best first. `best`: the cheapest settings
-    that keep the goal, None if none does or none was asked for."""
-
-    since: str
-    until: str
-    delta_commits: int
-    file_groups: int
-    unknown_writes: int
-    rates: Rates
-    goal_s: float | None
-    recorded: ReplayCost
-    tried: tuple[Replay, ...]
-    best: Replay | None = None
 
 
 def replay_table(

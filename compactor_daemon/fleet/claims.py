@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import ClaimedError, MalformedError, MissingFileError, StoppedError
+from phantombase.timeline.errors import ClaimedError, MalformedError, MissingFileError, StoppedError, UnknownStateError
 from phantombase.timeline.instants.reserved_times import instant_folder
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage
@@ -255,3 +255,22 @@ def while_held(
         progress(done, total)
 
     return runner(storage, tasks, checked)
+
+
+class NoClaims:
+    """The claims on a table that was not opened yet, or that has nothing to claim."""
+
+    def __init__(self, *, available: bool) -> None:
+        self.available = available
+
+    def names(self) -> frozenset[str]:
+        return frozenset()
+
+    def all(self) -> Mapping[str, Claim]:
+        return {}
+
+    def take(self, instant: str) -> HeldClaim | None:
+        raise UnknownStateError("the table was not opened yet")
+
+    def close(self) -> None:
+        """See `Claims`."""

@@ -23,8 +23,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat
 from phantombase.timeline.metadata_table.commit import completion_above, newest_schema, put_alone, without_lock
 from phantombase.timeline.metadata_table.read import Completeness, slice_entries
-from phantombase.timeline.metadata_table.records.entries import encoder
-from phantombase.timeline.metadata_table.records.hfile import encode_base
+from phantombase.timeline.metadata_table.records.entries import encode_base, encoder
 from phantombase.timeline.metadata_table.valid_instants import refuse_uncompleted, valid_instants
 from phantombase.timeline.table.in_progress import regardless
 from phantombase.timeline.table.table import BUILD_AGAIN, Snapshot, Table, advising_rebuild, open_metadata_table

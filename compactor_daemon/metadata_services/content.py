@@ -48,8 +48,15 @@ from phantombase.timeline.metadata_table.index_logs import (
     stage_keys,
 )
 from phantombase.timeline.metadata_table.measure import KeyedRecord, Measure, index_records
-from phantombase.timeline.metadata_table.records.entries import MetadataEntry, block_entries, encoder, fold, merge
-from phantombase.timeline.metadata_table.records.hfile import encode_base, encode_hfile
+from phantombase.timeline.metadata_table.records.entries import (
+    MetadataEntry,
+    block_entries,
+    encode_base,
+    encoder,
+    fold,
+    merge,
+)
+from phantombase.timeline.metadata_table.records.hfile import encode_hfile
 from phantombase.timeline.metadata_table.records.keys import (
     BLOOM_FILTERS,
     FILES,

@@ -29,11 +29,14 @@ from typing import TypeAlias
 from phantombase.timeline.dashboard.overview import FLAT, Clock, is_late
 from phantombase.timeline.errors import PhantombaseError
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.instants.reserved_times import CANCELLED, COMMITTED
+from phantombase.timeline.instants.reserved_times import CANCELLED, COMMITTED, staged_files
 from phantombase.timeline.locks.heartbeat import Heartbeat, is_live
+from phantombase.timeline.table.table import Table
+from phantombase.timeline.terminal.text_table import Row
 
 from ..attempt.failures import CLUSTERING, Failure, Parked, Readiness, RetryOptions, Waits, WorkNote, readiness
 from ..attempt.hudi_executors import ForeignTrace
+from ..attempt.outcome import OK
 from ..attempt.validity import Assessment, Validity
 from ..fleet.claims import Claim
 from ..options import AttemptOptions
@@ -329,3 +332,22 @@ def _foreign(trace: ForeignTrace, clock: Clock, options: AttemptOptions) -> Fore
         heartbeat_s=clock.since(trace.heartbeat_ms),
         silent_s=clock.since(max(t for t in (trace.youngest_ms, trace.heartbeat_ms) if t is not None)),
     )
+
+
+_SLICES_SHOWN = 3
+
+
+def largest_unfinished(table: Table, pending: Row) -> list[Row] | None:
+    """The few unfinished file slices of a running compaction with most log bytes: an attempt without visible progress
+    may work on these. None: it does not run, has just ended, or cannot be read."""
+    if pending["state"] != "running":
+        return None
+    try:
+        staged = staged_files(table.storage, pending["instant"], (OK,))
+        operations = table.compaction_plan(pending["instant"]).operations
+    except PhantombaseError:
+        return None
+    done = {path.rpartition("/")[2].removesuffix(OK) for path in staged}
+    left = [(o.log_bytes or 0.0, o) for position, o in enumerate(operations) if str(position) not in done]
+    largest = sorted(left, key=lambda one: -one[0])[:_SLICES_SHOWN]
+    return [{"partition": o.partition_path, "file_id": o.file_id, "log_bytes": round(size)} for size, o in largest]

@@ -37,9 +37,7 @@ from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, may_be_written
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.create import drop_within
-from phantombase.timeline.read.windows import check_as_of
 from phantombase.timeline.shown import Shown
-from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.history import WorkFacts
 from phantombase.timeline.table.in_progress import (
@@ -72,7 +70,7 @@ from .preconditions import (
     stale_plan_removed,
     without_torn,
 )
-from .savepoint import savepoints
+from .savepoint import refuse_cleaned
 from .undo import traces_of_all
 
 _log = get_logger()
@@ -280,7 +278,7 @@ def _plan(
     refuse_held(table, target)
     left = [i for i in table.timeline.instants if i.completed or i.requested_time not in dead]
     living = replace(table.timeline, instants=tuple(left))
-    _refuse_cleaned(table.with_timeline(living), target)
+    refuse_cleaned(table.with_timeline(living), target)
     seen = table.snapshot(same_settings=True)  # both read all partitions
     undone = to_undo(living, target)
     undone = (*(one for one in half.items() if one[0] not in dict(undone)), *undone)
@@ -347,26 +345,6 @@ def _refuse_archived(table: Snapshot, target: str) -> None:
             instant=later,
             expected=f"all writes after {target} on the active timeline",
         )
-
-
-def _refuse_cleaned(table: Snapshot, target: str) -> None:
-    """UsageError: files of the state may have been removed. A savepoint keeps its files; each of them must exist. Log
-    files of later writes, which a savepoint names too (see `state_files`), need not exist: their undo removes them."""
-    kept = next((k for k in savepoints(table) if k.instant == target), None)
-    if kept is None:
-        check_as_of(table, target)
-        return
-    for partition, names in kept.savepoint.files.items():
-        there = {entry.name for entry in table.storage.list(partition)}
-        lost = ((name, parse_data_file(name)) for name in sorted(set(names) - there))
-        if gone := [name for name, parsed in lost if parsed is None or parsed.instant <= target]:
-            raise UsageError(
-                "a file of the savepoint is gone",
-                path=join(partition, gone[0]),
-                instant=target,
-                found=f"{len(gone)} of {len(names)} files of this partition are gone",
-                todo="Put the file back from a copy, or restore to another instant.",
-            )
 
 
 def _refuse_other(table: Table, found: PendingRestore, target: str | None) -> None:

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import ConflictError, MalformedError, UsageError
 from phantombase.timeline.format.clean import Savepoint, decode_savepoint, encode_savepoint
+from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.option import check_text
 from phantombase.timeline.read.windows import check_as_of
 from phantombase.timeline.shown import Shown
+from phantombase.timeline.storage.folders import join
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.view.view import TableView, input_names, is_replaced, latest_slice
@@ -156,3 +158,23 @@ def _read(table: Table, instant: Instant) -> KeptSavepoint:
             todo=f"Restore the file from a copy. Without one, `compactor-daemon savepoint delete TABLE {time}`, then "
             f"`savepoint create TABLE --instant {time}`, which refuses a state that is not whole any more.",
         ) from error
+
+
+def refuse_cleaned(table: Snapshot, target: str) -> None:
+    """UsageError: files of the state may have been removed. A savepoint keeps its files; each of them must exist. Log
+    files of later writes, which a savepoint names too (see `state_files`), need not exist: their undo removes them."""
+    kept = next((k for k in savepoints(table) if k.instant == target), None)
+    if kept is None:
+        check_as_of(table, target)
+        return
+    for partition, names in kept.savepoint.files.items():
+        there = {entry.name for entry in table.storage.list(partition)}
+        lost = ((name, parse_data_file(name)) for name in sorted(set(names) - there))
+        if gone := [name for name, parsed in lost if parsed is None or parsed.instant <= target]:
+            raise UsageError(
+                "a file of the savepoint is gone",
+                path=join(partition, gone[0]),
+                instant=target,
+                found=f"{len(gone)} of {len(names)} files of this partition are gone",
+                todo="Put the file back from a copy, or restore to another instant.",
+            )

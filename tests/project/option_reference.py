@@ -18,7 +18,7 @@ import typer
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.attempt.failures import RetryOptions
 from phantombase.compactor_daemon.daemon.dispatch import Rules
-from phantombase.compactor_daemon.daemon.replay import ReplayOptions
+from phantombase.compactor_daemon.daemon.past_writes import ReplayOptions
 from phantombase.compactor_daemon.hudi_names import NameKind, hudi_names
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.services.hudi_conf import _KNOWN, SCHEDULE_CONF

@@ -1,4 +1,4 @@
-"""What of a table's state tells its verdict: flaws, logs that no compaction can read, backlog, small files.
+"""What of a table's state tells its verdict: flaws, logs no compaction can read, backlog, small files; its activity.
 
 The headers of logs are read a few file groups at a time, and again only where logs were added: `Checked` keeps the
 answers."""
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TypeAlias
 
 from ..errors import MalformedError, MissingFileError, PhantombaseError, TableChangedError, UnsupportedError
-from ..format.instant import Instant
-from ..instants.timeline import Timeline
+from ..format.instant import MERGES, SERVICES, Instant
+from ..instants.timeline import Timeline, since_completed, since_request
 from ..instants.triggers import TriggerOptions
 from ..metadata_table.records.keys import FILES
 from ..prefetch import prefetched, prefetched_when_slow
@@ -24,7 +24,7 @@ from ..table.table import BUILD_AGAIN, Snapshot, Table, from_one_snapshot
 from ..terminal.text_table import plural
 from ..view.view import FileGroup, GroupKey, Lag, latest_slice, table_lag
 from .compactions import table_debt
-from .overview import Clock
+from .overview import Clock, Kinds
 from .verdict import DuePlan, Finding, Severity, TableFacts, of_error
 
 Checked: TypeAlias = Mapping[GroupKey, tuple[str, str | None]]
@@ -209,3 +209,59 @@ class MetadataLooks:
                 return ()
             known = self._known[path] = now, time.monotonic(), found
         return () if known is None or known[0] != now else known[2]
+
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What happened on a table. Writes are those of writers, not of table services. `last_...`: requested times.
+    `oldest_pending_s`: of the pending compactions, see `Clock.oldest`. `utc_offset_s`: of the zone of its instants."""
+
+    last_write: str | None
+    seconds_since_write: float | None
+    writes_last_hour: int
+    compactions_last_hour: int
+    last_compaction: str | None
+    delta_commits_since_compaction: int
+    delta_commits_since_request: int
+    seconds_since_compaction: float | None
+    pending_compactions: int
+    oldest_pending_s: float | None
+    utc_offset_s: int
+    active_instants: int
+    timeline_start: str | None
+    pending_instants: int
+
+
+def activity_of(timeline: Timeline, kinds: Kinds, pending: Sequence[tuple[str, str]], clock: Clock) -> Activity:
+    """`pending`: action and requested time of the pending instants."""
+    compactions = [i for i in timeline.completed if timeline.is_compaction(i)]
+    done_s = [clock.age(timeline.completed_at(i)) for i in compactions]
+    writes = [i.requested_time for i in timeline.completed if kinds.get(i.identity, i.action) not in SERVICES]
+    written_s = [clock.age(time) for time in writes]
+    merges = [time for action, time in pending if action in MERGES]
+    asked, done = since_request(timeline), since_completed(timeline)
+    return Activity(
+        last_write=writes[-1] if writes else None,
+        seconds_since_write=written_s[-1] if writes else None,
+        writes_last_hour=_within_hour(written_s),
+        compactions_last_hour=_within_hour(done_s),
+        last_compaction=compactions[-1].requested_time if compactions else None,
+        delta_commits_since_compaction=0 if done is None else done.commits,
+        delta_commits_since_request=0 if asked is None else asked.commits,
+        seconds_since_compaction=done_s[-1] if done_s else None,
+        pending_compactions=len(merges),
+        oldest_pending_s=clock.oldest(merges),
+        utc_offset_s=round(
+            (clock.now - datetime.fromtimestamp(clock.now_ms / 1000, UTC).replace(tzinfo=None)).total_seconds()
+        ),
+        active_instants=len(timeline.instants),
+        timeline_start=timeline.start or None,
+        pending_instants=len(pending),
+    )
+
+
+def _within_hour(ages_s: Sequence[float | None]) -> int:
+    return sum(age is not None and age < _HOUR_S for age in ages_s)

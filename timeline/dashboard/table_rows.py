@@ -8,15 +8,12 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Protocol
 
 from ..clocks import clock_ms
 from ..errors import PhantombaseError
 from ..event_log import get_logger
-from ..format.instant import MERGES, SERVICES
-from ..instants.timeline import Timeline, since_completed, since_request
 from ..instants.triggers import TriggerOptions
 from ..locks.pause import silence
 from ..locks.section import LockSeen
@@ -29,13 +26,12 @@ from ..table.table import Table, from_one_snapshot
 from ..terminal.text_table import Row
 from .compactions import CompletedCompaction, Debt, completed_compactions
 from .details import by_need
-from .look import Checked, MetadataLooks, lag_s, look
+from .look import Activity, Checked, MetadataLooks, activity_of, lag_s, look
 from .orders import CommandSettings
 from .overview import (
     FLAT,
     OPTIONAL,
     Clock,
-    Kinds,
     Known,
     NextPlan,
     Overview,
@@ -50,61 +46,7 @@ from .verdict import CheckOptions, Finding, Severity, TableFacts, TablePause, Ta
 
 _COMPACTIONS, _WORK = 10, 20
 _log = get_logger()
-_HOUR_S = 3600.0
 _TRIGGER, _CARE = TriggerOptions(), CheckOptions()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
-    """What happened on a table. Writes are those of writers, not of table services. `last_...`: requested times.
-    `oldest_pending_s`: of the pending compactions, see `Clock.oldest`. `utc_offset_s`: of the zone of its instants."""
-
-    last_write: str | None
-    seconds_since_write: float | None
-    writes_last_hour: int
-    compactions_last_hour: int
-    last_compaction: str | None
-    delta_commits_since_compaction: int
-    delta_commits_since_request: int
-    seconds_since_compaction: float | None
-    pending_compactions: int
-    oldest_pending_s: float | None
-    utc_offset_s: int
-    active_instants: int
-    timeline_start: str | None
-    pending_instants: int
-
-
-def activity_of(timeline: Timeline, kinds: Kinds, pending: Sequence[tuple[str, str]], clock: Clock) -> Activity:
-    """`pending`: action and requested time of the pending instants."""
-    compactions = [i for i in timeline.completed if timeline.is_compaction(i)]
-    done_s = [clock.age(timeline.completed_at(i)) for i in compactions]
-    writes = [i.requested_time for i in timeline.completed if kinds.get(i.identity, i.action) not in SERVICES]
-    written_s = [clock.age(time) for time in writes]
-    merges = [time for action, time in pending if action in MERGES]
-    asked, done = since_request(timeline), since_completed(timeline)
-    return Activity(
-        last_write=writes[-1] if writes else None,
-        seconds_since_write=written_s[-1] if writes else None,
-        writes_last_hour=_within_hour(written_s),
-        compactions_last_hour=_within_hour(done_s),
-        last_compaction=compactions[-1].requested_time if compactions else None,
-        delta_commits_since_compaction=0 if done is None else done.commits,
-        delta_commits_since_request=0 if asked is None else asked.commits,
-        seconds_since_compaction=done_s[-1] if done_s else None,
-        pending_compactions=len(merges),
-        oldest_pending_s=clock.oldest(merges),
-        utc_offset_s=round(
-            (clock.now - datetime.fromtimestamp(clock.now_ms / 1000, UTC).replace(tzinfo=None)).total_seconds()
-        ),
-        active_instants=len(timeline.instants),
-        timeline_start=timeline.start or None,
-        pending_instants=len(pending),
-    )
-
-
-def _within_hour(ages_s: Sequence[float | None]) -> int:
-    return sum(age is not None and age < _HOUR_S for age in ages_s)
 
 
 def verdict_of(

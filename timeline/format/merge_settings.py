@@ -28,6 +28,18 @@ class MergeMode(Enum):
     COMMIT_TIME = "COMMIT_TIME_ORDERING"
     EVENT_TIME = "EVENT_TIME_ORDERING"
 
+    @property
+    def as_new(self) -> MergeMode:
+        """What new tables have in its place."""
+        return _AS_NEW.get(self, self)
+
+
+_AS_NEW = {
+    MergeMode.EVENT_TIME_0X: MergeMode.EVENT_TIME,
+    MergeMode.EVENT_TIME_AVRO_0X: MergeMode.EVENT_TIME,
+    MergeMode.OVERWRITE_WITH_LATEST_0X: MergeMode.COMMIT_TIME,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotGiven:

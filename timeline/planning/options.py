@@ -9,13 +9,14 @@ makes a compaction due at once. Times are in seconds, or instant times where the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from heapq import heapify, heapreplace
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 from ..errors import UsageError
 from ..format.instant import real_time
@@ -216,3 +217,15 @@ def paced(options: ScheduleOptions, pace: Pace) -> tuple[ScheduleOptions, bool]:
 def is_near(lag_s: float | None, goal_s: float | None) -> bool:
     """Whether a lag needs a reason."""
     return lag_s is not None and goal_s is not None and lag_s >= _LATE * goal_s
+
+
+def requests_of(given: Mapping[str, Any]) -> ScheduleOptions:
+    """The options of a method. UsageError: one of them is never used with the others."""
+    options = ScheduleOptions(**given)
+    if idle := [name for name in options.idle if name in given]:
+        raise UsageError(
+            f"{', '.join(idle)} means nothing here",
+            found=f"strategy {options.strategy.value}, picking {options.picking.value}",
+            todo="Leave it out, or choose a strategy or a picking that uses it.",
+        )
+    return options

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache, partial
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import obstore
@@ -23,11 +22,12 @@ import pyarrow as pa
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from ..clocks import READ_AGAIN, Stopwatch, retries
+from ..clocks import READ_AGAIN, retries
 from ..errors import UsageError, fault_of
 from ..ranges import Span, open_ranges
 from .contract import count_requests
 from .object_url import AZURE, GCS, S3, Cloud, ObjectUrl
+from .server_clock import StoreFacts
 from .storage_options import CONNECTION, SETTINGS, Settings, environment_of, from_environment, secrets_of
 
 if TYPE_CHECKING:
@@ -185,23 +185,6 @@ _PATIENCE: RetryConfig = {
 """An overloaded store refuses all requests for some seconds. Ten tries, obstore's default, take about three."""
 _ONCE: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 _HIDDEN = "***"
-
-
-@dataclass(slots=True)
-class StoreFacts:
-    """What this process knows of a store, shared by all clients of the same settings; see the modules that use it."""
-
-    trying: Lock = field(default_factory=Lock)
-    keeps_promises: bool = False
-    comparing: Lock = field(default_factory=Lock)
-    agreed: Stopwatch | None = None
-    """When its clock and this process's were found to agree."""
-    given_back: dict[str, Any] = field(default_factory=dict)
-    """By key, the versions of the leases that this process released, until it acquires them again."""
-    sums: bool = True
-    """Whether no tag was found that looks like a sum of its object, and is none."""
-    logged: set[str] = field(default_factory=set)
-    """Why uploads are not removed."""
 
 
 _known: dict[int, StoreFacts] = {}

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
 
 from ..clocks import Stopwatch, clock_ms
 from ..errors import ClockError, StorageError
@@ -15,8 +16,23 @@ from .contract import Storage
 from .folders import TEMPORARY
 from .snapshot import unguarded
 
-if TYPE_CHECKING:
-    from .object_clients import StoreFacts
+
+@dataclass(slots=True)
+class StoreFacts:
+    """What this process knows of a store, shared by all clients of the same settings; see the modules that use it."""
+
+    trying: Lock = field(default_factory=Lock)
+    keeps_promises: bool = False
+    comparing: Lock = field(default_factory=Lock)
+    agreed: Stopwatch | None = None
+    """When its clock and this process's were found to agree."""
+    given_back: dict[str, Any] = field(default_factory=dict)
+    """By key, the versions of the leases that this process released, until it acquires them again."""
+    sums: bool = True
+    """Whether no tag was found that looks like a sum of its object, and is none."""
+    logged: set[str] = field(default_factory=set)
+    """Why uploads are not removed."""
+
 
 _SECOND_MS = 1000
 """The unit to which an object store rounds its times down."""

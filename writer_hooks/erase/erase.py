@@ -40,27 +40,24 @@ from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
 from phantombase.compactor_daemon.services.options import least_expiry_s
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
-from phantombase.compactor_daemon.undo.savepoint import savepoints
 from phantombase.timeline.audit.ledgers import AUDIT_LOG
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.columns import flat
 from phantombase.timeline.errors import BarrierError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.instants.reserved_times import STAGED_DATA
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.read import read_entries
-from phantombase.timeline.metadata_table.records.keys import COLUMN_STATS, OF_ROWS, PARTITION_STATS, RECORD_INDEX
+from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
 from phantombase.timeline.option import check_finite, option, spelled_class
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.read.pins import live_pins
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import listed_if_there
-from phantombase.timeline.storage.folders import METADATA_FOLDER, RECORDS, ROWS, TEMPORARY, WRITES, join
+from phantombase.timeline.storage.folders import METADATA_FOLDER, join
 from phantombase.timeline.table.in_progress import refuse_left_to_hudi
-from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import remove_left_behind
 from phantombase.timeline.view.view import GroupKey, TableView
 
@@ -68,7 +65,7 @@ from ..engine.engine import LocalEngine
 from ..files.stored_keys import KEY_FIELD, slice_keys
 from ..options import Operation, Write, WriteOptions
 from ..write.write import write
-from .key_list import HeldFile, KeyList, Searched, search
+from .key_list import OF_KEYS, KeyList, Left, Searched, left_files, search, view_now
 
 CERTIFICATES = f"{AUDIT_LOG}/erasures"
 _ROUNDS = 5
@@ -90,15 +87,6 @@ class EraseOptions:
 
     def __post_init__(self) -> None:
         check_finite(self, {"floor_s": 0})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
-    """A file that still holds keys: how many entries, and what keeps it."""
-
-    path: str
-    keys: int
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,9 +167,13 @@ def erase_keys(
     found = _search(seen, keys, {})
     if dry_run:
         held = {one.group for one in found.held}
-        rows = sum(batch.num_rows for batch in _living(seen, _view(seen), held, keys))
+        rows = sum(batch.num_rows for batch in _living(seen, view_now(seen), held, keys))
         return Erased(
-            keys=len(keys), rows=rows, touched=_names(held), checked=tuple(found.free), left=_left(seen, found.held)
+            keys=len(keys),
+            rows=rows,
+            touched=_names(held),
+            checked=tuple(found.free),
+            left=left_files(seen, found.held),
         )
     for _ in range(_ROUNDS):
         if not found.held:
@@ -202,7 +194,7 @@ def erase_keys(
 def _search(table: Table, keys: KeyList, known: Mapping[str, int]) -> Searched:
     """As `search`. MissingFileError, MalformedError: a file of the newest state is lost or damaged: it may hold a key,
     and come back."""
-    for slice_ in _view(table).slices():
+    for slice_ in view_now(table).slices():
         if keys.of_partition(slice_.partition) is not None:
             slice_.check_whole(table.storage.base_path)
     return search(table, _rules(table), keys, known)
@@ -223,15 +215,15 @@ def _end_dead(table: Table, means: _Means) -> None:
 def _round(table: Table, found: Searched, means: _Means, done: _Done) -> None:
     touched = {one.group for one in found.held}
     done.touched |= touched
-    rows = list(_living(table, _view(table), touched, means.keys))
+    rows = list(_living(table, view_now(table), touched, means.keys))
     if rows:
         made = write(table, LocalEngine(pa.concat_tables(rows), slots=_SLOTS), _delete(means))
         done.rows += sum(batch.num_rows for batch in rows)
         done.deleted.append(made.instant)
     table = table.snapshot(cached=False)
-    view = _view(table)
+    view = view_now(table)
     _compact(table, [p for key, p in view.facts.pending_plans.items() if key in touched], means, done)
-    view = _view(table := table.snapshot(cached=False))
+    view = view_now(table := table.snapshot(cached=False))
     paths = {one.path for one in found.held}
     with_logs = {
         slice_.key
@@ -269,10 +261,6 @@ def _rules(table: Table) -> SliceRules:
     return slice_rules(seen, seen.newest_schema())
 
 
-def _view(table: Table) -> TableView:
-    return from_one_snapshot(lambda: table.snapshot(cached=False).load_view())
-
-
 def _living(table: Table, view: TableView, touched: Collection[GroupKey], keys: KeyList) -> Iterator[pa.Table]:
     """The key and partition columns of the rows of these keys that a snapshot reader finds."""
     rules, config = _rules(table), table.config
@@ -289,62 +277,9 @@ def _living(table: Table, view: TableView, touched: Collection[GroupKey], keys: 
                 yield rows.take(pa.array(asked)).select(list(columns))
 
 
-def _left(table: Table, held: Collection[HeldFile]) -> tuple[Left, ...]:
-    """What keeps each file, as far as the table shows it; and staged files, which no search reads."""
-    seen = table.with_timeline(table.load_timeline())
-    saved: dict[str, str] = {}
-    for kept in savepoints(seen):
-        for partition, names in kept.savepoint.files.items():
-            saved |= {join(partition, name): f"savepoint {kept.instant} keeps it" for name in names}
-    pending = {time: f"{one.action} {time} is pending" for time, one in seen.timeline.pending_writes.items()}
-    general = [f"pin {pin.name} holds the state at {pin.holds or 'all times'}" for pin in live_pins(table.storage)]
-    general += [why for time, why in sorted(pending.items())]
-    usual = "; ".join(general) or "readers of the newest state, or of older ones, still need it"
-    slices = [slice_ for group in _view(table).groups for slice_ in group.slices]
-    known = {file.path for slice_ in slices for file in slice_.files}
-    for slice_ in slices:  # a slice stays or goes as a whole
-        if (kept_by := next((saved[file.path] for file in slice_.files if file.path in saved), None)) is not None:
-            saved |= dict.fromkeys((file.path for file in slice_.files), kept_by)
-
-    def why(one: HeldFile) -> str:
-        if one.why or one.path in saved or one.instant in pending:
-            return one.why or saved.get(one.path) or pending[one.instant]
-        return usual if one.path in known else "no record names it: see `compactor-daemon orphans TABLE --remove`"
-
-    found = [Left(path=one.path, keys=one.keys, why=why(one)) for one in held]
-    below = (join(RECORDS, path) for path, _ in table.storage.list_below(RECORDS))
-    staged = sorted(p for p in below if (p.startswith(_WITH_ROWS) or p.endswith(STAGED_DATA)))
-    return (
-        *found,
-        *(Left(path=path, keys=0, why=_STAGED) for path in staged if not path.startswith(_PROBES)),
-        *(Left(path=path, keys=0, why=_DROPPED) for path in _dropped(table)),
-    )
-
-
-def _dropped(table: Table) -> list[str]:
-    """The folders of indexes with keys that are not kept any more, or were not removed with the metadata table."""
-    kept = {join(METADATA_FOLDER, name) for name in table.config.metadata_partitions}
-    entries = listed_if_there(table.storage, METADATA_FOLDER) or ()
-    of_keys = {join(METADATA_FOLDER, e.name) for e in entries if e.is_folder and e.name.startswith(_OF_KEYS)}
-    return sorted(of_keys - kept)
-
-
-_PROBES = (f"{TEMPORARY}/probe-", f"{TEMPORARY}/clock-")
-"""Test files of the storage's promises and clock."""
-_WITH_ROWS = tuple(f"{folder}/" for folder in (WRITES, ROWS, TEMPORARY))
-_STAGED = "an unfinished write or compaction has staged it, and it was not read"
-_DROPPED = (
-    "an index that is not kept any more; it was not read. `compactor-daemon compact TABLE --drop-metadata-table` "
-    "removes it, and so does Hudi where it builds the index again. Without a metadata table, remove the folder"
-)
-_OF_KEYS = (*OF_ROWS, COLUMN_STATS, PARTITION_STATS, "expr_index_")
-"""The partitions of the metadata table with keys, or how their names begin: whole keys, and the least and greatest
-values of columns."""
-
-
 def _clean_metadata(table: Table, means: _Means) -> str:
     """Compacts and cleans the metadata table as far as its rules allow; what its files still may hold."""
-    built = [name for name in table.config.built_metadata_partitions if name.startswith(_OF_KEYS)]
+    built = [name for name in table.config.built_metadata_partitions if name.startswith(OF_KEYS)]
     if not built:
         return ""
     serve_metadata(table, MetadataOptions(max_delta_commits=1), means.held)
@@ -377,7 +312,7 @@ def _certified(table: Table, found: Searched, means: _Means, done: _Done, metada
         cleaned=tuple(done.cleaned),
         touched=_names(done.touched),
         checked=tuple(sorted(found.free)),
-        left=_left(table, found.held),
+        left=left_files(table, found.held),
         metadata=metadata,
         salt=salt,
         sha256=means.keys.digest(salt),

@@ -14,7 +14,7 @@ be decoded may hold any key."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from phantombase.compactor_daemon.undo.savepoint import savepoints
 from phantombase.timeline.codec.arrow_schema import arrow_schema, project
 from phantombase.timeline.codec.columns import flat
 from phantombase.timeline.codec.parquet_read import open_parquet, readable
@@ -35,13 +36,16 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.log_block import BlockKind, LogBlock, scan_blocks
 from phantombase.timeline.format.log_decode import decode_rows
 from phantombase.timeline.format.log_deletes import decode_deletes
+from phantombase.timeline.instants.reserved_times import STAGED_DATA
 from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.metadata_table.records.keys import COLUMN_STATS, OF_ROWS, PARTITION_STATS
 from phantombase.timeline.prefetch import prefetched
-from phantombase.timeline.storage.contract import Entry, Storage, open_listed
-from phantombase.timeline.storage.folders import join
-from phantombase.timeline.table.table import Table
+from phantombase.timeline.read.pins import live_pins
+from phantombase.timeline.storage.contract import Entry, Storage, listed_if_there, open_listed
+from phantombase.timeline.storage.folders import METADATA_FOLDER, RECORDS, ROWS, TEMPORARY, WRITES, join
+from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.table.traces import data_files
-from phantombase.timeline.view.view import GroupKey
+from phantombase.timeline.view.view import GroupKey, TableView
 
 from ..files.stored_keys import base_keys
 from ..schema.key_encoding import generator_of
@@ -274,3 +278,69 @@ def _row_keys(block: LogBlock, source: pa.NativeFile, rules: SliceRules) -> Iter
         defaults=rules.defaults,
     )
     return (rules.keys.keys(rows, block.path) for rows in parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """A file that still holds keys: how many entries, and what keeps it."""
+
+    path: str
+    keys: int
+    why: str
+
+
+def view_now(table: Table) -> TableView:
+    return from_one_snapshot(lambda: table.snapshot(cached=False).load_view())
+
+
+def left_files(table: Table, held: Collection[HeldFile]) -> tuple[Left, ...]:
+    """What keeps each file, as far as the table shows it; and staged files, which no search reads."""
+    seen = table.with_timeline(table.load_timeline())
+    saved: dict[str, str] = {}
+    for kept in savepoints(seen):
+        for partition, names in kept.savepoint.files.items():
+            saved |= {join(partition, name): f"savepoint {kept.instant} keeps it" for name in names}
+    pending = {time: f"{one.action} {time} is pending" for time, one in seen.timeline.pending_writes.items()}
+    general = [f"pin {pin.name} holds the state at {pin.holds or 'all times'}" for pin in live_pins(table.storage)]
+    general += [why for time, why in sorted(pending.items())]
+    usual = "; ".join(general) or "readers of the newest state, or of older ones, still need it"
+    slices = [slice_ for group in view_now(table).groups for slice_ in group.slices]
+    known = {file.path for slice_ in slices for file in slice_.files}
+    for slice_ in slices:  # a slice stays or goes as a whole
+        if (kept_by := next((saved[file.path] for file in slice_.files if file.path in saved), None)) is not None:
+            saved |= dict.fromkeys((file.path for file in slice_.files), kept_by)
+
+    def why(one: HeldFile) -> str:
+        if one.why or one.path in saved or one.instant in pending:
+            return one.why or saved.get(one.path) or pending[one.instant]
+        return usual if one.path in known else "no record names it: see `compactor-daemon orphans TABLE --remove`"
+
+    found = [Left(path=one.path, keys=one.keys, why=why(one)) for one in held]
+    below = (join(RECORDS, path) for path, _ in table.storage.list_below(RECORDS))
+    staged = sorted(p for p in below if (p.startswith(_WITH_ROWS) or p.endswith(STAGED_DATA)))
+    return (
+        *found,
+        *(Left(path=path, keys=0, why=_STAGED) for path in staged if not path.startswith(_PROBES)),
+        *(Left(path=path, keys=0, why=_DROPPED) for path in _dropped(table)),
+    )
+
+
+def _dropped(table: Table) -> list[str]:
+    """The folders of indexes with keys that are not kept any more, or were not removed with the metadata table."""
+    kept = {join(METADATA_FOLDER, name) for name in table.config.metadata_partitions}
+    entries = listed_if_there(table.storage, METADATA_FOLDER) or ()
+    of_keys = {join(METADATA_FOLDER, e.name) for e in entries if e.is_folder and e.name.startswith(OF_KEYS)}
+    return sorted(of_keys - kept)
+
+
+_PROBES = (f"{TEMPORARY}/probe-", f"{TEMPORARY}/clock-")
+"""Test files of the storage's promises and clock."""
+_WITH_ROWS = tuple(f"{folder}/" for folder in (WRITES, ROWS, TEMPORARY))
+_STAGED = "an unfinished write or compaction has staged it, and it was not read"
+_DROPPED = (
+    "an index that is not kept any more; it was not read. `compactor-daemon compact TABLE --drop-metadata-table` "
+    "removes it, and so does Hudi where it builds the index again. Without a metadata table, remove the folder"
+)
+OF_KEYS = (*OF_ROWS, COLUMN_STATS, PARTITION_STATS, "expr_index_")
+"""The partitions of the metadata table with keys, or how their names begin: whole keys, and the least and greatest
+values of columns."""

@@ -234,13 +234,6 @@ def same_as(config: TableConfig) -> NewTable:
     )
 
 
-def column_names(fields: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns that a method was given. UsageError: such as a list of names instead of names."""
-    if not all(isinstance(name, str) for name in fields):
-        raise UsageError("not names of columns", expected="each as an argument of its own, a text", found=repr(fields))
-    return fields
-
-
 def check_same_table(config: TableConfig, spec: NewTable) -> None:
     """UsageError, with the differences: an existing table is not the one that `spec` describes. Compares name, key,
     partition and ordering fields, key generator, folder names, the zone of instants, and the merge mode if `spec` has
@@ -261,7 +254,7 @@ def check_same_table(config: TableConfig, spec: NewTable) -> None:
     if spec.meta_columns is not None:
         compared["meta columns"] = (config.populate_meta_fields, spec.meta_columns)
     if spec.merge_mode is not None:
-        compared["merge mode"] = (AS_NEW.get(config.merge_mode, config.merge_mode).name, spec.mode.name)
+        compared["merge mode"] = (config.merge_mode.as_new.name, spec.mode.name)
     wrong = {what: pair for what, pair in compared.items() if pair[0] != pair[1]}
     if wrong:
         raise UsageError(
@@ -304,13 +297,6 @@ def check_payload(config: TableConfig, text: str) -> None:
             found=f"{PAYLOAD}={text}",
             todo="Leave it out if all rows are complete; otherwise let Hudi make the table.",
         )
-
-
-AS_NEW = {
-    MergeMode.EVENT_TIME_0X: MergeMode.EVENT_TIME,
-    MergeMode.EVENT_TIME_AVRO_0X: MergeMode.EVENT_TIME,
-    MergeMode.OVERWRITE_WITH_LATEST_0X: MergeMode.COMMIT_TIME,
-}
 
 
 def _words(value: Any) -> str:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from phantombase.timeline.codec.arrow_schema import arrow_schema, project
 from phantombase.timeline.codec.avro_schema import META_COLUMNS
-from phantombase.timeline.errors import UnsupportedError
+from phantombase.timeline.errors import UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.format.record_key import KeySplit
@@ -200,3 +200,10 @@ def _noted_keys(
 
 def _keys(file_ids: Mapping[str, Sequence[str]]) -> frozenset[GroupKey]:
     return frozenset((partition, file_id) for partition, of in file_ids.items() for file_id in of)
+
+
+def column_names(fields: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that a method was given. UsageError: such as a list of names instead of names."""
+    if not all(isinstance(name, str) for name in fields):
+        raise UsageError("not names of columns", expected="each as an argument of its own, a text", found=repr(fields))
+    return fields

@@ -34,15 +34,7 @@ from phantombase.timeline.option import whole_number
 
 from ..options import FullAction, Mode, Operation, Write
 from ..schema.key_generator import generator_kind, inferred_kind
-from ..schema.new_table import (
-    AS_NEW,
-    MERGE_STRATEGIES,
-    PAYLOAD,
-    NewTable,
-    check_payload,
-    is_stored_payload,
-    mode_of_payload,
-)
+from ..schema.new_table import MERGE_STRATEGIES, PAYLOAD, NewTable, check_payload, is_stored_payload, mode_of_payload
 from ..schema.partition_times import PREFIX, PartitionTimes
 
 _ORDERING = (
@@ -296,7 +288,7 @@ def not_followed(config: TableConfig, conf: Mapping[str, str]) -> set[str]:
         elif (
             (own == _VERSION and not _says(own, value, str(config.version)))
             or (own == _DATABASE and own not in stored and value.strip() != "")
-            or (own in _MERGES and _MERGES[own](value) is not AS_NEW.get(config.merge_mode, config.merge_mode))
+            or (own in _MERGES and _MERGES[own](value) is not config.merge_mode.as_new)
             or (table_field(name) == "times" and not is_usual and _is_idle(name, config, conf))
             or (own == _METADATA_DUE and not is_usual and not config.metadata_partitions)
             or (own == _SMALL_FILES and not is_usual and config.captures_changes)
@@ -332,7 +324,7 @@ def _check_merger(config: TableConfig, conf: Mapping[str, str]) -> None:
     name = next((name for name in conf if setting(name) == _MERGERS), None)
     if name is None or _BY_ORDERING not in conf[name] or config.version != 6:
         return
-    if AS_NEW.get(config.merge_mode, config.merge_mode) is MergeMode.COMMIT_TIME:
+    if config.merge_mode.as_new is MergeMode.COMMIT_TIME:
         raise UnsupportedError(
             f"Hudi 0.15.0 merges by this {name} the row with the greater ordering value, and the table lets the later "
             "write win",

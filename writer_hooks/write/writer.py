@@ -31,7 +31,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.table_config import MergeMode, TableConfig
 from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash, table_lock
 from phantombase.timeline.option import member, path_text, spelled, spelled_class
-from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.planning.options import requests_of
 from phantombase.timeline.reachable import waiting
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
@@ -47,10 +47,10 @@ from ..engine.spark import SparkEngine, classic, default_slots, streaming_run
 from ..merge_into import MergeInto
 from ..options import BackPressure, CompactionOptions, FullAction, Mode, MovedKeys, Operation, Write, WriteOptions
 from ..schema.key_generator import PARTITION_TYPES
-from ..schema.new_table import NewTable, check_same_table, column_names, create_table, refuse_place, same_as
+from ..schema.new_table import NewTable, check_same_table, create_table, refuse_place, same_as
 from ..schema.write_schema import checked_schema
 from .conf import METADATA, OPERATION, STREAM, check_description, parse_operation_conf, parse_write_conf
-from .rows import first_rows
+from .rows import column_names, first_rows
 from .table_conf import PARTITIONS, check_times, described_table, idle, not_followed, table_field, table_names
 from .write import Written, check, shown, write, write_batch
 
@@ -151,7 +151,7 @@ class Writer:
         they find it at their next poll."""
         compaction = CompactionOptions(
             mode=Mode.SCHEDULE,
-            schedule=_requests(options),
+            schedule=requests_of(options),
             notify=notify,
             fleet=ZooKeeperOptions.of(fleet) if fleet is not None else None,
         )
@@ -161,7 +161,9 @@ class Writer:
         """Request a compaction if one is due, and execute pending ones before the write returns
         (`hoodie.compact.inline`); `options` as for `schedule`. `limit_s`: seconds after which staging stops; the next
         write, or another compactor, continues."""
-        return self.option(compaction=CompactionOptions(mode=Mode.INLINE, schedule=_requests(options), limit_s=limit_s))
+        return self.option(
+            compaction=CompactionOptions(mode=Mode.INLINE, schedule=requests_of(options), limit_s=limit_s)
+        )
 
     def back_pressure(self, *, action: FullAction | str = FullAction.WAIT, **options: Any) -> Writer:
         """Wait, or fail, instead of making a file group's log too long: fields of `BackPressure`
@@ -468,18 +470,6 @@ class Writer:
             names.add(OPERATION)  # the method that was called counts
         if names:
             _log.warning("configurations_without_meaning", names=" ".join(sorted(names)), path=table.storage.base_path)
-
-
-def _requests(given: Mapping[str, Any]) -> ScheduleOptions:
-    """The options of a method. UsageError: one of them is never used with the others."""
-    options = ScheduleOptions(**given)
-    if idle := [name for name in options.idle if name in given]:
-        raise UsageError(
-            f"{', '.join(idle)} means nothing here",
-            found=f"strategy {options.strategy.value}, picking {options.picking.value}",
-            todo="Leave it out, or choose a strategy or a picking that uses it.",
-        )
-    return options
 
 
 def _described(config: TableConfig) -> dict[str, str]:

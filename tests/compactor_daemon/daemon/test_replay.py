@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import phantombase
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.compactor_daemon.daemon.past_state import Rates, ReplayCost
-from phantombase.compactor_daemon.daemon.replay import ReplayOptions, replay_table
+from phantombase.compactor_daemon.daemon.past_writes import Rates, ReplayCost, ReplayOptions
+from phantombase.compactor_daemon.daemon.replay import replay_table
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.planning.options import ScheduleOptions

@@ -29,7 +29,7 @@ from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.schema.key_encoding import one_field_prefixed
 from phantombase.writer_hooks.schema.key_generator import KeyGenerator
-from phantombase.writer_hooks.schema.new_table import AS_NEW, NewTable, check_same_table
+from phantombase.writer_hooks.schema.new_table import NewTable, check_same_table
 from phantombase.writer_hooks.schema.table_schema import evolve, new_schema, to_file_schema
 from tests.hudi.cases.rows import same
 from tests.support.compare_rows import assert_same_rows
@@ -214,7 +214,7 @@ def test_properties(name: str) -> None:
         ordering_fields=config.ordering_fields,
         hive_style=config.hive_style,
         url_encode=config.url_encode,
-        merge_mode=AS_NEW.get(mode, mode),
+        merge_mode=mode.as_new,
     )
     check_same_table(config, spec)
     # Only there where a writer says its payload class; a merge mode says the same.

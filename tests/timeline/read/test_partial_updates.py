@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.filter.bind import bound
 from phantombase.timeline.filter.possible import matching
-from phantombase.timeline.filter.tree import bound, parse_filter
+from phantombase.timeline.filter.tree import parse_filter
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.read import read_entries

@@ -30,6 +30,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, TypeAlias
 
@@ -47,7 +48,7 @@ from ...format.log_block import BlockKind, HeaderKey, LogBlock
 from ...format.log_decode import avro_values, content_of
 from ...format.log_deletes import decode_deletes
 from ...format.record_key import java_hashes
-from .hfile import HFile, open_hfile
+from .hfile import HFile, encode_hfile, open_hfile
 from .keys import MetadataRecord
 
 RECORD_INDEX_TYPE = 5
@@ -293,3 +294,18 @@ def _java_order(bound: tuple[str, MetadataRecord]) -> Any:
         case float():
             return math.isnan(value), value, math.copysign(1.0, value)
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBase:
+    """A base file: its bytes and its number of entries."""
+
+    data: bytes
+    count: int
+
+
+def encode_base(entries: Iterable[tuple[str, bytes]], schema_text: str) -> EncodedBase:
+    """A base file of a metadata table, of records with distinct keys in any order."""
+    ordered = sorted((key.encode(), value) for key, value in entries)
+    keys = {"minRecordKey": ordered[0][0], "maxRecordKey": ordered[-1][0]} if ordered else {}
+    return EncodedBase(encode_hfile(ordered, {"schema": schema_text.encode(), **keys}), len(ordered))

@@ -264,21 +264,6 @@ def encode_hfile(entries: Sequence[tuple[bytes, bytes]], info: Mapping[str, byte
     return _file(blocks, count, sizes, entries[-1][0] if entries else None, info)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedBase:
-    """A base file: its bytes and its number of entries."""
-
-    data: bytes
-    count: int
-
-
-def encode_base(entries: Iterable[tuple[str, bytes]], schema_text: str) -> EncodedBase:
-    """A base file of a metadata table, of records with distinct keys in any order."""
-    ordered = sorted((key.encode(), value) for key, value in entries)
-    keys = {"minRecordKey": ordered[0][0], "maxRecordKey": ordered[-1][0]} if ordered else {}
-    return EncodedBase(encode_hfile(ordered, {"schema": schema_text.encode(), **keys}), len(ordered))
-
-
 def encode_columns(keys: pa.BinaryArray, values: pa.BinaryArray, info: Mapping[str, bytes]) -> bytes:
     """The same file from columns of keys and values; every step handles all entries at once."""
     count, key_bytes, value_bytes = len(keys), _lengths(keys), _lengths(values)
@@ -351,14 +336,8 @@ def _groups(sizes: npt.NDArray[np.int64], bytes_max: int) -> Iterator[tuple[int,
 
 def grouped(entries: Sequence[tuple[bytes, bytes]], bytes_max: int) -> Iterable[Sequence[tuple[bytes, bytes]]]:
     """The entries in order, in groups that end with the entry that reaches `bytes_max`; no group is empty."""
-    start, size = 0, 0
-    for place, (key, value) in enumerate(entries):
-        size += len(key) + len(value)
-        if size >= bytes_max:
-            yield entries[start : place + 1]
-            start, size = place + 1, 0
-    if start < len(entries):
-        yield entries[start:]
+    sizes = np.array([len(key) + len(value) for key, value in entries], np.int64)
+    return (entries[start:stop] for start, stop in _groups(sizes, bytes_max))
 
 
 def _cell_key(row: bytes) -> bytes:

@@ -409,7 +409,7 @@ FILTERS: tuple[Mutant, ...] = (
         "return frozenset().union(*known)",
         "filter",
     ),
-    ("timeline/filter/tree", "Op.GE: Op.GT, Op.LT: Op.LE", "Op.GE: Op.GE, Op.LT: Op.LT", "filter"),
+    ("timeline/filter/bind", "Op.GE: Op.GT, Op.LT: Op.LE", "Op.GE: Op.GE, Op.LT: Op.LT", "filter"),
     (
         "timeline/filter/possible",
         "        return pc.or_kleene(found, pc.is_nan(column))  # NaN is above all numbers\n",
