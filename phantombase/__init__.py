@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .compactor_daemon.status.check import TableCheck as TableCheck
     from .compactor_daemon.status.pending import StatusOptions as StatusOptions
     from .compactor_daemon.status.status import TableStatus as TableStatus
+    from .compactor_daemon.undo.replan import Replanned as Replanned
     from .compactor_daemon.undo.restore import Restored as Restored
     from .compactor_daemon.undo.rollback import RolledBack as RolledBack
     from .compactor_daemon.undo.savepoint import KeptSavepoint as KeptSavepoint
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from .services import metadata as metadata
     from .services import orphans as orphans
     from .services import pause as pause
+    from .services import replan as replan
     from .services import replay as replay
     from .services import restore as restore
     from .services import resume as resume
@@ -150,8 +152,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "api": "read read_table spark_read",
     "services": "archive audit build_metadata cancel check clean cluster compact delete_savepoint history maintain "
-    "metadata orphans pause replay restore resume rollback savepoint savepoints schedule status sync unschedule "
-    "validate",
+    "metadata orphans pause replan replay restore resume rollback savepoint savepoints schedule status sync "
+    "unschedule validate",
     "compactor_daemon.archiving.archive": "ArchiveResult",
     "compactor_daemon.archiving.choice": "ArchiveOptions",
     "compactor_daemon.attempt.compact_or_resume": "Compacted Limit",
@@ -177,6 +179,7 @@ _NAMES = {
     "compactor_daemon.status.check": "TableCheck",
     "compactor_daemon.status.pending": "StatusOptions",
     "compactor_daemon.status.status": "TableStatus",
+    "compactor_daemon.undo.replan": "Replanned",
     "compactor_daemon.undo.restore": "Restored",
     "compactor_daemon.undo.rollback": "RolledBack",
     "compactor_daemon.undo.savepoint": "KeptSavepoint",

@@ -2,7 +2,7 @@
 
 schedule, compact, maintain                                       compactions; all that is due
 clean, archive, cluster, metadata, build_metadata, orphans        services; with `dry_run` nothing is changed
-rollback, restore, savepoint, delete_savepoint, unschedule        undo; the same
+rollback, restore, savepoint, delete_savepoint, unschedule        undo; the same, as is `replan`
 pause, resume, cancel                                             hold or end work, on all machines
 sync                                                              a catalog shows the table
 savepoints, status, check, history, audit, validate, replay       only read
@@ -66,8 +66,10 @@ from .compactor_daemon.services.options import (
 from .compactor_daemon.status.check import CheckMeans, TableCheck, check_table
 from .compactor_daemon.status.pending import StatusOptions
 from .compactor_daemon.status.status import TableStatus, table_status
+from .compactor_daemon.undo import replan as replanning
 from .compactor_daemon.undo import savepoint as kept
 from .compactor_daemon.undo import unschedule as unscheduling
+from .compactor_daemon.undo.replan import Replanned
 from .compactor_daemon.undo.restore import Restored, restore_table
 from .compactor_daemon.undo.rollback import RolledBack, roll_back_newest
 from .compactor_daemon.undo.savepoint import KeptSavepoint
@@ -372,6 +374,22 @@ def unschedule(
     risk = "Logs of an unknown write could be lost."
     at = locked(table, storage_options, lock, sole_writer, dry_run, "unschedule", risk)
     return unscheduling.unschedule(at[0], instant, at[1], kept_attempt_options(at[0].storage), dry_run=dry_run)
+
+
+@spelled
+def replan(
+    table: AnyTable,
+    instant: str,
+    *,
+    lock: str | None = None,
+    sole_writer: bool = False,
+    dry_run: bool = False,
+    storage_options: Given = None,
+) -> Replanned:
+    """Replaces a requested compaction by one of the same file groups that takes in the logs written since."""
+    risk = "An unknown process may plan the same file groups."
+    at = locked(table, storage_options, lock, sole_writer, dry_run, "replan", risk)
+    return replanning.replan(at[0], instant, at[1], kept_attempt_options(at[0].storage), dry_run=dry_run)
 
 
 @spelled

@@ -37,8 +37,7 @@ from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.terminal.text_table import plural
 from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_hashed
 
-from ..attempt.finish import forget_archived
-from ..attempt.needed_records import tidy, unfinished_compactions
+from ..attempt.finish import forget_archived, tidy, unfinished_compactions
 from ..cleaning.orphan_facts import data_file
 from ..unit_of_work import ServiceAnswer, ServiceMeans, unit_of_work
 from .archived_files import Archive, remove_instants

@@ -2,6 +2,7 @@
 
     completed by phantombase      the instant is retired
     completed by Hudi, or absent  undecided attempts are declared dead, placed and staged files removed
+    replaced                      `replan` died between the old plan and the new one: its file groups are planned
     completed by a stale commit   the commit is retracted (`revert`)
     archived                      the records are removed: no process can act on the instant any more
     abandoned                     temporary files, and unfinished uploads to an object store, are removed
@@ -15,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-from phantombase.timeline.errors import MalformedError, PhantombaseError
+from phantombase.timeline.audit.ledgers import entries
+from phantombase.timeline.errors import LockError, MalformedError, PausedError, PhantombaseError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.commit_metadata import LEDGER
 from phantombase.timeline.format.file_name import is_of_phantombase, parse_data_file
@@ -43,7 +45,8 @@ from phantombase.timeline.table.in_progress import (
 )
 from phantombase.timeline.table.table import Snapshot, Table
 
-from .outcome import STAGED_ENDINGS, CommitDecision, decisions, declare_dead, is_revoked
+from .outcome import STAGED_ENDINGS, CommitDecision, decisions, declare_dead, is_revoked, replaced_groups
+from .pending_clusterings import remove_dead_runs
 from .publish import remove_staged, remove_strays, retire
 from .revert import retract_commit, revert_files, stale_commit
 from .slice_record import (
@@ -140,11 +143,26 @@ def finish(table: Table, instant: str, lock: TableLock) -> None:
             retire(table, decision)
         if not _lost_removed(table, done, made, lock):
             return
-    elif made and not _reverted(table, instant, lock):
+    elif (made and not _reverted(table, instant, lock)) or not _replanned(table, instant, lock):
         return
     if decision is None:
         declare_dead(storage, instant, "completed by another process")
     remove_staged(storage, instant)
+
+
+def _replanned(table: Table, instant: str, lock: TableLock) -> bool:
+    """Plans the file groups of a plan whose replacement has not ended, unless another plan has them by now. False: the
+    table is paused."""
+    if groups := replaced_groups(table.storage, instant):
+        # late: `status` starts without pyarrow
+        from phantombase.timeline.planning.options import PLAN_NAMED
+        from phantombase.timeline.planning.schedule import schedule_compaction
+
+        try:
+            schedule_compaction(table, lock, PLAN_NAMED, only=groups)
+        except PausedError:
+            return False
+    return True
 
 
 def _lost_removed(table: Table, done: Instant, made: Sequence[CommitDecision], lock: TableLock) -> bool:
@@ -187,6 +205,42 @@ def _finish_by_commit(table: Table, done: Instant) -> None:
     plan = table.compaction_plan(done.requested_time)
     remove_strays(table, done, plan.groups)
     remove_staged(table.storage, done.requested_time)
+
+
+def tidy(table: Table, lock: TableLock, *, runs: bool = True) -> None:
+    """Finishes completed compactions, so that their records are not needed, and removes what dead processes staged for
+    a clustering, unless `runs` is False. Errors other than LockError are logged. A stale commit is retracted here:
+    until then what it merged must remain."""
+    try:
+        finish_completed(table, lock)
+        if runs:
+            remove_dead_runs(table)
+    except LockError:
+        raise
+    except PhantombaseError as error:
+        _log.warning("not_cleaned_up", table=table.storage.base_path, error=str(error))
+
+
+def unfinished_compactions(table: Snapshot) -> Iterator[str]:
+    """The instants whose records are needed; a record that cannot be read is needed."""
+    completed = {i.requested_time for i in table.timeline.completed}
+    recorded = [i for i in recorded_instants(table.storage) if i in completed]
+    if not recorded:
+        return
+    littered = littered_instants(table)
+    for instant in recorded:
+        if instant in littered or not _is_audited(table, instant):
+            yield instant
+
+
+def _is_audited(table: Table, instant: str) -> bool:
+    """Whether its ledger is in the audit log, or phantombase did not execute it. That of a clustering is put before its
+    leftovers are removed."""
+    try:
+        made = [one for one in decisions(table.storage, instant) if not one.replaced]
+        return not made or bool(entries(table.storage, instant))
+    except MalformedError:
+        return False
 
 
 def _is_littered(table: Table, instant: str) -> bool:

@@ -4,6 +4,7 @@
     .hoodie/.phantombase/<C>/<e>/<position>-<random>.parquet   a staged base file; .log: a staged log file
     .hoodie/.phantombase/<C>/<e>/<position>.ok                 a finished file slice (`slice_task`)
     .hoodie/.phantombase/<C>/<e>/outcome                       written once: dead, cancelled or commit
+    .hoodie/.phantombase/<C>/<e>/replaced.plan                 the plan of C, while `replan` replaces it
     .hoodie/.phantombase/<C>/<e>/revoked                       the commit decision is invalid, and why (`validity`)
 
 Each record is one put-if-absent object with a nonce: after a put with an unknown result, the record is read back.
@@ -23,6 +24,7 @@ from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, MissingFileError
 from phantombase.timeline.event_log import get_logger
+from phantombase.timeline.format.compaction_plan import decode_plan
 from phantombase.timeline.instants.reserved_times import (
     CANCELLED,
     COMMITTED,
@@ -31,6 +33,7 @@ from phantombase.timeline.instants.reserved_times import (
     attempt_folder,
     attempts,
     outcome_path,
+    staged_files,
 )
 from phantombase.timeline.record_fields import Fields
 from phantombase.timeline.storage.contract import Storage, listed_if_there
@@ -44,7 +47,8 @@ _log = get_logger()
 OPEN, REVOKED, OK = "open", "revoked", ".ok"
 _BY_PERSON = "cancelled_by"
 """The field of a `dead` outcome that a person asked for; earlier releases take it for any other one."""
-STAGED_ENDINGS = (*STAGED_DATA, OK)
+_REPLACED = "replaced.plan"
+STAGED_ENDINGS = (*STAGED_DATA, OK, _REPLACED)
 """The endings of the names of staged files and their records."""
 
 
@@ -227,6 +231,17 @@ def dead_record(nonce: str, by: str) -> bytes:
 def cancelled_record(nonce: str, by: str) -> bytes:
     """The record of an attempt that only serves to unschedule its instant."""
     return dump({"outcome": CANCELLED, "nonce": nonce, "by": by})
+
+
+def leave_replaced(storage: Storage, instant: str, attempt: int, plan: bytes) -> None:
+    """Records that the plan is about to be removed, and another one to hold its file groups."""
+    storage.put_if_absent(f"{attempt_folder(instant, attempt)}/{_REPLACED}", plan)
+
+
+def replaced_groups(storage: Storage, instant: str) -> frozenset[GroupKey]:
+    """The file groups of a plan whose replacement has not ended. MalformedError: its record cannot be read."""
+    paths = staged_files(storage, instant, (_REPLACED,))
+    return frozenset(group for path in paths for group in decode_plan(storage.read(path), path).groups)
 
 
 def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:

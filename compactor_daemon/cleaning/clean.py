@@ -36,7 +36,7 @@ from phantombase.timeline.table.torn import remove_torn
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 from phantombase.timeline.view.view import GroupKey, TableView
 
-from ..attempt.needed_records import tidy
+from ..attempt.finish import tidy
 from ..unit_of_work import ServiceAnswer, ServiceMeans, note_work, unit_of_work
 from .choice import CleanChoice, CleanOptions
 from .plan import CleanResult, Finished, choice_of, is_needed, load_whole, refuse_needed, result_of, would_clean

@@ -22,7 +22,6 @@ from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.table.torn import removable
 from phantombase.timeline.view.view import GroupKey, TableView
 
-from ..attempt.needed_records import unfinished_compactions
 from ..undo.savepoint import savepoints, state_files
 from .choice import CleanChoice, CleanFacts, CleanOptions, Gone, Policy, choose, held_files
 
@@ -52,6 +51,8 @@ def without(view: TableView, gone: Collection[str]) -> TableView:
 def gather_facts(table: Table, view: TableView, options: CleanOptions, *, dry_run: bool) -> CleanFacts:
     """The facts for the choice on `view`. `dry_run`: puts nothing on storage, so expired pins count. MalformedError: a
     pin, savepoint or plan cannot be read; it may forbid anything."""
+    from ..attempt.finish import unfinished_compactions  # late: `status` starts without it
+
     seen, now_ms = table.with_timeline(view.timeline), clock_ms()
     hours = options.retained if options.policy is Policy.HOURS else 0
     return CleanFacts(

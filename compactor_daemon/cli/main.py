@@ -28,6 +28,7 @@ COMMANDS = {
                 "run.run_command",
                 "history.replay_command",
                 "schedule.unschedule_command",
+                "schedule.replan_command",
                 "schedule.pause_command",
                 "schedule.resume_command",
                 "schedule.cancel_command",

@@ -1,5 +1,5 @@
-"""The commands that request a compaction (`schedule`), cancel a requested one (`unschedule`), or hold the work on a
-table (`pause`, `resume`, `cancel`)."""
+"""The commands that request a compaction (`schedule`), cancel or replace a requested one (`unschedule`, `replan`), or
+hold the work on a table (`pause`, `resume`, `cancel`)."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from phantombase.timeline.terminal.text_table import Column, first_rows, human_b
 from ..fleet.zookeeper_claims import ring
 from ..services.maintain import PAUSABLE, cancel_instant, pause_table, resume_table
 from ..services.options import kept_attempt_options
+from ..undo.replan import replan
 from ..undo.unschedule import unschedule
 from .fleet_flags import Fleet
 from .option_flags import DryRun, StorageOption, TableChange, TablePath, name_idle, offers
@@ -188,6 +189,38 @@ def _render_unscheduled(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         f"; {plural(kept, 'file group')} with logs on the plan remain: run compactor-daemon compact" if kept else ""
     )
     yield f"{verb} compaction {data['instant']}: {groups} free for the next plan{ended}{remaining}"
+
+
+@offers
+def replan_command(
+    at: TableChange, instant: Annotated[str, typer.Argument(metavar="INSTANT", help="the pending compaction")]
+) -> CommandResult:
+    """Replace a requested compaction by one of the same file groups, with the logs written since.
+
+    Nothing is changed if no log was written since. Refused on version 6, where such logs belong to the next compaction,
+    while a process works on the plan, and where `unschedule` refuses. If the command dies, the same command continues,
+    and so does a daemon.
+
+    Example: `compactor-daemon replan lake/orders 20260101120000000 --sole-writer`"""
+    table, lock = at.open(
+        "replan",
+        "An unknown process may plan the same file groups meanwhile: no compaction of them could be executed then.",
+    )
+    done = replan(table, instant, lock, kept_attempt_options(table.storage), dry_run=at.dry_run)
+    return CommandResult(at.row(done), _render_replanned)
+
+
+def _render_replanned(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    verb = "would be replaced" if data["dry_run"] else "replaced"
+    why = f"; {data['why']}" if data["why"] else ""
+    if data["replaced_by"] is None:
+        yield f"compaction {data['instant']} is kept{why}"
+        return
+    by = "" if data["dry_run"] else f" {data['replaced_by']}"
+    yield (
+        f"compaction {data['instant']} {verb} by{by or ' another one'}: {plural(data['file_groups'], 'file group')}, "
+        f"{plural(data['log_files'], 'more log file')}{why}"
+    )
 
 
 _UNTIL = "a time like 2026-11-21T09:00:00+01:00; without a zone UTC"

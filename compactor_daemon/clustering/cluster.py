@@ -60,7 +60,7 @@ from phantombase.timeline.view.view import TableView
 from ..attempt.attempt import WaitScope, keep_slot, open_attempt
 from ..attempt.clustering import Clustering
 from ..attempt.compact_or_resume import Compacted, compact_instant, decide
-from ..attempt.needed_records import tidy
+from ..attempt.finish import tidy
 from ..attempt.outcome import CommitDecision, decisions, find_decision
 from ..attempt.pending_clusterings import (
     PendingClustering,

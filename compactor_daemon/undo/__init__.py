@@ -1,1 +1,1 @@
-"""Undoes writes: those of dead writers, completed ones (`rollback`, `restore`), plans (`unschedule`); savepoints."""
+"""Undoes writes, dead and completed ones (`rollback`, `restore`), and plans (`unschedule`, `replan`); savepoints."""

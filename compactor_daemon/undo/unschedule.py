@@ -32,18 +32,18 @@ write after the plan may depend on it."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from phantombase.timeline.errors import AttemptDeadError, BarrierError, ConflictError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.compaction_plan import CompactionPlan, decode_plan, encode_plan
+from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan, decode_plan, encode_plan
 from phantombase.timeline.format.instant import State
 from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.reserved_times import instant_folder
-from phantombase.timeline.locks.heartbeat import is_live, process_name, read_heartbeat
+from phantombase.timeline.locks.heartbeat import Heartbeat, is_live, process_name, read_heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.merge.slice_log import log_may_delete
 from phantombase.timeline.metadata_table.update import forget
@@ -52,7 +52,7 @@ from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.in_progress import READ_INSIDE, Guard, exclusive, regardless
-from phantombase.timeline.table.table import Table, from_one_snapshot
+from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 from phantombase.timeline.table.torn import removal_refused
 from phantombase.timeline.view.view import GroupKey, TableView
 
@@ -64,6 +64,7 @@ from ..attempt.outcome import (
     decisions,
     declare_dead,
     find_decision,
+    leave_replaced,
     open_next,
     read_outcomes,
     write_outcome,
@@ -149,6 +150,20 @@ class Unscheduled(Shown):
     kept: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removable:
+    """A plan that may be removed, in a section. `kept`: file groups that must be kept in it. `decision`: to revert.
+    `beat`: of a process at work. `torn`: it cannot be read."""
+
+    table: Snapshot
+    instant: str
+    plan: CompactionPlan
+    kept: frozenset[GroupKey] = frozenset()
+    decision: CommitDecision | None = None
+    beat: Heartbeat | None = None
+    torn: Torn | None = None
+
+
 def unschedule(
     table: Table, instant: str, lock: TableLock, options: AttemptOptions | None = None, *, dry_run: bool = False
 ) -> Unscheduled:
@@ -156,8 +171,32 @@ def unschedule(
     read: see the module. `dry_run`: everything is checked, nothing is changed. UsageError: no such plan.
     MalformedError: the plan cannot be read, and must be kept. ConflictError, BarrierError: refused, see the module;
     also if the compaction is being published, or a rollback names it. After a refusal the plan still exists."""
-    pending_instants(table, instant)
     options = options or AttemptOptions()
+    with removable(table, instant, lock, options, "unschedule a compaction", dry_run=dry_run) as found:
+        groups, kept = len(found.plan.operations), len(found.kept)
+        done = Unscheduled(instant=instant, file_groups=groups - kept, attempts=(), kept=kept)
+        if dry_run:
+            return done
+        if kept:
+            ended = _narrow(found)
+        else:
+            ended = remove_plan(found, options, f"unscheduled by {process_name()}")
+            remove_staged(regardless(found.table).storage, instant)
+    done = replace(done, attempts=tuple(sorted(ended)))
+    _log.info("unscheduled", instant=instant, file_groups=done.file_groups, kept=done.kept, attempts=done.attempts)
+    return done
+
+
+def group_of(operation: CompactionOperation) -> GroupKey:
+    return operation.partition_path, operation.file_id
+
+
+@contextmanager
+def removable(
+    table: Table, instant: str, lock: TableLock, options: AttemptOptions, purpose: str, *, dry_run: bool
+) -> Iterator[Removable]:
+    """The section in which a plan is removed, once all of it is checked. The keys are looked at before the section."""
+    pending_instants(table, instant)
     deletes = cache(partial(log_may_delete, table.storage, table.config.merge_settings.marker))
     for _ in range(_TRIES):
         table, keys = table.snapshot(cached=False), None
@@ -167,28 +206,18 @@ def unschedule(
             refuse_moved(table, view, instant, keys)
         if not dry_run:
             table.storage.verify()
-        with exclusive(table, lock, "unschedule a compaction", _BY_NAME) as table:
-            pending_instants(table, instant)
-            if ((torn := _torn(table, instant)) is None) != is_read:
+        with exclusive(table, lock, purpose, _BY_NAME) as held:
+            pending_instants(held, instant)
+            if ((torn := _torn(held, instant)) is None) != is_read:
                 continue
             if torn is not None:
-                plan, kept, decision = _refuse_begun(table, torn, options), frozenset[GroupKey](), None
+                found = Removable(table=held, instant=instant, plan=_refuse_begun(held, torn, options), torn=torn)
             else:
-                plan, kept, decision = _refuse(table, instant, options)
-                if movable_keys(_view(table, instant), instant, deletes) != keys:
+                found = _refuse(held, instant, options)
+                if movable_keys(_view(held, instant), instant, deletes) != keys:
                     continue
-            done = Unscheduled(
-                instant=instant, file_groups=len(plan.operations) - len(kept), attempts=(), kept=len(kept)
-            )
-            if dry_run:
-                return done
-            if kept:
-                ended = _narrow(table, instant, plan, kept, decision)
-            else:
-                ended = _remove(table, instant, plan, decision, options)
-        done = replace(done, attempts=tuple(sorted(ended)))
-        _log.info("unscheduled", instant=instant, file_groups=done.file_groups, kept=done.kept, attempts=done.attempts)
-        return done
+            yield found
+            return
     raise ConflictError(
         "writes under this plan kept completing while their keys were looked at",
         path=table.storage.base_path,
@@ -203,16 +232,15 @@ def _view(table: Table, instant: str) -> TableView:
     return table.snapshot(cached=False).load_plan_view([table.compaction_plan(instant)], prevails=instant)
 
 
-def _refuse(
-    table: Table, instant: str, options: AttemptOptions
-) -> tuple[CompactionPlan, frozenset[GroupKey], CommitDecision | None]:
-    """The plan, unless all of it must be kept; those of its file groups that must be kept in it; and the decision to
-    revert. A decision found later is valid."""
+def _refuse(table: Snapshot, instant: str, options: AttemptOptions) -> Removable:
+    """The plan, unless all of it must be kept. A decision found later is valid."""
     storage, plan = table.storage, table.compaction_plan(instant)
     # A publisher holds the lock when it completes. If its lock has expired, its heartbeat shows that it is live. The
     # heartbeat starts before the decision, so the decision is read first.
     decision, beat = find_decision(storage, instant), read_heartbeat(storage, instant)
-    if decision is not None and beat is not None and is_live(beat, storage_ms(storage), options.heartbeat_expiry_s):
+    if beat is not None and not is_live(beat, storage_ms(storage), options.heartbeat_expiry_s):
+        beat = None
+    if decision is not None and beat is not None:
         raise _decided(instant)
     kept = written_groups(table, instant, plan)
     if kept == plan.groups:
@@ -220,26 +248,25 @@ def _refuse(
     dead = refuse_touched(table, instant, _without(plan, kept), options)
     if kept and dead is not None:  # the kept file groups have its files too
         refuse_touched(table, instant, plan, options)
-    return plan, kept, decision
+    return Removable(table=table, instant=instant, plan=plan, kept=kept, decision=decision, beat=beat)
 
 
 def _without(plan: CompactionPlan, groups: Collection[GroupKey]) -> CompactionPlan:
-    left = tuple(o for o in plan.operations if (o.partition_path, o.file_id) not in groups)
+    left = tuple(o for o in plan.operations if group_of(o) not in groups)
     return replace(plan, operations=left) if groups else plan
 
 
-def _narrow(
-    table: Table, instant: str, plan: CompactionPlan, kept: frozenset[GroupKey], decision: CommitDecision | None
-) -> set[int]:
+def _narrow(found: Removable) -> set[int]:
     """Removes the other file groups from a plan that must be kept because writes have put logs onto it (version 6). No
     row is lost: the plan is replaced in one step, under the lock, while no delta commit is pending that could still put
     a log onto a removed file group; the kept ones are read and compacted as before. A removed file group has no file of
     the instant, so it is as if it had never been planned. The next planning checks all file groups, since the notes of
     the plan, which say where to check, lack the removed ones. No process executes the earlier plan: its attempts are
     ended, and one opened concurrently compares the plans (`attempt.open_attempt`, `attempt.decision`)."""
+    table, instant, plan, kept = found.table, found.instant, found.plan, found.kept
     storage, free, who = table.storage, regardless(table).storage, f"taken out by {process_name()}"
-    if decision is not None:
-        revert_files(table, decision, who)
+    if found.decision is not None:
+        revert_files(table, found.decision, who)
     ended = _end_attempts(storage, instant, who)
     path = table.instant_path(table.files.requested_merge(instant))
     data, gone = storage.read(path), sorted({partition for partition, _ in plan.groups - kept})
@@ -255,21 +282,22 @@ def _narrow(
     return ended
 
 
-def _remove(
-    table: Table, instant: str, plan: CompactionPlan, decision: CommitDecision | None, options: AttemptOptions
-) -> set[int]:
+def remove_plan(found: Removable, options: AttemptOptions, who: str, *, replaced: bool = False) -> set[int]:
     """Removes the plan; returns the attempts that were ended. The caller has done all checks in this section. After the
-    removal the lock is not asked any more: what is found then must be repaired even without the lock."""
+    removal the lock is not asked any more: what is found then must be repaired even without the lock. `replaced`:
+    another plan follows, see `outcome.leave_replaced`."""
+    table, instant, plan, nonce = found.table, found.instant, found.plan, uuid.uuid4().hex
     storage, free = table.storage, regardless(table).storage
-    who, nonce = f"unscheduled by {process_name()}", uuid.uuid4().hex
-    if decision is not None:
-        revert_files(table, decision, who)
+    if found.decision is not None:
+        revert_files(table, found.decision, who)
     ended = _end_attempts(storage, instant, who)
     number = open_next(storage, instant, who)
     write_outcome(storage, instant, number, cancelled_record(nonce, who), nonce)
     dead = refuse_touched(table, instant, plan, options)
     path, inflight = table.instant_path(table.files.requested_merge(instant)), inflight_path(table, instant)
     data = storage.read(path)
+    if replaced:
+        leave_replaced(storage, instant, number, data)
     forget(table, instant)
     if dead is not None:
         storage.delete_all(dead.files)
@@ -284,7 +312,6 @@ def _remove(
         if dead is not None:
             free.put_if_absent(dead.inflight, b"")
         raise
-    remove_staged(free, instant)
     return ended
 
 

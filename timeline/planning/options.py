@@ -120,6 +120,8 @@ def due(
 
 PLAN_NOW = ScheduleOptions(strategy=TriggerStrategy.ALWAYS)
 """Every file group with logs, now."""
+PLAN_NAMED = replace(PLAN_NOW, incremental=False)
+"""For plans of named file groups: they are looked for everywhere."""
 
 
 _LEARNED = 5

@@ -152,51 +152,75 @@ def schedule_compaction(
     PausedError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was
     changed, and no compaction of this table could be executed. File groups that cannot be compacted are left out."""
     with exclusive(table, lock, "schedule a compaction", READ_INSIDE) as table:
-        timeline = table.timeline
-        table.config.check_changeable()
-        check_keepable(table, moves_rows=False)
-        fresh = fresh_trigger(table, options, pace)
-        asked = is_due(table, options, fresh)
-        if not asked:
-            return Scheduled(requested=(), why=f"not due: {asked.why}")
+        found = choose_plans(table, options, only=only, pace=pace, dry_run=dry_run)
         if not dry_run:
-            refuse_paused(table.storage, COMPACTION)
-        if fresh is not None and fresh.fired and pace is not None:
-            options, urgent_only = paced(options, pace)
-            asked = replace(asked, everything=not urgent_only, urgent=urgent_only)
-        facts = table.load_facts()
-        survey = Survey(table, facts, options)
-        busy = busy_file_groups(table)
-        situation = Situation(
-            timeline=timeline,
-            facts=facts,
-            now=table.now(),
-            busy=busy.groups,
-            no_minor=busy.no_minor,
-            all_due=asked.everything,
-            only=only,
-            outside=outside_partitions(table, options),
-        )
-        planned = _planned(survey, situation, options)
+            put_plans(table, found)
+        return found
+
+
+def choose_plans(
+    table: Snapshot,
+    options: ScheduleOptions,
+    *,
+    only: Collection[GroupKey] | None = None,
+    pace: Pace | None = None,
+    dry_run: bool = False,
+    without: str | None = None,
+) -> Scheduled:
+    """The plans that `schedule_compaction` makes visible; the caller holds the lock. `without`: as if this pending
+    compaction were not on the timeline; the new plans come after it."""
+    timeline = table.timeline
+    if without is not None:
+        others = (i for i in timeline.instants if i.requested_time != without or i not in timeline.pending_compactions)
+        table = table.with_timeline(replace(timeline, instants=tuple(others)))
+    table.config.check_changeable()
+    check_keepable(table, moves_rows=False)
+    fresh = fresh_trigger(table, options, pace)
+    asked = is_due(table, options, fresh)
+    if not asked:
+        return Scheduled(requested=(), why=f"not due: {asked.why}")
+    if not dry_run:
+        refuse_paused(table.storage, COMPACTION)
+    if fresh is not None and fresh.fired and pace is not None:
+        options, urgent_only = paced(options, pace)
+        asked = replace(asked, everything=not urgent_only, urgent=urgent_only)
+    facts = table.load_facts()
+    survey = Survey(table, facts, options)
+    busy = busy_file_groups(table)
+    situation = Situation(
+        timeline=table.timeline,
+        facts=facts,
+        now=table.now(),
+        busy=busy.groups,
+        no_minor=busy.no_minor,
+        all_due=asked.everything,
+        only=only,
+        outside=outside_partitions(table, options),
+    )
+    planned = _planned(survey, situation, options)
+    if not dry_run:
+        _warn(table, planned.notes)
+    table.views.check_unchanged()
+    if not planned.plans:
         if not dry_run:
-            _warn(table, planned.notes)
-        table.views.check_unchanged()
-        if not planned.plans:
-            if not dry_run:
-                _ask_writers_to_wait(table, planned, options)
-            return Scheduled(requested=(), why=planned.why, notes=planned.notes)
-        time = table.times.next_plan_time(timeline, dry_run=dry_run)
-        waiting = survey.waiting(planned)
-        plans = drafts(planned, waiting, survey.left_out(waiting), asked.why)
-        requested = [Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans)]
-        if not dry_run:
-            for one in requested:
-                instant = Instant(requested_time=one.instant, action=one.plan.action, state=State.REQUESTED)
-                put_requested(table, instant, encode_plan(one.plan))
-            # Last: writers must always find the record or a plan. The plan is there already if the lock is lost now.
-            with suppress(LockError):
-                remove_wanted(table.storage)
-        return Scheduled(requested=tuple(requested), why=f"{planned.why}; {asked.why}", notes=planned.notes)
+            _ask_writers_to_wait(table, planned, options)
+        return Scheduled(requested=(), why=planned.why, notes=planned.notes)
+    time = table.times.next_plan_time(timeline, dry_run=dry_run)
+    waiting = survey.waiting(planned)
+    plans = drafts(planned, waiting, survey.left_out(waiting), asked.why)
+    requested = tuple(Requested(instant=later(time, number), plan=plan) for number, plan in enumerate(plans))
+    return Scheduled(requested=requested, why=f"{planned.why}; {asked.why}", notes=planned.notes)
+
+
+def put_plans(table: Table, found: Scheduled) -> None:
+    """Makes the plans of `choose_plans` visible; in the same section."""
+    for one in found.requested:
+        instant = Instant(requested_time=one.instant, action=one.plan.action, state=State.REQUESTED)
+        put_requested(table, instant, encode_plan(one.plan))
+    # Last: writers must always find the record or a plan. The plan is there already if the lock is lost now.
+    if found.requested:
+        with suppress(LockError):
+            remove_wanted(table.storage)
 
 
 def read_lag(table: Snapshot, left: Mapping[GroupKey, str] = _NOTHING_LEFT, options: ScheduleOptions = PLAN_NOW) -> Lag:

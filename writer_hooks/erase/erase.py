@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from phantombase.compactor_daemon.attempt.finish import remove_abandoned
-from phantombase.compactor_daemon.attempt.needed_records import tidy
+from phantombase.compactor_daemon.attempt.finish import remove_abandoned, tidy
 from phantombase.compactor_daemon.attempt.pending_clusterings import remove_dead_runs
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
@@ -51,7 +50,7 @@ from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
 from phantombase.timeline.option import check_finite, option, spelled_class
-from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.options import PLAN_NAMED
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import listed_if_there
@@ -232,7 +231,7 @@ def _round(table: Table, found: Searched, means: _Means, done: _Done) -> None:
         if done.deleted or any(file.path in paths for file in slice_.files)
     }
     if with_logs:
-        planned = schedule_compaction(table, means.held, replace(PLAN_NOW, incremental=False), only=with_logs)
+        planned = schedule_compaction(table, means.held, PLAN_NAMED, only=with_logs)
         _compact(table, [one.instant for one in planned.requested], means, done)
     options = CleanOptions(policy=Policy.VERSIONS, retain=1, floor_s=means.erase.floor_s)
     cleaned = clean_table(table.snapshot(cached=False), options, means.held, only=touched)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phantombase.compactor_daemon.attempt.needed_records import tidy
+from phantombase.compactor_daemon.attempt.finish import tidy
 from phantombase.compactor_daemon.attempt.pending_clusterings import pending_clusterings
 from phantombase.compactor_daemon.clustering.cancel import cancel_clustering, cancel_pending_clusterings
 from phantombase.compactor_daemon.clustering.cluster import cluster_table

@@ -16,13 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.options import AttemptOptions
-from phantombase.timeline.errors import BarrierError
-from phantombase.timeline.format.compaction_plan import decode_plan
+from phantombase.compactor_daemon.undo.replan import replan
+from phantombase.timeline.errors import BarrierError, UnsupportedError
+from phantombase.timeline.format.compaction_plan import decode_plan, encode_plan
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table.valid_instants import compacted_after
-from phantombase.timeline.planning.options import PLAN_NOW
-from phantombase.timeline.planning.schedule import schedule_compaction
+from phantombase.timeline.planning.options import PLAN_NAMED, PLAN_NOW
+from phantombase.timeline.planning.schedule import choose_plans, schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy, StrategyOptions
 from phantombase.timeline.storage.folders import METADATA_FOLDER
 from phantombase.timeline.storage.local import LocalStorage
@@ -32,8 +34,10 @@ from tests.hudi.cases.indexed_table import IndexedTable
 from tests.hudi.cases.rows import PARTITIONS, Rows, same
 from tests.hudi.cases.shared_table import EVENT_TIME, OPTIMISTIC, Completes, SharedTable, check_rows
 from tests.hudi.judge.client import METADATA_TABLE, Judge
+from tests.hudi.judge.environment import JudgeError
 from tests.support.compaction_steps import open_table, run_one
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied
+from tests.support.faults import died_or_ended
 from tests.support.selection import deep, versions
 
 S = Strategy
@@ -312,3 +316,78 @@ def test_its_files_stay_visible_when_it_is_archived(judge: Judge, version: int, 
         table.upsert(rows(range(0, 40, 3), next(ts)), SELDOM)
         table.check_listing()
     table.agree()
+
+
+# A stale plan is replaced by one that takes in the logs written since, of whichever kind plan and logs are.
+
+
+@pytest.mark.interop
+@pytest.mark.deep
+@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+def test_hudi_beside_a_plan_that_is_replaced(judge: Judge, version: int, tmp_path: Path) -> None:
+    """It reads the same rows wherever the command dies, writes on, and executes the new plan. On version 6 the command
+    is refused, and its way out works."""
+    table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=EVENT_TIME)
+    rows = Rows(seed=version)
+    table.create(rows(range(30), 1))
+    table.upsert(rows(range(20), 2))
+    stale = table.hudi_schedules()
+    table.upsert(rows(range(10), 3))
+    table.writer(rows(range(5), 4)).upsert(str(table.path))
+    expected, lock = table.agree(), ProcessLock(str(table.path))
+    if version == 6:
+        with pytest.raises(UnsupportedError, match="compactor-daemon compact TABLE"):
+            replan(table.open(), stale, lock)
+        assert table.pending() == [stale]
+        assert table.we_compact() == [stale]
+        same(table.agree(), expected)
+        table.hudi_compacts(table.we_schedule())
+        same(table.agree_on_base_files(), expected)
+        return
+    for path in died_or_ended(table.path, lambda storage: replan(Table.on(storage), stale, ProcessLock("dies"))):
+        same(replace(table, path=path).agree(), expected)
+        if path_pending := replace(table, path=path).pending():
+            assert len(path_pending) == 1
+        else:
+            left = replace(table, path=path).copy()
+            left.upsert(rows(range(3), 5))
+            finish_completed(left.open(), lock)
+            assert len(left.pending()) == 1
+            left.agree()
+    done = replan(table.open(), stale, lock)
+    assert table.pending() == [done.replaced_by]
+    assert (done.log_files > 0, table.hudi_reads().num_rows) == (True, expected.num_rows)
+    theirs = table.copy()
+    theirs.hudi_compacts()
+    same(theirs.agree_on_base_files(), expected)
+    table.upsert(rows(range(8), 6))
+    table.compact_beside_hudi()
+
+
+@pytest.mark.interop
+@pytest.mark.deep
+@pytest.mark.parametrize("version", [9], indirect=True, ids="v{}".format)
+def test_no_other_order_of_replacing_a_plan_is_right(judge: Judge, version: int, tmp_path: Path) -> None:
+    """Hudi does not read a file group in two plans, unless both are equal; then the later one loses the logs between
+    them once it is executed. So says the protocol."""
+    table = SharedTable(judge=judge, path=tmp_path / "table", version=version, options=EVENT_TIME)
+    rows = Rows(seed=version)
+    table.create(rows(range(30), 1))
+    table.upsert(rows(range(20), 2))
+    stale = table.hudi_schedules()
+    table.upsert(rows(range(10), 3))
+    expected, other = table.agree(), table.copy()
+    (plan,) = table.path.glob(f".hoodie/**/{stale}.compaction.requested")
+    by = table.open().snapshot().next_time()
+    later = plan.with_name(f"{by}.compaction.requested")
+    shutil.copy(plan, later)
+    same(table.hudi_reads(), expected)
+    plan.unlink()
+    assert judge.run_compaction(table.path, by, table.options) == [by]
+    with pytest.raises(AssertionError):
+        same(table.hudi_reads(), expected)
+    (plan,) = other.path.glob(f".hoodie/**/{stale}.compaction.requested")
+    (new,) = choose_plans(other.open().snapshot(), PLAN_NAMED, without=stale).requested
+    plan.with_name(f"{new.instant}.compaction.requested").write_bytes(encode_plan(new.plan))
+    with pytest.raises(JudgeError, match="has more than 1 pending"):
+        other.hudi_reads()

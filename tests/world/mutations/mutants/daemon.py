@@ -201,7 +201,7 @@ FRONT_DOOR: tuple[Mutant, ...] = (
     (_CHOICE, "    if not machine.java:", "    if False:", "spark_start"),
     (_CHOICE, "fits = max(1, machine.free_memory // work.slice_memory)", "fits = machine.free_memory // work.slice_memory", "spark_start"),
     ("compactor_daemon/options", "        if self.master is not None:\n            return", "        if False:\n            return", "spark_start"),
-    ("compactor_daemon/undo/unschedule", "            if dry_run:\n", "            if False:\n", "narrowed"),
+    ("compactor_daemon/undo/unschedule", "        if dry_run:\n            return done", "        if False:\n            return done", "narrowed"),
     ("compactor_daemon/undo/rollback", "if dry_run:\n            table.times.check_zone(table.timeline)\n            return RolledBack(", "if False:\n            return RolledBack(", "narrowed"),
     ("compactor_daemon/undo/savepoint", "        if dry_run:\n            if table", "        if False:\n            if table", "narrowed"),
     ("compactor_daemon/cli/compact", "    if schedule and instant is not None:", "    if False:", "config"),
