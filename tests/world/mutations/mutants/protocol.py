@@ -709,8 +709,8 @@ PROTOCOL: tuple[Mutant, ...] = (
     ),
     (
         "compactor_daemon/attempt/finish",
-        "    elif made and not _reverted(table, instant, lock):\n        return\n",
-        "",
+        "(made and not _reverted(table, instant, lock))",
+        "False",
         "validity",
     ),
     (
