@@ -707,12 +707,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "            pass\n",
         "attempt",
     ),
-    (
-        "compactor_daemon/attempt/finish",
-        "(made and not _reverted(table, instant, lock))",
-        "False",
-        "validity",
-    ),
+    ("compactor_daemon/attempt/finish", "(made and not _reverted(table, instant, lock))", "False", "validity"),
     (
         "compactor_daemon/attempt/finish",
         "    if stale is not None and retract_commit(table, stale, lock):\n",
