@@ -24,7 +24,6 @@ from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import AttemptDeadError, ConflictError, MalformedError, MissingFileError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.compaction_plan import decode_plan
 from phantombase.timeline.instants.reserved_times import (
     CANCELLED,
     COMMITTED,
@@ -240,6 +239,8 @@ def leave_replaced(storage: Storage, instant: str, attempt: int, plan: bytes) ->
 
 def replaced_groups(storage: Storage, instant: str) -> frozenset[GroupKey]:
     """The file groups of a plan whose replacement has not ended. MalformedError: its record cannot be read."""
+    from phantombase.timeline.format.compaction_plan import decode_plan  # late: `status` starts without pyarrow
+
     paths = staged_files(storage, instant, (_REPLACED,))
     return frozenset(group for path in paths for group in decode_plan(storage.read(path), path).groups)
 
