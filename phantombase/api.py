@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from phantombase.timeline.filter.bind import bound
+from phantombase.timeline.filter.possible import bound
 from phantombase.timeline.filter.tree import Filter, parse_filter
 
 from .compactor_daemon.jvm_archive import require_pyspark
@@ -165,6 +165,6 @@ def spark_read(spark: SparkSession, path: str, **options: str) -> DataFrame:
     require_pyspark("spark_read")
     if not hasattr(spark, "sparkContext"):
         raise UsageError("not a session of Spark", expected="a SparkSession", found=repr(spark))
-    from pyspark_phantombase.frame import spark_read as read_by_both  # imported here: needs PySpark
+    from pyspark_phantombase.batch_reader import spark_read as read_by_both  # imported here: needs PySpark
 
     return read_by_both(spark, path, **options)

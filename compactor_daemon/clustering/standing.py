@@ -35,8 +35,7 @@ from phantombase.timeline.codec.output_options import Bloom, Codec, OutputOption
 from phantombase.timeline.codec.parquet_read import open_parquet, readable
 from phantombase.timeline.codec.parquet_write import BLOOM_FILTER, CUT_AT, cut_bytes
 from phantombase.timeline.errors import MissingFileError, UsageError
-from phantombase.timeline.filter.bind import bound
-from phantombase.timeline.filter.possible import may_match
+from phantombase.timeline.filter.possible import bound, may_match
 from phantombase.timeline.filter.tree import Filter, columns_of, parse_filter
 from phantombase.timeline.format.ledger import CLUSTERED
 from phantombase.timeline.format.replace_request import ClusterPlan, decode_cluster_plan

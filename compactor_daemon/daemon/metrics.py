@@ -40,7 +40,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from phantombase.timeline.dashboard.metrics import LAG_TEXT, SILENCED_TEXT, add_process, table_families
+from phantombase.timeline.dashboard.people_app import LAG_TEXT, SILENCED_TEXT, add_process, table_families
 from phantombase.timeline.dashboard.verdict import Freshness, is_silenced
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.event_log import get_logger

@@ -21,12 +21,12 @@ from itertools import product
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import State, format_time
 from phantombase.timeline.instants.triggers import Trigger, TriggerStrategy, held_back, triggered
+from phantombase.timeline.planning.limits import MergeKind, Picking
 from phantombase.timeline.planning.operation import NO_STATS, Candidate, SliceStats
 from phantombase.timeline.planning.options import Due, Pace, ScheduleOptions, due, goal_trigger, paced, past_runs
 from phantombase.timeline.planning.partition_walk import Waiting
 from phantombase.timeline.planning.planner import PartitionGroups, Situation, plan_compaction
 from phantombase.timeline.planning.schedule import outside_partitions
-from phantombase.timeline.planning.universal import MergeKind, Picking
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.terminal.option_group import group_of, shown
 from phantombase.timeline.view.view import FileSlice, ViewFacts

@@ -1,4 +1,5 @@
-"""Whether the metadata table's compaction is due, at which instant, and the option that decides (pure).
+"""Whether the metadata table's compaction is due, at which instant, and the option that decides; and what a clean
+waits for (pure).
 
 A compaction never merges the entry of an instant that is pending on the data table: that instant may be rolled back,
 and its entry could not be removed any more. Hudi's rules, which these follow:
@@ -89,3 +90,25 @@ def _by_last_delta_commit(metadata: Timeline, pending: list[str], last: str, why
 
 def _not_yet(why: str) -> MetadataDue:
     return MetadataDue(instant=None, why=f"due, but waits: {why}")
+
+
+_INSTANTS_AFTER_COMPACTION = 3
+
+
+def clean_waits(metadata: Timeline) -> str | None:
+    """Why no new clean is due now; None: one may be due (pure). A pending clean does not wait."""
+    if metadata.pending_compactions:
+        return f"compaction {metadata.pending_compactions[0].requested_time} of the metadata table is pending"
+    if metadata.pending("logcompaction"):
+        return blocked_by(metadata)
+    compactions = [i.requested_time for i in metadata.completed if i.action == "commit"]
+    if not compactions:
+        return "the metadata table was never compacted"
+    # On version 6 a clean and the compaction after it have the delta commit's time and a suffix, 002 and 001.
+    last = compactions[-1][:_DIGITS]
+    after = [i for i in metadata.instants if i.completed and i.requested_time[:_DIGITS] > last]
+    if any(i.action == "clean" for i in after):
+        return "nothing was compacted since the last clean"
+    if len(after) < _INSTANTS_AFTER_COMPACTION:
+        return f"{len(after)} of {_INSTANTS_AFTER_COMPACTION} instants since the last compaction"
+    return None

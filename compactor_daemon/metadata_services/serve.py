@@ -56,17 +56,17 @@ from phantombase.timeline.view.view import FileSlice, TableView, latest_slice
 
 from ..unit_of_work import ServiceAnswer, ServiceMeans, unit_of_work
 from .build import died
-from .compact import execute, request
-from .due import MetadataDue, MetadataOptions, due
+from .due import MetadataDue, MetadataOptions, clean_waits, due
 from .retention import (
     MetadataArchived,
     archive_metadata,
     archive_waits,
     clean_due,
     clean_instant,
-    clean_waits,
+    execute,
     execute_clean,
     pending_clean,
+    request,
     request_clean,
 )
 

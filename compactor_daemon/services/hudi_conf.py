@@ -20,13 +20,18 @@ from ..catalogs.options import SYNC_CONF, SYNC_ENABLED, SyncOptions, sync_fields
 from ..cleaning.choice import CleanOptions, Policy
 from ..clustering.options import ClusterOptions, Grouping, PartitionSelection, SortOrder
 from ..hudi_names import (
+    CONCURRENCY,
+    LOCK,
     Known,
     NameKind,
     contradiction,
     flag,
     hudi_names,
+    is_concurrent,
     is_of_a_family,
+    is_tuning,
     listed,
+    lock_of,
     meant,
     not_done,
     parsed,
@@ -35,7 +40,6 @@ from ..hudi_names import (
     word_of,
 )
 from ..metadata_services.due import MetadataOptions
-from .hudi_lock import CONCURRENCY, LOCK, is_concurrent, is_tuning, lock_of
 
 _log = get_logger()
 

@@ -25,9 +25,8 @@ from phantombase.compactor_daemon.services.hudi_conf import _KNOWN, SCHEDULE_CON
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.triggers import TriggerOptions, UrgencyOptions
-from phantombase.timeline.planning.limits import BoundOptions
+from phantombase.timeline.planning.limits import BoundOptions, PickOptions
 from phantombase.timeline.planning.strategies import StrategyOptions
-from phantombase.timeline.planning.universal import PickOptions
 from phantombase.timeline.terminal.command_line import pages_of
 from phantombase.timeline.terminal.option_group import HelpPage, written
 from phantombase.timeline.terminal.settings import WRITES

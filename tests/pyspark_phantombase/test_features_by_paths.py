@@ -28,12 +28,14 @@ from phantombase.timeline.view.view import DataFile, FileSlice
 from pyspark_phantombase.batch_reader import (
     BatchReader,
     SlicePartition,
+    _planned,
+    only_base,
     parted,
     plan_tasks,
+    read_alike,
     table_columns,
     task_batches,
 )
-from pyspark_phantombase.frame import _planned, only_base, read_alike
 from pyspark_phantombase.options import source_options
 from tests.support.compare_rows import assert_same_rows
 from tests.support.evolved_tables import alter, columns_of, renamed

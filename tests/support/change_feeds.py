@@ -18,9 +18,9 @@ from phantombase.timeline.format.instant import Instant
 from phantombase.timeline.format.instant import State as ChangeState
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.merge.table_rules import slice_rules
+from phantombase.timeline.planning.limits import Picking
 from phantombase.timeline.planning.log_compaction import LOG_STRATEGY, LogPiece, LogRun, log_operation, runs_of
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.read.windows import earliest_whole

@@ -7,7 +7,7 @@ value       number | 'text' | true | false | date 'yyyy-MM-dd' | timestamp 'yyyy
 column      name, or "name" or `name` if it is not a plain word
 
 A filter is true, false or unknown for a row, as in SQL; a row matches only if it is true. Comparisons with a null are
-unknown. Values are plain Python values until `bind.bound` gives them the types of their columns.
+unknown. Values are plain Python values until `possible.bound` gives them the types of their columns.
 
 Order of values, as in Spark: texts by their UTF-8 bytes, NaN above all numbers and equal to itself, -0.0 equal to 0.0.
 """

@@ -21,9 +21,8 @@ from ..format.instant import parse_time
 from ..instants.timeline import Timeline
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileSlice
-from .limits import read_bytes, write_bytes
+from .limits import MergeKind, Picking, PickOptions, Stack, pick, read_bytes, write_bytes
 from .log_compaction import LogPiece, LogRun
-from .universal import MergeKind, Picking, PickOptions, Stack, pick
 
 HAS_LOGS = "it has log files"
 """The reason, if every file slice with log files is taken."""

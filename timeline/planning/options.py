@@ -24,9 +24,8 @@ from ..instants.timeline import Timeline
 from ..instants.triggers import Trigger, TriggerOptions, TriggerStrategy, UrgencyOptions, triggered, unplanned
 from ..option import idle_of, option, spelled_class
 from ..view.view import OldestRow
-from .limits import BoundOptions
+from .limits import BoundOptions, Picking, PickOptions
 from .strategies import StrategyOptions
-from .universal import Picking, PickOptions
 
 
 @spelled_class

@@ -24,12 +24,11 @@ from ..format.instant import Instant, real_time
 from ..instants.timeline import Timeline
 from ..view.plain_slices import PlainSlice
 from ..view.view import FileGroup, FileSlice, GroupKey, ViewFacts, is_replaced, latest_slice, newest_time, oldest_time
-from .limits import Cost, fill, read_bytes, write_bytes
+from .limits import Cost, MergeKind, fill, read_bytes, write_bytes
 from .operation import Candidate, PackedPlan, SliceStats, candidate_of
 from .options import ScheduleOptions
 from .partition_walk import LeftOut, PlanNotes, Rule, Waiting
 from .strategies import keep_partitions, keep_slices
-from .universal import MergeKind
 
 SliceMeasure = Callable[[Iterable[FileSlice]], Iterator[tuple[FileSlice, SliceStats]]]
 """Looks up sizes and row counts, in order and on demand."""

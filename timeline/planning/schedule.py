@@ -32,14 +32,13 @@ from ..shown import Shown
 from ..table.in_progress import READ_INSIDE, clustered_file_groups, exclusive, merges_no_logs
 from ..table.table import Snapshot, Table, put_requested
 from ..view.view import GroupKey, Lag, table_lag
-from .limits import Cost, shared
+from .limits import Cost, MergeKind, Picking, shared
 from .log_compaction import LOG_STRATEGY, log_operation
 from .operation import HAS_LOGS, PackedPlan, PackedSlices, operation
 from .options import PLAN_NOW, Pace, ScheduleOptions, estimated_s, goal_trigger, paced, past_runs, write_interval_s
 from .partition_walk import NOTES, PlanNotes, Waiting, encode_notes
 from .planner import Check, PartitionGroups, Plan, Planned, Planner, Situation, SliceMeasure, plan_compaction
 from .survey import Survey, is_due
-from .universal import MergeKind, Picking
 
 
 def drafts(

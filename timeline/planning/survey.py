@@ -28,13 +28,12 @@ from ..view.grouping import file_groups
 from ..view.plain_slices import PlainRules, PlainSlice
 from ..view.view import FileSlice, GroupKey, ViewFacts
 from ..view.view_loader import believed, is_partition, needs_archive, subfolders
-from .limits import MissingSize
+from .limits import MergeKind, MissingSize, Picking
 from .log_compaction import runs_of
 from .operation import NO_STATS, Candidate, PackedPlan, SliceStats
 from .options import Due, ScheduleOptions, due
 from .partition_walk import NOTES, PartitionWalk, Waiting, WalkedPartition, decode_waiting, first_and_last
 from .planner import PartitionGroups, Plan, Planned
-from .universal import MergeKind, Picking
 
 _log = get_logger()
 _FOOTERS_MAX = 10_000

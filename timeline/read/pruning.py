@@ -31,8 +31,7 @@ from ..codec.avro_schema import PARTITION_PATH, RECORD_KEY
 from ..codec.columns import flat
 from ..codec.parquet_read import open_parquet, readable
 from ..errors import MalformedError, UsageError
-from ..filter.bind import bound
-from ..filter.possible import UNKNOWN, Bounds, BoundsOf, comparable, group_bounds, may_match
+from ..filter.possible import UNKNOWN, Bounds, BoundsOf, bound, comparable, group_bounds, may_match
 from ..filter.tree import And, Filter, columns_of, only_values, parse_filter
 from ..format.record_key import KeySplit, bucket_of_file_id, key_hashes, labelled_keys, looks_like_bucket, value_text
 from ..format.table_config import TableConfig

@@ -25,10 +25,16 @@ from phantombase.compactor_daemon.catalogs.options import (
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
 from phantombase.compactor_daemon.hudi_names import (
+    CONCURRENCY,
+    IN_PROCESS,
+    LOCK,
+    OPTIMISTIC,
     Known,
     contradiction,
     flag,
     hudi_names,
+    is_tuning,
+    lock_of,
     parsed,
     put_once,
     texts,
@@ -46,14 +52,6 @@ from phantombase.compactor_daemon.services.hudi_conf import (
     clean_of,
     parse_hudi_conf,
     parse_schedule_conf,
-)
-from phantombase.compactor_daemon.services.hudi_lock import (
-    CONCURRENCY,
-    IN_PROCESS,
-    LOCK,
-    OPTIMISTIC,
-    is_tuning,
-    lock_of,
 )
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.format.log_encode import LogFormat

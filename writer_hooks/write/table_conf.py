@@ -10,10 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from phantombase.compactor_daemon.hudi_names import (
+    CONCURRENCY,
+    LOCK,
     Known,
     NameKind,
     flag,
     hudi_names,
+    is_concurrent,
     is_of_a_family,
     meant,
     not_done,
@@ -21,10 +24,10 @@ from phantombase.compactor_daemon.hudi_names import (
     put_once,
     same_value,
     setting,
+    used_by_the_lock,
     word_of,
 )
 from phantombase.compactor_daemon.services.hudi_conf import ARCHIVE_CONF, CLEAN_CONF, CLUSTER_CONF, SCHEDULE_CONF
-from phantombase.compactor_daemon.services.hudi_lock import CONCURRENCY, LOCK, is_concurrent, used_by_the_lock
 from phantombase.timeline.errors import PhantombaseError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.merge_settings import KEY_GENERATOR_CLASSES

@@ -28,9 +28,9 @@ from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.metadata_table import commit
 from phantombase.timeline.metadata_table.validate import validate
+from phantombase.timeline.planning.limits import Picking
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

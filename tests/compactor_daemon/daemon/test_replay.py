@@ -15,9 +15,9 @@ from phantombase.compactor_daemon.daemon.past_writes import Rates, ReplayCost, R
 from phantombase.compactor_daemon.daemon.replay import replay_table
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.instants.triggers import TriggerStrategy
+from phantombase.timeline.planning.limits import Picking
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.strategies import Strategy
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import unzip_golden
 from tests.support.histories import MB, Made, instant_of, made_table

@@ -10,12 +10,11 @@ import pytest
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.metadata_services import retention
-from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
+from phantombase.compactor_daemon.metadata_services.due import MetadataOptions, clean_waits
 from phantombase.compactor_daemon.metadata_services.retention import (
     archive_waits,
     clean_due,
     clean_instant,
-    clean_waits,
     cutoffs,
     request_clean,
     shows_gone,

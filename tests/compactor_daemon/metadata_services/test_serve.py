@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from phantombase import writer
-from phantombase.compactor_daemon.metadata_services.due import MetadataDue, MetadataOptions, due
-from phantombase.compactor_daemon.metadata_services.retention import clean_waits
+from phantombase.compactor_daemon.metadata_services.due import MetadataDue, MetadataOptions, clean_waits, due
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.timeline.dashboard.overview import commits_to_compact
 from phantombase.timeline.errors import ConflictError, LockError, MissingFileError, PhantombaseError, UsageError

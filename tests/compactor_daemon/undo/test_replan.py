@@ -32,9 +32,9 @@ from phantombase.timeline.errors import (
 from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.locks.heartbeat import heartbeat
 from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
+from phantombase.timeline.planning.limits import Picking
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

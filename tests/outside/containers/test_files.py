@@ -23,7 +23,7 @@ from phantombase.compactor_daemon.services.options import Service
 from phantombase.compactor_daemon.services.serve import ServiceDone
 from phantombase.compactor_daemon.unit_of_work import add_spent
 from phantombase.timeline.cli.main import app as timeline_app
-from phantombase.timeline.dashboard.metrics import exposition
+from phantombase.timeline.dashboard.people_app import exposition
 from phantombase.timeline.service.served_tables import ServedTable
 from phantombase.timeline.table.history import PriceOptions, WorkDone
 from tests.outside.containers.compose import compose_command

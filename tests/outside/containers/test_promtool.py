@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from phantombase.compactor_daemon.daemon.metrics import DaemonHealth, Metrics, serve
-from phantombase.timeline.dashboard.metrics import exposition
+from phantombase.timeline.dashboard.people_app import exposition
 from phantombase.timeline.service.served_tables import ServedTables
 from tests.support.daemons import metrics_of_a_lake
 from tests.support.golden_tables import unzip_golden

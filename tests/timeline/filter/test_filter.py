@@ -13,8 +13,15 @@ import pyarrow.compute as pc
 import pytest
 
 from phantombase.timeline.errors import UsageError
-from phantombase.timeline.filter.bind import bound
-from phantombase.timeline.filter.possible import Bounds, comparable, matching, may_match, may_match_together, truth
+from phantombase.timeline.filter.possible import (
+    Bounds,
+    bound,
+    comparable,
+    matching,
+    may_match,
+    may_match_together,
+    truth,
+)
 from phantombase.timeline.filter.tree import And, Compare, In, IsNull, Like, Not, Op, only_values, parse_filter
 from tests.support.drawn_partitions import random_filter
 from tests.support.places import SEED

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from phantombase.timeline.format.compaction_plan import decode_plan, encode_operation, encode_plan
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
+from phantombase.timeline.planning.limits import Picking
 from phantombase.timeline.planning.operation import NO_STATS, Candidate, PackedPlan, PackedSlices, SliceStats, operation
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.partition_walk import Waiting
 from phantombase.timeline.planning.planner import PartitionGroups, Planned, Situation, plan_compaction
 from phantombase.timeline.planning.schedule import drafts, plan_everything, takes_everything
 from phantombase.timeline.planning.strategies import Strategy
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.folders import inside_table
 from phantombase.timeline.view.grouping import file_groups

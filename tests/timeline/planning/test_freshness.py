@@ -12,6 +12,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.limits import Picking
 from phantombase.timeline.planning.options import (
     PLAN_NOW,
     Pace,
@@ -24,7 +25,6 @@ from phantombase.timeline.planning.options import (
     write_interval_s,
 )
 from phantombase.timeline.planning.schedule import Scheduled, read_lag, schedule_compaction
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup, FileSlice, Lag, OldestRow, oldest_time, table_lag, with_write

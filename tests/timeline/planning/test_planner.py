@@ -18,6 +18,7 @@ from phantombase.timeline.format.file_name import BaseFileName, LogFileName
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import Urgency
+from phantombase.timeline.planning.limits import MergeKind, Picking
 from phantombase.timeline.planning.log_compaction import LogPiece, LogRun
 from phantombase.timeline.planning.operation import Candidate, SliceStats
 from phantombase.timeline.planning.options import ScheduleOptions
@@ -25,7 +26,6 @@ from phantombase.timeline.planning.partition_walk import NOTES, Rule, Waiting, d
 from phantombase.timeline.planning.planner import PartitionGroups, Planned, Situation, plan_compaction
 from phantombase.timeline.planning.schedule import drafts
 from phantombase.timeline.planning.strategies import Strategy
-from phantombase.timeline.planning.universal import MergeKind, Picking
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice, LogFile, ViewFacts
 from tests.support.builders import timeline_of
 

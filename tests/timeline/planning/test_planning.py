@@ -26,14 +26,13 @@ from phantombase.timeline.instants.triggers import Urgency
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.merge.table_rules import slice_rules
-from phantombase.timeline.planning.limits import MissingSize
+from phantombase.timeline.planning.limits import MissingSize, Picking
 from phantombase.timeline.planning.log_compaction import runs_of
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.partition_walk import NOTES, decode_waiting
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy
 from phantombase.timeline.planning.survey import Survey
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.contract import Entry
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

@@ -27,11 +27,11 @@ from phantombase.timeline.locks.heartbeat import WANTED, read_wanted
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.merge.slice_log import check_slice
 from phantombase.timeline.merge.slice_stream import check_base
+from phantombase.timeline.planning.limits import Picking
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.partition_walk import LeftOut
 from phantombase.timeline.planning.schedule import Scheduled, schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table

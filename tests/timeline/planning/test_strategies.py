@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from phantombase.compactor_daemon.services.hudi_conf import parse_schedule_conf
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName
-from phantombase.timeline.planning.limits import MB, io_mb
+from phantombase.timeline.planning.limits import MB, MergeKind, Picking, PickOptions, Stack, io_mb, pick
 from phantombase.timeline.planning.strategies import (
     STRATEGY_CONF,
     Strategy,
@@ -25,7 +25,6 @@ from phantombase.timeline.planning.strategies import (
     keep_slices,
     strategy_of,
 )
-from phantombase.timeline.planning.universal import MergeKind, Picking, PickOptions, Stack, pick
 from phantombase.timeline.view.view import DataFile, FileSlice
 from tests.support.selection import for_each
 

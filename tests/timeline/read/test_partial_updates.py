@@ -14,14 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 from phantombase.compactor_daemon.cli.main import app
-from phantombase.timeline.filter.bind import bound
-from phantombase.timeline.filter.possible import matching
+from phantombase.timeline.filter.possible import bound, matching
 from phantombase.timeline.filter.tree import parse_filter
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.read import read_entries
+from phantombase.timeline.planning.limits import Picking
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read import table_read
 from phantombase.timeline.read.changes import plan
 from phantombase.timeline.read.incremental import groups_written

@@ -18,8 +18,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase import compact, schedule, writer
-from phantombase.timeline.filter.bind import bound
-from phantombase.timeline.filter.possible import matching
+from phantombase.timeline.filter.possible import bound, matching
 from phantombase.timeline.filter.tree import parse_filter
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.format.table_config import MergeMode

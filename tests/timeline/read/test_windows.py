@@ -13,8 +13,7 @@ import pytest
 
 from phantombase import read, schedule
 from phantombase.timeline.errors import UnsupportedError, UsageError
-from phantombase.timeline.filter.bind import bound
-from phantombase.timeline.filter.possible import matching
+from phantombase.timeline.filter.possible import bound, matching
 from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.read.changes import plan

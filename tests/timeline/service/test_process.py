@@ -23,8 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from phantombase.compactor_daemon.daemon.metrics import Metrics
 from phantombase.timeline.cli.main import app
-from phantombase.timeline.dashboard.metrics import exposition
-from phantombase.timeline.dashboard.people_app import PeopleApp
+from phantombase.timeline.dashboard.people_app import PeopleApp, exposition
 from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.instant import parse_time
 from phantombase.timeline.service import run

@@ -21,9 +21,9 @@ from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writer
 from phantombase.compactor_daemon.undo.unschedule import unschedule
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.planning.limits import Picking
 from phantombase.timeline.planning.options import PLAN_NOW, ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.server_clock import storage_ms
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.commit.compaction import remove_leftovers

@@ -22,10 +22,10 @@ from phantombase.timeline.format.layout import LAYOUT_1, LAYOUT_2, Layout
 from phantombase.timeline.instants.triggers import TriggerStrategy
 from phantombase.timeline.locks.heartbeat import WANTED, put_wanted, read_wanted
 from phantombase.timeline.locks.table_lock import table_lock
+from phantombase.timeline.planning.limits import Picking
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.planning.strategies import Strategy
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.view.view import DataFile, FileGroup, FileSlice, ViewFacts, is_replaced, latest_slice

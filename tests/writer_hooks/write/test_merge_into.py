@@ -20,8 +20,8 @@ from phantombase.timeline.format.log_block import HeaderKey, LogBlock, scan_bloc
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.planning.limits import Picking
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.planning.universal import Picking
 from phantombase.timeline.read.table_read import Query, ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.merge_into import DELETE

@@ -30,7 +30,7 @@ SERVICES: tuple[Mutant, ...] = (
     (f"{_SERVICES}/options", "and clean.policy is Policy.COMMITS else 0", "else 0", "services"),
     ("compactor_daemon/services/hudi_conf", "options.retain if policy is options.policy else None", "options.retain", "services"),
     ("timeline/planning/options", "names = (partition, f\"{partition}/{file_id}\".lstrip(\"/\"))", "names = (partition,)", "planner"),
-    ("compactor_daemon/services/hudi_lock", "(text == OPTIMISTIC and has_lock)", "text == OPTIMISTIC", "settings"),
+    ("compactor_daemon/hudi_names", "(text == OPTIMISTIC and has_lock)", "text == OPTIMISTIC", "settings"),
     ("writer_hooks/write/table_conf", "    if one.kind is NameKind.ONLY:\n", "    if False:\n", "hudi_names"),
     ("writer_hooks/write/table_conf", "    if one.agrees(text):\n", "    if not text:\n", "hudi_names"),
     ("writer_hooks/write/conf", '"hoodie.combine.before.insert": ("combine_inserts", flag)', '"hoodie.combine.before.insert": ("combine_upserts", flag)', "hudi_names"),
