@@ -200,23 +200,32 @@ def heartbeat(
     storage: Storage, instant: str, interval_s: float, *, note: Callable[[], Mapping[str, Any] | None] = lambda: None
 ) -> Iterator[Heartbeats]:
     """Keeps a heartbeat for an instant, and removes it at the end; after an error, see `Heartbeats`. `note`: called at
-    each beat, in another thread; returns a few plain values for the file; it must not raise. A beat that fails is
-    logged, not raised: see `Heartbeats` for the consequence. After a kill the heartbeat becomes stale."""
+    each beat, in another thread; returns a few plain values for the file; it must not raise. StorageError: the first
+    beat failed; work without one counts as dead at once. A later one that fails is logged: see `Heartbeats` for the
+    consequence. After a kill the heartbeat becomes stale."""
     stop, heartbeats = threading.Event(), Heartbeats()
     process = asdict(Process.current())
 
     def beat() -> None:
         content = note()
         fields = process if content is None else {**process, "note": content}
-        with _logged(instant):
-            _put(storage, instant, fields)
-            heartbeats.felt()
+        _put(storage, instant, fields)
+        heartbeats.felt()
 
     def keep() -> None:
         while not stop.wait(interval_s):
-            beat()
+            with _logged(instant):
+                beat()
 
-    beat()
+    def remove() -> None:
+        with _logged(instant):
+            storage.delete(heartbeat_path(instant))
+
+    try:
+        beat()
+    except PhantombaseError:
+        remove()
+        raise
     thread = threading.Thread(target=keep, name=f"heartbeat-{instant}", daemon=True)
     thread.start()
     failed = True
@@ -227,8 +236,7 @@ def heartbeat(
         stop.set()
         thread.join()
         if not (failed and heartbeats.keep_on_error):
-            with _logged(instant):
-                storage.delete(heartbeat_path(instant))
+            remove()
 
 
 def _put(storage: Storage, instant: str, fields: Mapping[str, Any]) -> None:

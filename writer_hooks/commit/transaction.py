@@ -247,7 +247,28 @@ class Transaction:
             made = put_completed(table, path, data, partial(self._unknown, path))
             if not made and table.storage.read(path) != data:
                 raise StorageError("the completed commit does not read back as written", path=path)
+            self._look_back(table, path)
             return done
+
+    def _look_back(self, table: Table, path: str) -> None:
+        """A process that slept between its last check and its put counts as dead: others may have removed its files.
+        ConflictError: they roll this write back; its completed file is removed again. `path`: of that file, which is
+        gone if the write was archived since then."""
+        try:
+            check_lock(table)
+            if not self.heartbeats.lapsed(self.expiry_s):
+                return
+        except LockError:
+            pass
+        try:
+            self._check_not_undone()
+        except ConflictError:
+            if self.table.storage.find(path) is None:
+                return
+            self.table.storage.delete(path)
+            raise
+        except PhantombaseError as error:
+            raise self._unknown(path, error) from error
 
     def _others(self, table: Table, *, everywhere: bool) -> bool:
         """Whether another write has completed since this one began: the record index may hold keys of both. One with a
@@ -276,6 +297,18 @@ class Transaction:
         )
 
     def _check_still_ours(self) -> None:
+        path = self._check_not_undone()
+        if self.heartbeats.lapsed(self.expiry_s):
+            raise ConflictError(
+                "this write had no heartbeat for too long",
+                path=path,
+                instant=self.instant,
+                expected=f"one every {self.expiry_s:g} s at least",
+                todo="Another process may consider it dead and be rolling it back. Write again.",
+            )
+
+    def _check_not_undone(self) -> str:
+        """The path of the inflight file. ConflictError: others roll this write back, or may do so."""
         path = self.table.instant_path(Instant(requested_time=self.instant, action=self.action, state=State.INFLIGHT))
         # The inflight file is checked after the rollbacks: a rollback removes the file before it completes.
         rollbacks = pending_rollbacks(self.table)
@@ -291,14 +324,7 @@ class Transaction:
                     todo="Nothing of this write is visible. Write again (retries=): later writes do not wait for it. "
                     f"Compactions do. {rollback.todo}",
                 )
-        if self.heartbeats.lapsed(self.expiry_s):
-            raise ConflictError(
-                "this write had no heartbeat for too long",
-                path=path,
-                instant=self.instant,
-                expected=f"one every {self.expiry_s:g} s at least",
-                todo="Another process may consider it dead and be rolling it back. Write again.",
-            )
+        return path
 
 
 def _names(instants: Iterable[Instant]) -> set[tuple[str, str]]:

@@ -199,11 +199,18 @@ def test_a_heartbeats_that_stopped_once_has_lapsed(monkeypatch: pytest.MonkeyPat
 
 def test_beats_that_fail_are_no_beats(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are logged; the heartbeats tells."""
-
-    def fail(self: LocalStorage, path: str, data: bytes) -> None:
-        raise StorageError("full", path=path)
-
-    monkeypatch.setattr(LocalStorage, "overwrite", fail)
     with heartbeat(storage, T, 0.01) as heartbeats:
+        monkeypatch.setattr(LocalStorage, "overwrite", _full)
         time.sleep(0.1)
         assert heartbeats.lapsed(0.05)
+
+
+def test_work_without_a_first_beat_does_not_begin(storage: LocalStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file means dead: others would undo at once what it does."""
+    monkeypatch.setattr(LocalStorage, "overwrite", _full)
+    with pytest.raises(StorageError, match="full"), heartbeat(storage, T, 0.01):
+        pytest.fail("it began")
+
+
+def _full(self: LocalStorage, path: str, data: bytes) -> None:
+    raise StorageError("full", path=path)

@@ -62,14 +62,9 @@ class Cast:
         self.zookeeper = ZooKeeper(self.world)
 
     def may_oversleep(self, host: Host, version: int) -> bool:
-        """Whether a process may sleep until it counts as dead, right here. Not inside its section
-
-        a writer: one whose heartbeat lapses between its last snapshot and its completed file is rolled back unseen,
-        here as
-            in Hudi
-        who unschedules on version 6: a writer that saw the plan may write a log on it before the plan is gone"""
-        risky = host.name.startswith("writer") or (host.name.startswith("unscheduler") and version == 6)
-        return not (risky and self.lock.is_inside(host))
+        """Whether a process may sleep until it counts as dead, right here. Not inside its section who unschedules on
+        version 6: a writer that saw the plan may write a log on it before the plan is gone."""
+        return not (host.name.startswith("unscheduler") and version == 6 and self.lock.is_inside(host))
 
     def doubt(self) -> bool:
         """Whether an answer of ZooKeeper gets lost."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.storage.contract import files_below
 from phantombase.timeline.storage.folders import HOODIE, RECORDS
+from phantombase.timeline.table.in_progress import pending_rollbacks
 from phantombase.timeline.table.table import Table
 from tests.world.simulation import rows
 from tests.world.simulation.cast import Cast
@@ -54,9 +57,19 @@ class Ending:
             world.start("last hudi", lambda: cast.hudi(2))
             world.run()
             world.now_ms += _LONG_MS
+        world.start("undoer", self._take_back)
+        world.run()
         world.start("last", self._last)
         world.run()
         self.rules.check_rows(world)
+
+    def _take_back(self) -> None:
+        """As a person does whom the error tells so: a writer completed its write while others rolled it back."""
+        table = self.cast.table()
+        for one in pending_rollbacks(table):
+            if not isinstance(one, Torn) and one.target in table.load_timeline().completed_writes:
+                roll_back_newest(table.snapshot(cached=False), self.cast.lock, one.target)
+                self.cast.outcomes["writes completed in a rollback"] += 1
 
     def _last(self) -> None:
         cast = self.cast

@@ -163,7 +163,7 @@ class Rules:
                 assert again or self._is_free(instant, lost=self._is_lost(actor)), f"the time of {path} was used before"
                 self.shared_times += not again and time in self._used
             if instant.state is State.COMPLETED and instant.is_write:
-                if self._is_lost(actor) and not actor.host.name.startswith("writer"):
+                if self._is_lost(actor):
                     self._late, self._again = actor, (time, instant.family) in self._effects
                     self.late_commits += 1
                 if self.late is not actor or not self._again:
@@ -191,7 +191,7 @@ class Rules:
         if instant.requested_time not in self._used:
             return True
         other = self._used[instant.requested_time]
-        if lost and other is not None:
+        if lost:
             return other != instant.action
         return not self._locked and (other is None or {other, instant.action} == {"deltacommit", "compaction"})
 

@@ -25,6 +25,7 @@ number of turns at a step, so that each kind of them occurs."""
         deep(6, True, "compactor1 compactor2 unscheduler writer"),
         (9, True, "compactor1 compactor2 unscheduler writer"),
         deep(6, True, "unscheduler writer compactor1"),
+        *(deep(version, True, "writer1 writer2 scheduler") for version in (6, 9)),
         deep(9, False, "writer compactor1 compactor2"),
     ],
 )

@@ -18,6 +18,7 @@ import pytest
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.timeline.errors import ConflictError, LockError
 from phantombase.timeline.format.file_name import parse_data_file
+from phantombase.timeline.locks.heartbeat import Heartbeats
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.local import LocalStorage
@@ -29,7 +30,8 @@ from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import Written, write, write_batch
 from tests.support.compaction_steps import open_table
 from tests.support.failing_storage import Call, Failure, HookedStorage, MovingStorage, ProcessDied, die_at_nth
-from tests.support.faults import Faults, LockLostAt
+from tests.support.faults import Faults, LockLostAt, LockLostBehind
+from tests.support.golden_tables import LOCK
 from tests.support.interleaving import serial_pools
 from tests.support.selection import ALL, deep
 from tests.support.trips import AFTER, BEFORE, NEXT, rows
@@ -243,6 +245,32 @@ def test_a_write_rolled_back_while_it_stages_places_nothing(ground: Ground, monk
             ground.write(HookedStorage(LocalStorage(str(path)), rolled_back))
         assert done[0]
         assert data_files(path) == before
+
+
+@upserts
+@pytest.mark.parametrize("seen_by", ["lock", "heartbeat"])
+def test_a_write_rolled_back_right_before_its_commit_takes_it_back(
+    ground: Ground, seen_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process slept between its last look and the put, so another one took it for dead. By lock or heartbeat."""
+    others: list[object] = []
+    lock = LockLostBehind(others if seen_by == "lock" else ())
+    monkeypatch.setattr("phantombase.writer_hooks.write.write.table_lock", lambda storage, _: lock)
+    monkeypatch.setattr(Heartbeats, "lapsed", lambda *_: bool(others) and seen_by == "heartbeat")
+    with ground.copy() as path:
+
+        def rolled_back(call: Call) -> Any:
+            if call.name == "put_if_absent" and call.path.endswith(".deltacommit") and not others:
+                table = open_table(path)
+                others.append(roll_back_dead_writers(table, LOCK, lazy=False, now_ms=lambda: 0, expiry_s=-1e12))
+            return call.do()
+
+        with pytest.raises(ConflictError, match="another process rolled this write back"):
+            ground.write(HookedStorage(LocalStorage(str(path)), rolled_back))
+        assert others[0]
+        assert read_rows(path) == BEFORE
+        others.clear()
+        ground.check_next(path)
 
 
 def data_files(path: Path) -> set[str]:

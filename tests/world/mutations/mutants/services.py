@@ -50,7 +50,7 @@ SERVICES: tuple[Mutant, ...] = (
     ("writer_hooks/write/conf", 'if "combine" in explicit and ', "if False and ", "hudi_names"),
     ("writer_hooks/write/conf", "        if said[field] != found[field]:\n", "        if False:\n", "hudi_names"),
     ("writer_hooks/write/write", "opening = replace(opening, expiry_s=min(opening.expiry_s, expiry_s))", "opening = replace(opening, expiry_s=opening.expiry_s)", "hudi_names"),
-    ("writer_hooks/commit/transaction", "self.heartbeats.lapsed(self.expiry_s)", "self.heartbeats.lapsed()", "hudi_names"),
+    ("writer_hooks/commit/transaction", "        if self.heartbeats.lapsed(self.expiry_s):\n            raise", "        if self.heartbeats.lapsed():\n            raise", "hudi_names"),
     ("timeline/locks/table_lock", "0xDABADABA - (1 << 32) + (1 << 64)", "0xDABADABA", "hudi_names"),
     ("writer_hooks/write/conf", "            problems[name] = error\n", "            raise error\n", "settings"),
     ("compactor_daemon/attempt/compact_or_resume", "lock, dict(options.properties))", "lock)", "split"),
