@@ -102,10 +102,8 @@ def _records(
         with readable("history file", path):
             times = pc.field("instantTime").isin(sorted({time for time, _ in wanted}))
             rows = read_parquet(storage.open_input(path), (*_NAME_COLUMNS, column)).filter(times).to_pylist()
-        for row in rows:
-            instant = wanted.get((row["instantTime"], row["action"]))
-            if instant is not None and row[column]:
-                yield instant, row[column]
+            found = [(wanted.get((row["instantTime"], row["action"])), row[column]) for row in rows]
+        yield from ((instant, content) for instant, content in found if instant is not None and content)
 
 
 def _instants(storage: Storage, config: TableConfig) -> Iterator[Instant]:

@@ -23,7 +23,7 @@ from phantombase.timeline.errors import MissingFileError, StorageError, UnknownS
 from phantombase.timeline.format.instant import Instant, State, later
 from phantombase.timeline.format.layout import LAYOUT_2, Layout
 from phantombase.timeline.format.table_config import load_table_config
-from phantombase.timeline.instants.archived_timeline import load_history
+from phantombase.timeline.instants.archived_timeline import archived_commits, load_history
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.survey import Survey
 from phantombase.timeline.storage.contract import Storage
@@ -523,3 +523,12 @@ def test_writes_that_may_take_the_place_of_files() -> None:
     assert now.superseding_since(then, None, below="30") == ["20", "24"]
     assert now.superseding_since(then, None, below="") == []
     assert then.superseding_since(then, {"20"}, below="9") == []
+
+
+def test_a_history_file_without_contents_is_malformed(tmp_path: Path) -> None:
+    storage, folder = open_table("v9_archived", tmp_path)
+    archived = load(storage)
+    for path in folder.glob("*.parquet"):
+        pq.write_table(pq.read_table(path).drop_columns(["metadata"]), path)
+    with pytest.raises(UnknownStateError, match="history file"):
+        archived_commits(storage, load_table_config(storage), archived)

@@ -257,7 +257,7 @@ ASKED = {
     "cancel an unreadable decision": "UPGRADE RESTORE",
     "roll back {instant}": "SETTINGS UPGRADE RESTORE",
     "take partitions out of the metadata table": "UPGRADE RESTORE ROLLBACK",
-    "unschedule a compaction": "UPGRADE RESTORE",
+    "purpose": "UPGRADE RESTORE",  # unschedule a compaction, or replace its plan
     "write a completed file again": "SETTINGS UPGRADE RESTORE",
 }
 """The guards of each section that leaves one out. Sections of a decision ask `validity` for them."""

@@ -62,9 +62,13 @@ class Cast:
         self.zookeeper = ZooKeeper(self.world)
 
     def may_oversleep(self, host: Host, version: int) -> bool:
-        """Whether a process may sleep until it counts as dead, right here. Not inside its section who unschedules on
-        version 6: a writer that saw the plan may write a log on it before the plan is gone."""
-        return not (host.name.startswith("unscheduler") and version == 6 and self.lock.is_inside(host))
+        """Whether a process may sleep until it counts as dead, right here. Not inside its section
+
+        who unschedules on version 6: a writer that saw the plan may write a log on it before the plan is gone
+        a writer that takes no lock: others see its commit, and build upon it, before it looks back"""
+        unlocked = host.name.startswith("writer") and not self.lock.keeps_out
+        risky = unlocked or (host.name.startswith("unscheduler") and version == 6)
+        return not (risky and self.lock.is_inside(host))
 
     def doubt(self) -> bool:
         """Whether an answer of ZooKeeper gets lost."""

@@ -214,7 +214,7 @@ def _into_history(table: Table, doomed: list[Instant]) -> None:
     name = f"{doomed[0].requested_time}_{doomed[-1].requested_time}_0.parquet"
     if name not in {f["fileName"] for f in known}:
         storage.delete(f"{folder}/{name}")
-        data = _history(doomed)
+        data = _history(table, doomed)
         storage.put_if_absent(f"{folder}/{name}", data)
         known = [*known, {"fileName": name, "fileLen": len(data)}]
         storage.put_if_absent(f"{folder}/manifest_{current + 1}", json.dumps({"files": known}).encode())
@@ -223,12 +223,13 @@ def _into_history(table: Table, doomed: list[Instant]) -> None:
     storage.put_if_absent(f"{folder}/_version_", str(current).encode())
 
 
-def _history(doomed: list[Instant]) -> bytes:
+def _history(table: Table, doomed: list[Instant]) -> bytes:
     stream = io.BytesIO()
     columns = {
         "instantTime": [i.requested_time for i in doomed],
         "completionTime": [i.completion_time or i.requested_time for i in doomed],
         "action": [i.family for i in doomed],
+        "metadata": [table.storage.read(table.instant_path(i)) if i.is_write else None for i in doomed],
     }
     pq.write_table(pa.table(columns), stream)
     return stream.getvalue()

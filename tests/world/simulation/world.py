@@ -415,6 +415,11 @@ class WorldLock:
         self._inside: dict[Actor, int] = {}
 
     @property
+    def keeps_out(self) -> bool:
+        """Whether it keeps others out."""
+        return self._holds
+
+    @property
     def holder(self) -> Host | None:
         """The process in a section, if it lives."""
         return self._holder.host if self._holder is not None and not self._is_free() else None
