@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from threading import Lock
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import OutputOptions
@@ -40,6 +40,19 @@ from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.table.history import WorkDone, WorkFacts, put_work
 from phantombase.timeline.table.table import Table
 
+WorkKind: TypeAlias = Literal[
+    "compaction",
+    "log compaction",
+    "clustering",
+    "clean",
+    "archive",
+    "orphans",
+    "metadata",
+    "sync",
+    "rollback",
+    "restore",
+]
+"""The kinds of work that leave a row."""
 P = ParamSpec("P")
 R = TypeVar("R")
 _REFUSED = (ClaimedError, LockError, PausedError, UnsupportedError, UsageError)
@@ -65,7 +78,7 @@ def note_work(**facts: Any) -> None:
             noted.facts[name] = value if had is None or isinstance(value, str) else had + value
 
 
-def unit_of_work(kind: str, said: Callable[[R], WorkFacts | None]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def unit_of_work(kind: WorkKind, said: Callable[[R], WorkFacts | None]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """For a function whose first argument is the table. `kind`: of its rows, unless it notes another one. `said`: what
     its result says of the work; None: there was nothing to do, and there is no row, unless `note_work` was called."""
 

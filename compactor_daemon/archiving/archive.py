@@ -40,9 +40,8 @@ from phantombase.timeline.view.facts import HASHING_METADATA, is_consistently_ha
 from ..attempt.finish import forget_archived, tidy, unfinished_compactions
 from ..cleaning.orphan_facts import data_file
 from ..unit_of_work import ServiceAnswer, ServiceMeans, unit_of_work
-from .archived_files import Archive, remove_instants
+from .archived_files import Archive, compact_history, remove_instants
 from .choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, ArchiveOptions, choose
-from .history import compact_history
 
 _NEWEST = {Guard.ROLLBACK: "it is of the newest write or clustering, which is never archived"}
 _ARCHIVED = dict.fromkeys((Guard.RESTORE, Guard.ROLLBACK), "neither undoes an instant that is archived")

@@ -1,54 +1,175 @@
-"""The history (version 8 on): its files and their rows, how instants are added, and how small files are merged.
+"""The history (version 8 on): its manifests, its files and their rows, and how instants are added.
 
     <first>_<last>_<level>.parquet   staged and placed; a dead writer left it if no manifest names it
-    manifest_<n+1>, _version_        see `manifest`; from then on the instants of the file are archived
+    manifest_<n>                     JSON, every file that counts with its size; never changed
+    _version_                        text, the number of the manifest that counts; while it is missing, the greatest
+                                     manifest does; from then on the instants of the file are archived
+
+A writer puts the next manifest, then replaces `_version_` by deleting and putting it. So a manifest above `_version_`
+is what a dead writer left: its files were complete before it was put, and the next writer continues from it.
 
 Columns of a file, one row an instant:
 
     instantTime, completionTime, action    texts; the action of the completed file
     metadata                               the bytes of the completed file
     plan                                   the bytes of the requested file of a table service or replace commit, or null
-    version                                1; Hudi requires it
-
-Ten files of one level become one file of the next, as in Hudi. Files that a manifest names never change, so they are
-merged without the lock; under the lock it is checked again that the manifest still names them. Afterwards the newest
-manifests and the files that they name are kept, for readers of an older manifest; all other files of the history are
-removed."""
+    version                                1; Hudi requires it"""
 
 from __future__ import annotations
 
+import json
 import re
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from phantombase.timeline.codec.parquet_read import open_parquet, parquet_batches, read_parquet, readable
+from phantombase.timeline.codec.parquet_read import read_parquet, readable
 from phantombase.timeline.codec.parquet_write import open_parquet_writer
-from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
+from phantombase.timeline.errors import ConflictError, MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.table_config import TableConfig
 from phantombase.timeline.instants.instant_files import StateFiles
 from phantombase.timeline.prefetch import prefetched
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import Storage, listed_if_there
+from phantombase.timeline.storage.folders import TEMPORARY
 from phantombase.timeline.storage.snapshot import check_guard, unguarded
 from phantombase.timeline.storage.staged_file import place_staged, staged_output
 
-from .manifest import (
-    HistoryFile,
-    Manifest,
-    manifest_numbers,
-    manifest_path,
-    newest_manifest,
-    put_manifest,
-    read_manifest,
-    set_version,
-    staged_name,
-)
+
+@contextmanager
+def staged_name(storage: Storage, ending: str) -> Iterator[str]:
+    """A path for one staged file, which is removed at exit, placed or not. A killed process's file is removed later."""
+    path = f"{TEMPORARY}/{uuid.uuid4().hex}{ending}"
+    try:
+        yield path
+    finally:
+        with suppress(PhantombaseError):
+            unguarded(storage).delete(path)
+
+
+VERSION_FILE = "_version_"
+_TRIES = 3
+_MANIFEST = re.compile(r"manifest_(\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryFile:
+    """An entry of a manifest; `size` in bytes."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A manifest; `number` 0 and no files: nothing was archived yet. `last`: the greatest number in use."""
+
+    number: int
+    files: tuple[HistoryFile, ...]
+    last: int
+
+
+def manifest_path(folder: str, number: int) -> str:
+    return f"{folder}/manifest_{number}"
+
+
+def manifest_numbers(storage: Storage, folder: str) -> list[int]:
+    names = [entry.name for entry in listed_if_there(storage, folder) or ()]
+    return sorted(int(match[1]) for name in names if (match := _MANIFEST.fullmatch(name)))
+
+
+def read_manifest(storage: Storage, folder: str, number: int) -> tuple[HistoryFile, ...]:
+    """The entries of a manifest. MalformedError: unreadable. MissingFileError: there is none."""
+    path = manifest_path(folder, number)
+    data = storage.read(path)
+    try:
+        return tuple(HistoryFile(name=str(e["fileName"]), size=int(e["fileLen"])) for e in json.loads(data)["files"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise MalformedError("unreadable history manifest", path=path, found=repr(error)) from error
+
+
+def newest_manifest(storage: Storage, folder: str) -> Manifest:
+    """The manifest from which a writer continues; called under the table lock. It is the greatest manifest. If that one
+    is above `_version_` and torn (Hudi writes in place on local disks), it is the manifest that `_version_` names.
+    MalformedError: the latter is unreadable. MissingFileError: it does not exist."""
+    numbers = manifest_numbers(storage, folder)
+    counting = _version(storage, folder)
+    last = max([*numbers, counting or 0])
+    for number in reversed(numbers):
+        try:
+            return Manifest(number=number, files=read_manifest(storage, folder, number), last=last)
+        except MalformedError:
+            if counting is None or number <= counting:
+                raise
+    if counting:
+        raise MissingFileError("the history's manifest is missing", path=manifest_path(folder, counting))
+    return Manifest(number=0, files=(), last=last)
+
+
+def put_manifest(storage: Storage, folder: str, before: Manifest, files: tuple[HistoryFile, ...]) -> Manifest:
+    """Makes a manifest of these files count. `storage`: of a section. ConflictError: another put it, or `_version_`."""
+    number = before.last + 1
+    body = json.dumps({"files": [{"fileName": f.name, "fileLen": f.size} for f in files]}, indent=2).encode()
+    if not storage.put_if_absent(manifest_path(folder, number), body):
+        raise archived_by_another(storage, manifest_path(folder, number))
+    set_version(storage, folder, number)
+    return Manifest(number=number, files=files, last=number)
+
+
+def set_version(storage: Storage, folder: str, number: int) -> None:
+    """Makes a manifest the one that counts, unless it already is. Errors as `put_manifest`. A process that stalled
+    right before its put, and lost the lock, may put an older number while `_version_` is missing. That process removes
+    the number as soon as it finds that the lock is lost: then the greatest manifest counts. A process that holds the
+    lock puts its own number again."""
+    path, counting = f"{folder}/{VERSION_FILE}", _version(storage, folder)
+    for _ in range(_TRIES):
+        if counting == number:
+            return
+        storage.delete(path)
+        storage.put_if_absent(path, str(number).encode())
+        try:
+            check_guard(storage)
+        except PhantombaseError:
+            _withdraw_older(unguarded(storage), folder, number)
+            raise
+        counting = _version(storage, folder)
+        if counting is not None and counting > number:
+            break
+    if counting != number:
+        raise archived_by_another(storage, path)
+
+
+def _withdraw_older(storage: Storage, folder: str, number: int) -> None:
+    """Removes `_version_` if it names this manifest and another process has put a newer one."""
+    if _version(storage, folder) == number < newest_manifest(storage, folder).number:
+        storage.delete(f"{folder}/{VERSION_FILE}")
+
+
+def _version(storage: Storage, folder: str) -> int | None:
+    path = f"{folder}/{VERSION_FILE}"
+    try:
+        text = storage.read(path).decode(errors="replace").strip()
+    except MissingFileError:
+        return None
+    if text and not text.isdecimal():
+        raise MalformedError("unreadable history version", path=path, expected="a number", found=repr(text))
+    return int(text) if text else None
+
+
+def archived_by_another(storage: Storage, path: str) -> ConflictError:
+    """Another process has put this file of the archive."""
+    return ConflictError(
+        "another process archives this table",
+        path=f"{storage.base_path}/{path}",
+        expected="one archiving process at a time, under the table lock",
+        todo="Give all processes that archive the same lock, then run again: it continues where this run stopped.",
+    )
+
 
 PLANNED = frozenset({"clean", "compaction", "logcompaction", "clustering", "replacecommit"})
 """Actions whose requested file is kept as `plan`."""
@@ -225,107 +346,3 @@ def check_counts(storage: Storage, folder: str, manifest: Manifest) -> None:
             found=", ".join(wrong[:3]),
             todo="Restore them from a copy. Nothing was removed from the active timeline.",
         )
-
-
-BATCH_FILES = 10
-"""Files of one level per merge (hoodie.timeline.compaction.batch.size)."""
-BATCH_BYTES = 1000 << 20
-"""Most bytes per merge."""
-_MANIFESTS_KEPT = 3
-_BATCH_ROWS = 256
-
-
-def next_merge(
-    files: Sequence[HistoryFile], where: str, *, count: int = BATCH_FILES
-) -> tuple[tuple[HistoryFile, ...], HistoryName] | None:
-    """The files that are to be merged, of the lowest level with enough of them, oldest first, and the name of the file
-    that they become, of the next level (pure); None: none are due."""
-    named = sorted((HistoryName.of(f.name, where), f) for f in files)
-    for level in sorted({name.level for name, _ in named}):
-        of_level = [(name, file) for name, file in named if name.level == level][:count]
-        if len(of_level) == count and sum(file.size for _, file in of_level) <= BATCH_BYTES:
-            first, last = min(name.first for name, _ in of_level), max(name.last for name, _ in of_level)
-            target = HistoryName(first=first, last=last, level=level + 1)
-            return tuple(file for _, file in of_level), target
-    return None
-
-
-def compact_history(
-    storage: Storage, config: TableConfig, section: Callable[[], AbstractContextManager[Storage]]
-) -> tuple[str, ...]:
-    """Merges until nothing is due; returns the new names. `section`: takes the lock, gives the storage under it.
-    Memory: one row group of a file. ConflictError: see `put_manifest`."""
-    made: list[str] = []
-    folder = config.history_folder
-    while (due := next_merge(newest_manifest(storage, folder).files, folder)) is not None:
-        files, target = due
-        with staged_name(storage, ".parquet") as staged:
-            write_rows(storage, staged, _rows(storage, folder, files))
-            with section() as held:
-                before = newest_manifest(held, folder)
-                if not set(files) <= set(before.files):
-                    continue  # another process has merged them
-                left = tuple(f for f in before.files if f not in files)
-                file = place_history(held, folder, staged, target)
-                after = put_manifest(held, folder, before, (*left, file))
-                check_counts(held, folder, after)
-                made.append(file.name)
-                _forget_old(held, folder, after, len(made))
-    return tuple(made)
-
-
-def _rows(storage: Storage, folder: str, files: Sequence[HistoryFile]) -> Iterator[pa.Table]:
-    """The rows of these files, each instant once."""
-    seen: set[tuple[str, str, str]] = set()
-    for file in files:
-        path = f"{folder}/{file.name}"
-        with readable("history file", path):
-            source = storage.open_input(path)
-            for batch in parquet_batches(source, open_parquet(source), ROW_SCHEMA.names, _BATCH_ROWS):
-                table = pa.Table.from_batches([batch]).select(ROW_SCHEMA.names).cast(ROW_SCHEMA)
-                keys = list(zip(*(table.column(i).to_pylist() for i in range(3)), strict=True))
-                fresh = pa.array([key not in seen for key in keys])
-                seen.update(keys)
-                yield table if pc.all(fresh).as_py() else table.filter(fresh)
-
-
-def _forget_old(storage: Storage, folder: str, counting: Manifest, merged: int) -> None:
-    """Removes manifests older than the newest ones, and files that no remaining manifest names. No later manifest names
-    such a file again. A file that no manifest has ever named was placed by a dead archiver."""
-    numbers = [n for n in manifest_numbers(storage, folder) if n <= counting.number]
-    kept = numbers[-(_MANIFESTS_KEPT + merged) :]
-    named = {name for number in kept for name in _names(storage, folder, number)}
-    names = [e.name for e in storage.list(folder) if not e.is_folder]
-    files = [n for n in names if HistoryName.parse(n) is not None and n not in named]
-    older = [number for number in numbers if number not in kept]
-    once_named = {name for number in older for name in _names(storage, folder, number)}
-    storage.delete_all([manifest_path(folder, number) for number in older])
-    storage.delete_all([f"{folder}/{name}" for name in files if name in once_named])
-    for name in files:
-        if name not in once_named:
-            _remove_leftover(storage, folder, name)
-
-
-def _names(storage: Storage, folder: str, number: int) -> tuple[str, ...]:
-    """The files that a manifest names; none if it is torn: a torn manifest never counted, and a writer skipped it."""
-    with suppress(MalformedError, MissingFileError):
-        return tuple(f.name for f in read_manifest(storage, folder, number))
-    return ()
-
-
-def _remove_leftover(storage: Storage, folder: str, name: str) -> None:
-    """Removes a file that a dead archiver placed; puts the file back if a manifest names it since. Another process that
-    archives the same instants uses the file as it is, while this process may stall right before the removal."""
-    path = f"{folder}/{name}"
-    with staged_name(storage, ".parquet") as kept:
-        try:
-            storage.place(path, kept)
-        except MissingFileError:
-            return
-        try:  # from here on: placing may have been a rename, after which the staged name is the only one
-            storage.delete(path)
-            check_guard(storage)
-        except PhantombaseError:
-            if name in {f.name for f in newest_manifest(storage, folder).files}:
-                unguarded(storage).place(kept, path)
-            raise

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import pyarrow as pa
 import pyarrow.csv
@@ -47,12 +47,12 @@ from phantombase.timeline.terminal.text_table import (
 from ..daemon.past_writes import ReplayOptions
 from ..daemon.replay import replay_table
 from ..services.options import read_policies
+from ..unit_of_work import WorkKind
 from .fleet_flags import CatalogFlags
 from .option_flags import StorageOption, TablePath, given_names, name_idle, offers
 
 _SHOWN = 20
-_KINDS = ("compaction", "log compaction", "clustering", "clean", "archive", "orphans", "metadata", "sync", "rollback",
-          "restore")  # fmt: skip
+_KINDS = get_args(WorkKind)
 
 
 @offers

@@ -60,10 +60,9 @@ from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.view.log_blocks import visibility_of
 from phantombase.timeline.view.view import DataFile, FileSlice, TableView
 
-from ..archiving.archived_files import Archive, remove_instants
+from ..archiving.archived_files import Archive, compact_history, remove_instants
 from ..archiving.choice import ArchiveChoice, ArchiveCutoff, ArchiveFacts, ArchiveOptions
 from ..archiving.choice import choose as choose_archived
-from ..archiving.history import compact_history
 from ..cleaning.choice import CleanFacts, CleanOptions, Policy, choose, held_files
 
 _SAME = "works on the same compaction of the metadata table"

@@ -127,12 +127,12 @@ def _block_at(source: pa.NativeFile, path: str, offset: int, size: int) -> tuple
     if len(head) == 14:
         (length,) = struct.unpack_from(">q", head, 6)
         end = offset + 14 + length
-        if length >= _FIXED_BYTES and end <= size and _is_sound(source, offset, length, end, size):
+        if length >= _FIXED_BYTES and end <= size and _is_sound(source, length, end, size):
             return _framed_block(source, path, offset, end), end
     return LogBlock(path=path, offset=offset, kind=BlockKind.CORRUPT), _next_magic(source, offset + 1, size)
 
 
-def _is_sound(source: pa.NativeFile, offset: int, length: int, end: int, size: int) -> bool:
+def _is_sound(source: pa.NativeFile, length: int, end: int, size: int) -> bool:
     (total,) = struct.unpack(">q", _bytes(source, end - 8, 8))
     behind = _bytes(source, end, min(6, size - end))
     return total == length + 6 and (len(behind) < len(MAGIC) or behind == MAGIC)

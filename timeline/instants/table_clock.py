@@ -121,7 +121,7 @@ class TableClock:
         verdict = self.check_zone(timeline)
         check_clock(self.storage, timeline.written, clock_ms, self.options)
         used = [*self._used(timeline, undone), *(_Used(time, None, always=True) for time in also_above)]
-        return self._chosen(used, timeline, verdict, self._shown(), undone, probes=True)
+        return self._chosen(used, verdict, self._shown(), undone, probes=True)
 
     def next_plan_time(self, timeline: Timeline, *, dry_run: bool) -> str:
         """`next_time` for a plan. A plan hides writes that complete before it, so it must not be ahead of their clock.
@@ -131,20 +131,20 @@ class TableClock:
             check_clock(self.storage, timeline.written, clock_ms, self.options)
         waits = self.now() + _FARTHEST
         used = self._used(timeline)
-        return self._chosen(used, timeline, verdict, self.now(), probes=not dry_run, waits=waits)
+        return self._chosen(used, verdict, self.now(), probes=not dry_run, waits=waits)
 
     def check_reached(self, instant: str, timeline: Timeline) -> None:
         """ClockError if a pending plan is in the future: executed now, it would hide the next writes."""
         plans = [i for i in timeline.pending_merges if i.requested_time == instant]
         used = [_Used(instant, plan, always=True) for plan in plans]
-        self._chosen(used, timeline, self.writers_zone(timeline), self._shown(), probes=True)
+        self._chosen(used, self.writers_zone(timeline), self._shown(), probes=True)
 
     def future(self, timeline: Timeline) -> ClockError | None:
         """Why no instant can be chosen now: the newest one is in the future. Puts no object on storage."""
         verdict = self.writers_zone(timeline)
         used = [_Used(time, i) for i in timeline.completed for time in (i.requested_time, i.completion_time) if time]
         try:
-            self._chosen(used, timeline, verdict, self._shown(), probes=False)
+            self._chosen(used, verdict, self._shown(), probes=False)
         except ClockError as error:
             return error
         return None
@@ -158,7 +158,6 @@ class TableClock:
     def _chosen(
         self,
         used: Sequence[_Used],
-        timeline: Timeline,
         verdict: ZoneVerdict,
         shown: datetime,
         undone: Collection[str] = (),

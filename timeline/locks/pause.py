@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Final
 
 from ..clocks import clock_ms, utc_text
 from ..errors import MalformedError, MissingFileError, PausedError, PhantombaseError
@@ -24,7 +25,7 @@ from ..record_fields import Fields
 from ..storage.contract import Storage
 from ..storage.folders import RECORDS
 
-COMPACTION = "compaction"
+COMPACTION: Final = "compaction"
 """Compactions are requested and executed; the other names are those of services."""
 SILENCE = "alerts"
 """Nothing waits: the table is known to be bad, and is left out of exit codes and alerts."""

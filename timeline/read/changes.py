@@ -290,7 +290,7 @@ class _Feed:
         for step in self._steps(window):
             found = find_window_writes(self.table, step)
             after = self._state(step.end)
-            yield from self._between(before, after, step, found)
+            yield from self._between(before, after, found)
             before = after
 
     def _steps(self, window: Window) -> list[Window]:
@@ -307,9 +307,7 @@ class _Feed:
     def _state(self, moment: str) -> WindowState:
         return load_state(self.table, moment, self.options.partition)
 
-    def _between(
-        self, before: WindowState | None, after: WindowState, step: Window, found: WindowWrites
-    ) -> Iterator[ChangePart]:
+    def _between(self, before: WindowState | None, after: WindowState, found: WindowWrites) -> Iterator[ChangePart]:
         old = {} if before is None else {g.key: s for g, s in before.slices()}
         new = {g.key: s for g, s in after.slices()}
         left = old.keys() - new.keys()

@@ -174,7 +174,7 @@ def _file_group(
     for instant in sorted(stacks):
         base, mine = visible.get(instant), tuple([log for log in stacks[instant] if log.size != _GONE])
         # A clean may have removed files of slices below the newest base file.
-        wrong = _flaws(base, stacks[instant], known, key, bases, logs) if instant >= newest else []
+        wrong = _flaws(base, stacks[instant], known, bases, logs) if instant >= newest else []
         if flaws or homeless:
             wrong = [f for f in (*flaws, *homeless) if f.instant == instant] + wrong
         if facts.witness.uncompleted:
@@ -291,12 +291,7 @@ def _marked(log: LogFile, names: Names, timeline: Timeline, facts: ViewFacts) ->
 
 
 def _flaws(
-    base: BaseFile | None,
-    logs: Iterable[LogFile],
-    names: Names,
-    key: GroupKey,
-    bases: Iterable[BaseFile],
-    others: Iterable[LogFile],
+    base: BaseFile | None, logs: Iterable[LogFile], names: Names, bases: Iterable[BaseFile], others: Iterable[LogFile]
 ) -> list[Flaw]:
     found = list[Flaw]()
     if not names and (base is None or base.size != _GONE):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from phantombase import writer
 from phantombase.compactor_daemon.archiving import archive as archive_module
-from phantombase.compactor_daemon.archiving import history
+from phantombase.compactor_daemon.archiving import archived_files
 from phantombase.compactor_daemon.archiving.archive import ArchiveResult, archive_table, gone_but_there, resize_cutoffs
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cli.main import app as compactor
@@ -385,9 +385,9 @@ def test_a_level_is_merged_as_by_hudi(tmp_path: Path, monkeypatch: pytest.Monkey
     (ours / folder / "manifest_6").unlink()
     (ours / folder / merged.name).unlink()
     (ours / folder / "_version_").write_text("5")
-    monkeypatch.setattr(history, "next_merge", partial(history.next_merge, count=4))
+    monkeypatch.setattr(archived_files, "next_merge", partial(archived_files.next_merge, count=4))
     table = open_table(ours)
-    made = history.compact_history(table.storage, table.config, lambda: nullcontext(table.storage))
+    made = archived_files.compact_history(table.storage, table.config, lambda: nullcontext(table.storage))
     assert made == (merged.name,)
     columns = pq.read_schema(ours / folder / merged.name).names
     rows, expected = (pq.read_table(path / folder / merged.name).select(columns) for path in (ours, theirs))

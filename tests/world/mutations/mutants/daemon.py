@@ -254,7 +254,7 @@ CLOCKS: tuple[Mutant, ...] = (
     ("timeline/instants/table_clock", "        is_visible = self.by.is_write and self.by.completed\n", "        is_visible = False\n", "future"),
     ("timeline/instants/table_clock", "        is_visible = self.by.is_write and self.by.completed\n", "        is_visible = True\n", "future"),
     ("timeline/instants/table_clock", " and self.by.requested_time not in going", "", "future"),
-    ("timeline/instants/table_clock", "return self._chosen(used, timeline, verdict, self._shown(), undone, probes=True)", "return self._chosen(used, timeline, verdict, self.now(), undone, probes=True)", "future"),
+    ("timeline/instants/table_clock", "return self._chosen(used, verdict, self._shown(), undone, probes=True)", "return self._chosen(used, timeline, verdict, self.now(), undone, probes=True)", "future"),
     ("timeline/instants/table_clock", "        if probes:\n", "        if False:\n", "future"),
     ("timeline/instants/table_clock", "always=decided and time not in of)", "always=False)", "decision"),
     ("compactor_daemon/attempt/attempt", "        table.times.check_reached(attempt.instant, table.timeline)\n", "", "future"),

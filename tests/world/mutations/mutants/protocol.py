@@ -261,7 +261,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "attempt/lost_lock",
     ),
     (
-        "compactor_daemon/archiving/history",
+        "compactor_daemon/archiving/archived_files",
         "        try:  # from here on: placing may have been a rename, after which the staged name is the only one\n            storage.delete(path)\n",
         "        storage.delete(path)\n        try:\n",
         "archiving/choice",
