@@ -212,3 +212,29 @@ class AttemptOptions:
         check_finite(self, least_of(AttemptOptions))
         check_above_zero(self, "heartbeat_s", "heartbeat_expiry_s")
         check_below(self, "heartbeat_s", "heartbeat_expiry_s")
+
+
+class PartitionTtl(Enum):
+    """From when on the time of a partition counts: its last write, or its first one."""
+
+    KEEP_BY_TIME = "keep-by-time"
+    KEEP_BY_CREATION_TIME = "keep-by-creation-time"
+
+
+@spelled_class
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionTtlOptions:
+    """Which partitions are past their time, by Hudi's strategies. `days_retain` has no default: nothing is past its
+    time until someone says so."""
+
+    strategy: PartitionTtl = option(
+        PartitionTtl.KEEP_BY_TIME, "what is counted from: the last write of a partition, or the first one"
+    )
+    days_retain: int | None = option(None, "partitions older than these days are deleted", least=1)
+    partitions: tuple[str, ...] = option(
+        (), "only these partitions; may be repeated; default: all", flag="partition", metavar="PARTITION"
+    )
+    max_partitions: int = option(1000, "the most partitions that one run deletes", least=1)
+
+    def __post_init__(self) -> None:
+        check_least(self, least_of(PartitionTtlOptions))

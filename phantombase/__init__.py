@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from .compactor_daemon.options import AttemptOptions as AttemptOptions
     from .compactor_daemon.options import ExecuteOptions as ExecuteOptions
     from .compactor_daemon.options import Executor as Executor
+    from .compactor_daemon.options import PartitionTtl as PartitionTtl
+    from .compactor_daemon.options import PartitionTtlOptions as PartitionTtlOptions
     from .compactor_daemon.services.maintain import MaintainStep as MaintainStep
     from .compactor_daemon.status.check import TableCheck as TableCheck
     from .compactor_daemon.status.pending import StatusOptions as StatusOptions
@@ -140,6 +142,9 @@ if TYPE_CHECKING:
     from .writer_hooks.erase.api import erase as erase
     from .writer_hooks.erase.erase import Erased as Erased
     from .writer_hooks.erase.erase import EraseOptions as EraseOptions
+    from .writer_hooks.erase.partition_ttl import ExpiredPartitions as ExpiredPartitions
+    from .writer_hooks.erase.partition_ttl import KeptPartition as KeptPartition
+    from .writer_hooks.erase.partition_ttl import partition_ttl as partition_ttl
     from .writer_hooks.options import Operation as Operation
     from .writer_hooks.options import WriteOptions as WriteOptions
     from .writer_hooks.write.write import Written as Written
@@ -174,7 +179,7 @@ _NAMES = {
     "compactor_daemon.metadata_services.chosen": "BuildOptions",
     "compactor_daemon.metadata_services.due": "MetadataOptions",
     "compactor_daemon.metadata_services.serve": "MetadataServed",
-    "compactor_daemon.options": "AttemptOptions ExecuteOptions Executor",
+    "compactor_daemon.options": "AttemptOptions ExecuteOptions Executor PartitionTtl PartitionTtlOptions",
     "compactor_daemon.services.maintain": "MaintainStep",
     "compactor_daemon.status.check": "TableCheck",
     "compactor_daemon.status.pending": "StatusOptions",
@@ -205,6 +210,7 @@ _NAMES = {
     "writer_hooks.commit.compaction": "AfterCommit",
     "writer_hooks.erase.api": "erase",
     "writer_hooks.erase.erase": "EraseOptions Erased",
+    "writer_hooks.erase.partition_ttl": "ExpiredPartitions KeptPartition partition_ttl",
     "writer_hooks.options": "Operation WriteOptions",
     "writer_hooks.write.write": "Written",
     "writer_hooks.write.writer": "Writer writer",

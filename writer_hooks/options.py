@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 
@@ -30,6 +30,8 @@ from phantombase.timeline.option import (
     spelled_class,
 )
 from phantombase.timeline.planning.options import ScheduleOptions
+from phantombase.timeline.table.table import Snapshot
+from phantombase.timeline.view.view import FileGroup
 
 from .merge_into import MergeInto
 
@@ -313,12 +315,14 @@ AFTER_A_WRITE = tuple(service for service in Service if service.value in {one.na
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
     """A write: its operation and options. `partitions`: of a delete_partition, partition paths, in which `*` matches
-    any text; None: those of the rows. `into`: of an upsert that sets some columns; its rows have the columns of
-    `MergeInto.source_columns`."""
+    any text; None: those of the rows. `deletes_if`: which of these are deleted; it gets the state from which the write
+    begins, the partition, and its file groups. `into`: of an upsert that sets some columns; its rows have the columns
+    of `MergeInto.source_columns`."""
 
     operation: Operation
     options: WriteOptions = field(default_factory=WriteOptions)
     partitions: tuple[str, ...] | None = None
+    deletes_if: Callable[[Snapshot, str, Sequence[FileGroup]], bool] | None = None
     into: MergeInto | None = None
 
     @property

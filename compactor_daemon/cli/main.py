@@ -55,7 +55,7 @@ COMMANDS = {
             ),
         },
     ),
-    **lazy_commands(_WRITERS, {"Table services": ("command.erase_command",)}),
+    **lazy_commands(_WRITERS, {"Table services": ("command.erase_command", "command.partition_ttl_command")}),
 }
 
 app = lazy_app(

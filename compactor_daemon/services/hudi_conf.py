@@ -40,6 +40,7 @@ from ..hudi_names import (
     word_of,
 )
 from ..metadata_services.due import MetadataOptions
+from ..options import PartitionTtl, PartitionTtlOptions
 
 _log = get_logger()
 
@@ -105,6 +106,13 @@ CLUSTER_CONF: Known = {
     f"{_PLAN}partition.regex.pattern": ("partition_regex", str),
     f"{_PLAN}partition.selected": ("partitions", listed),
 }
+_TTL = "hoodie.partition.ttl."
+TTL_CONF: Known = {
+    f"{_TTL}management.strategy.type": ("strategy", word_of({one.name: one for one in PartitionTtl})),
+    f"{_TTL}strategy.days.retain": ("days_retain", whole_number),
+    f"{_TTL}strategy.partition.selected": ("partitions", listed),
+    f"{_TTL}strategy.max.delete.partitions": ("max_partitions", whole_number),
+}
 _OF_COMMANDS: Mapping[type, Known] = {
     ScheduleOptions: SCHEDULE_CONF,
     OutputOptions: _KNOWN,
@@ -118,6 +126,7 @@ _OF_COMMANDS: Mapping[type, Known] = {
     MetadataOptions: METADATA_CONF,
     ClusterOptions: CLUSTER_CONF,
     SyncOptions: SYNC_CONF,
+    PartitionTtlOptions: TTL_CONF,
 }
 """Hudi's names for the options of commands, by option dataclass."""
 KINDS = frozenset(_OF_COMMANDS)

@@ -72,6 +72,7 @@ def arguments(app: str, words: tuple[str, ...], command: Any, table: Path) -> li
         "pins": ["--release", "copy"],
         "sync": ["--to", NOWHERE],
         "check": ["--patience", "1e9"],
+        "partition-ttl": ["--days-retain", "1"],
     }
     given = list(own.get(name, []))
     for param in command.params:

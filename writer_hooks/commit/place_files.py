@@ -43,6 +43,10 @@ def replaced_groups(begun: Transaction, write: Write, counts: RowCounts) -> dict
     views, facts = begun.table.views, begun.facts
     found = prefetched(partitions, lambda partition: views.partition_groups(partition, begun.timeline, facts))
     living = [[g for g in groups if g.slices and not is_replaced(g, facts)] for groups in found]
+    if (is_deleted := write.deletes_if) is not None:
+        both = zip(partitions, living, strict=True)
+        still = {partition: groups for partition, groups in both if is_deleted(begun.table, partition, groups)}
+        partitions, living = list(still), list(still.values())
     replaced = [group for groups in living for group in groups]
     refuse_planned(begun.table, begun.instant, write, [group.key for group in replaced])
     buckets = [group for group in replaced if looks_like_bucket(group.file_id)]
@@ -92,7 +96,7 @@ def matching(patterns: Iterable[str], partitions: Iterable[str]) -> set[str]:
     return {partition for partition in partitions if wanted.fullmatch(partition)}
 
 
-_PARTITION_METADATA = ".hoodie_partition_metadata"
+PARTITION_METADATA = ".hoodie_partition_metadata"
 _THREADS = 8
 
 
@@ -159,18 +163,17 @@ def refuse_unlisted(table: Table, counts: RowCounts) -> None:
     """UnsupportedError: a new partition that Hudi would not find in the table's metadata table."""
     if table.config.metadata_partitions:
         high = {partition for partition, _ in counts if max(partition, default="") > "\uffff"}
-        new = (p for p in sorted(high) if table.storage.find(f"{p}/{_PARTITION_METADATA}") is None)
+        new = (p for p in sorted(high) if table.storage.find(f"{p}/{PARTITION_METADATA}") is None)
         refuse_unordered(new, table.storage.base_path)
 
 
 def _refuse_nested(table: Table, partition: str, all_: Collection[str]) -> None:
     """UsageError: a new partition is below another one, or above one. Readers of folders, Hudi's too, search for
     none below a partition: its rows would be lost."""
-    if not partition or table.storage.find(f"{partition}/{_PARTITION_METADATA}") is not None:
+    if not partition or table.storage.find(f"{partition}/{PARTITION_METADATA}") is not None:
         return
     other = next(
-        (p for p in _above(partition) if p in all_ or table.storage.find(f"{p}/{_PARTITION_METADATA}") is not None),
-        None,
+        (p for p in _above(partition) if p in all_ or table.storage.find(f"{p}/{PARTITION_METADATA}") is not None), None
     ) or next(iter(table.partitions(partition)), None)
     if other is not None:
         raise _nested(table.storage, other, partition)
@@ -195,7 +198,7 @@ def _place_partition(table: Table, instant: str, partition: str, files: Iterable
     depth = len(partition.split("/")) if partition else 0
     prefix = f"{partition}/" if partition else ""
     # Without this file Hudi does not see the partition. It must exist before the data files.
-    table.storage.put_if_absent(f"{prefix}{_PARTITION_METADATA}", partition_metadata(instant, depth))
+    table.storage.put_if_absent(f"{prefix}{PARTITION_METADATA}", partition_metadata(instant, depth))
     by_name = table.layout.slicing is Slicing.BY_BASE_INSTANT
     versions = _log_versions(table, partition) if by_name else {}
     placed = []

@@ -1,4 +1,5 @@
-"""The command `compactor-daemon erase`. It writes a delete commit, so it lies with the writers; `cli.main` names it."""
+"""The commands `compactor-daemon erase` and `partition-ttl`. They write commits, so they lie with the writers, and
+`cli.main` names them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from phantombase.compactor_daemon.cli.option_flags import TableChange, offers, typed_names
-from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions
+from phantombase.compactor_daemon.options import AttemptOptions, ExecuteOptions, PartitionTtlOptions
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.terminal.boundary import local_path
 from phantombase.timeline.terminal.command import CommandResult, Tries
@@ -21,6 +22,7 @@ from phantombase.timeline.terminal.text_table import first_rows, numbers, plural
 from ..options import WriteOptions
 from .api import erase
 from .erase import EraseOptions
+from .partition_ttl import partition_ttl
 
 
 @offers
@@ -95,3 +97,34 @@ def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:
         if data["metadata"]:
             yield f"metadata table: {data['metadata']}"
         yield f"certificate: {data['certificate']}"
+
+
+@offers
+def partition_ttl_command(
+    at: Annotated[TableChange, Tries("change nothing; show the partitions that are past their time")],
+    *,
+    options: PartitionTtlOptions,
+) -> CommandResult:
+    """Delete partitions that are past their time, as Hudi's partition TTL does, in one commit.
+
+    Nothing is deleted without `--days-retain`. `keep-by-time` counts from the last write of a partition, also one of
+    log files, which Hudi does not count before a compaction. A partition that a pending compaction or clustering holds
+    stays until that has ended; files are removed by the next clean.
+
+    Examples: `compactor-daemon partition-ttl lake/orders --days-retain 90 --dry-run`,
+    `compactor-daemon partition-ttl lake/orders --days-retain 90 --lock LOCK`"""
+    table, _ = at.open("partition-ttl", "The rows of an unknown write that is under way may be lost.")
+    done = partition_ttl(table, options, lock=at.lock, sole_writer=at.sole_writer, dry_run=at.dry_run)
+    return CommandResult(at.row(done), _render_expired)
+
+
+def _render_expired(data: Mapping[str, Any]) -> Iterable[RenderableType]:
+    found = data["partitions"]
+    verb = "would be deleted" if data["dry_run"] else "deleted"
+    if found:
+        rows = [{"partition": partition, "since": time} for partition, time in found.items()]
+        yield first_rows(f"{verb}: {plural(len(found), 'partition')}", ("partition", "since"), rows)
+    else:
+        yield "nothing to delete: no partition is past its time"
+    if left := data["left"]:
+        yield first_rows(f"left: {plural(len(left), 'partition')}", ("partition", "why"), left)

@@ -278,7 +278,7 @@ class Writer:
         into = MergeInto.of(on, update, set, inserts=insert, delete=delete)
         engine, what = self._engine(), replace(self._described(path, Operation.UPSERT), into=into)
         with self._opened(path, engine, what) as (table, _):
-            own = _columns(table)
+            own = columns_of(table)
             into.check(table.config, own)
             chosen = into.source_columns(own, table.config, engine.schema.names)
             engine = replace(self, source=with_columns(self.source, chosen))._engine()
@@ -316,7 +316,7 @@ class Writer:
             return self._write(path, Operation.DELETE_PARTITION)
         if isinstance(partitions, str) or not all(named) or not named:
             raise UsageError("not a list of partitions", expected="paths such as 2024/01, or 2024/*", found=repr(named))
-        rows = _columns(Table.open(path_text(path), self.storage_options)).empty_table()
+        rows = columns_of(Table.open(path_text(path), self.storage_options)).empty_table()
         return replace(self, source=rows, partitions=named)._write(path, Operation.DELETE_PARTITION)
 
     def foreach_batch(
@@ -477,7 +477,7 @@ def _described(config: TableConfig) -> dict[str, str]:
     return {name: value for name, value in config.properties.items() if not name.startswith("hoodie.table.metadata")}
 
 
-def _columns(table: Table) -> pa.Schema:
+def columns_of(table: Table) -> pa.Schema:
     """The table's columns, without Hudi's. MalformedError: it has none yet."""
     return arrow_schema(table.with_timeline(table.load_timeline()).newest_schema().commit_text)
 

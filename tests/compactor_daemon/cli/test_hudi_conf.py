@@ -27,7 +27,8 @@ from tests.project.every_command import NO_NUMBERS, every_command, offers
 from tests.support.places import capture_logs
 
 COMMANDS = [
-    *("archive", "clean", "cluster", "compact", "erase", "maintain", "metadata", "replay", "run", "schedule", "sync")
+    *("archive", "clean", "cluster", "compact", "erase", "maintain", "metadata", "partition-ttl", "replay", "run"),
+    *("schedule", "sync"),
 ]
 _NEEDED = {"run": ["--once"], "erase": ["--keys", "keys.txt"], "sync": ["--to", "hive:127.0.0.1:1"]}
 """Arguments without which a command does not begin."""

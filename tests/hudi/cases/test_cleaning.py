@@ -6,10 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from phantombase import erase
+from phantombase import PartitionTtlOptions, erase, partition_ttl, read, writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
@@ -49,7 +50,7 @@ from tests.support.compaction_steps import open_table
 from tests.support.compare_rows import assert_same_rows
 from tests.support.failing_storage import Call, HookedStorage, died_copies
 from tests.support.faults import make_old
-from tests.support.golden_tables import LOCK
+from tests.support.golden_tables import LOCK, unzip_golden
 from tests.support.selection import deep
 from tests.support.written_tables import read_rows, written_table
 
@@ -252,3 +253,38 @@ def test_hudi_goes_on_behind_an_erasure(version: int, judge: Judge, tmp_path: Pa
     assert not validate(table.open()).differences
     table.upsert(rows(range(8), 4))
     assert table.agree().num_rows == before.num_rows
+
+
+# Partitions past their time.
+
+
+@pytest.mark.interop
+@pytest.mark.deep
+@pytest.mark.parametrize("version", [9, 6], indirect=True, ids="v{}".format)
+def test_partitions_past_their_time(judge: Judge, version: int, tmp_path: Path) -> None:
+    """Hudi deletes the same ones, but for one that has younger log files: its rows stay here. Hudi reads the rest."""
+    path = unzip_golden(f"v{version}_plain", tmp_path)
+    old = judge.read(path)
+    columns = [name for name in old.schema.names if not name.startswith("_hoodie_")]
+    row = old.select(columns).slice(0, 1).to_pylist()[0]
+    new = pa.Table.from_pylist([{**row, "p": "west", "id": "west-x"}], old.select(columns).schema)
+    theirs = Path(shutil.copytree(path, tmp_path / "theirs"))
+    writer(new).upsert(str(path))
+    done = partition_ttl(str(path), PartitionTtlOptions(days_retain=1), sole_writer=True)
+    assert set(done.partitions) == {"north", "south"}
+    assert judge.read(path)["id"].to_pylist() == read(str(path)).to_arrow()["id"].to_pylist() == ["west-x"]
+    judge.upsert(path, new)
+    assert judge.count(path) == 1
+    if version == 6:
+        return
+    judge.upsert(theirs, new)
+    judge.expire(theirs, days=1)
+    assert judge.read(theirs)["id"].to_pylist() == ["west-x"]
+    kept, gone = unzip_golden("v9_plain", tmp_path / "kept"), unzip_golden("v9_plain", tmp_path / "gone")
+    again = pa.Table.from_pylist([row], old.select(columns).schema)
+    writer(again).upsert(str(kept))
+    partition_ttl(str(kept), PartitionTtlOptions(days_retain=1), sole_writer=True)
+    assert set(judge.read(kept)["p"].to_pylist()) == {row["p"]}
+    judge.upsert(gone, again)
+    judge.expire(gone, days=1)
+    assert judge.count(gone) == 0, "Hudi looks at base files only"

@@ -274,6 +274,10 @@ class Judge:
         rows = self._call("run_compaction", path, never, op="run", timestamp=timestamp, options=_lock_options(never))
         return sorted(str(row["timestamp"]) for row in rows)
 
+    def expire(self, path: TablePath, *, days: int) -> None:
+        """Delete partitions whose last write, as Hudi counts it, is older."""
+        self._call("run_ttl", path, None, retain_days=days)
+
     def cluster(self, path: TablePath, options: Options | None = None) -> None:
         """Plan and execute a clustering. On a bucket index Hudi plans it, fails, and leaves it pending."""
         self._call("run_clustering", path, options, op="scheduleAndExecute")
