@@ -159,7 +159,10 @@ def stage(
                 storage.delete(task.record_path)
         if todo:
             _log.info("staging", instant=attempt.instant, attempt=attempt.number, slices=len(todo), adopted=len(done))
-            own |= {one.position: one for one in run(todo)}
+            largest_first = sorted(
+                todo, key=lambda task: -task.read_bytes
+            )  # a large one begun last would be waited for
+            own |= {one.position: one for one in run(largest_first)}
         if waiting:
             _wait_for(table, waiting, attempt, options, check, wait_scope)
         elif not todo:

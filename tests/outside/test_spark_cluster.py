@@ -155,14 +155,17 @@ def test_a_lost_executor_costs_a_task_and_a_task_run_twice_gives_one_file(
     check(path, instant, 4)
 
 
-def test_executors_follow_the_file_slices(cluster: SparkCluster, gate: Gate, tmp_path: Path) -> None:
-    """One for one slice, the cap for many, none while idle."""
+@pytest.mark.parametrize("by_spark", [False, True], ids=["by an option", "by Spark's configuration"])
+def test_executors_follow_the_file_slices(by_spark: bool, cluster: SparkCluster, gate: Gate, tmp_path: Path) -> None:
+    """One for one slice, the cap for many, none while idle; without an option as many as the cluster has."""
     small, large = tmp_path / "small", tmp_path / "large"
     written(small, 1)
     written(large, 4)
     one = plan(small, 1)
-    options = on(cluster, dynamicAllocation_executorIdleTimeout="1s")
-    with command(gate, "run", small, large, "--poll-interval", 1, "--max-executors", 2, *options) as process:
+    own = {"dynamicAllocation_enabled": "true", "dynamicAllocation_shuffleTracking_enabled": "true"}
+    options = on(cluster, dynamicAllocation_executorIdleTimeout="1s", **(own if by_spark else {}))
+    options += [] if by_spark else ["--max-executors", "2"]
+    with command(gate, "run", small, large, "--poll-interval", 1, *options) as process:
         wait_for(gate, 1)
         time.sleep(ASKED_S)
         assert len(cluster.executors()) == 1

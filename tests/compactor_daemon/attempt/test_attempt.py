@@ -21,7 +21,8 @@ from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.attempt.hudi_executors import inflight_path
 from phantombase.compactor_daemon.attempt.outcome import dead_record, find_decision, read_outcome, write_outcome
 from phantombase.compactor_daemon.attempt.publish import publish, retire
-from phantombase.compactor_daemon.attempt.slice_record import done_slices
+from phantombase.compactor_daemon.attempt.slice_record import SliceDone, done_slices
+from phantombase.compactor_daemon.attempt.slice_task import Tasks
 from phantombase.compactor_daemon.execution.run_compactions import Compactions, run_compactions
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.claims import claim_all
@@ -78,6 +79,26 @@ def test_finished_slices_of_a_dead_attempt_are_adopted(tmp_path: Path) -> None:
     assert Path(str(done[0].final)).name in published
     assert Path(str(done[1].final)).name not in published
     check_whole(path, path.with_name("pending.expected"))
+
+
+def test_the_largest_slice_is_begun_first(tmp_path: Path) -> None:
+    """In whichever order a plan has them: a large one that is begun last would be waited for alone."""
+    path = unzip_golden("v9_pending", tmp_path)
+    (instant,) = pending_instants(open_table(path))
+    (file,) = path.rglob(f"{instant}.compaction.requested")
+    plan, began = decode_plan(file.read_bytes(), ""), list[list[int]]()
+    for operations in (plan.operations, tuple(reversed(plan.operations))):
+        file.write_bytes(encode_plan(replace(plan, operations=operations)))
+        attempt = open_attempt(open_table(path), instant, OPTIONS)
+
+        def run(tasks: Tasks) -> list[SliceDone]:
+            began.append([task.read_bytes for task in tasks])
+            raise StorageError("enough was seen")
+
+        with pytest.raises(StorageError):
+            stage(open_table(path), attempt, OUTPUT, OPTIONS, run)
+    assert began[0] == began[1] == sorted(began[0], reverse=True)
+    assert len(set(began[0])) > 1
 
 
 def test_changed_inputs_are_not_adopted(tmp_path: Path) -> None:
