@@ -21,7 +21,7 @@ from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.commit_metadata import encode as encode_commit
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, encode_ledgers
+from phantombase.timeline.format.ledger import CLUSTERED, encode_ledgers
 from phantombase.timeline.format.replace_request import ClusterGroup, ClusterPlan
 from phantombase.timeline.gathered import gathered
 from phantombase.timeline.instants.reserved_times import has_tombstone
@@ -305,26 +305,12 @@ def _groups_of(table: Table, instant: Instant) -> frozenset[GroupKey]:
 
 def _commit(done: Sequence[SliceDone], schema_text: str, properties: Mapping[str, str]) -> CommitMetadata:
     """What Hudi's clusterings record, and the ledger."""
-    ledgers = [
-        GroupLedger(
-            partition=one.partition,
-            file_id=one.file_id,
-            inputs=one.inputs,
-            output=None if one.final is None else one.final.rpartition("/")[2],
-            size=one.size,
-            ledger=one.ledger,
-            skipped=one.skipped,
-            copied_row_groups=one.copied_row_groups,
-            more=tuple((file.final.rpartition("/")[2], file.size) for file in one.more),
-            more_hashes=tuple(file.hash for file in one.more if file.hash),
-        )
-        for one in done
-    ]
+    ledgers = encode_ledgers([one.group_ledger for one in done])
     return CommitMetadata(
         partition_to_write_stats=gathered(
             (one.partition, _write_stat(one, file)) for one in done for file in one.files
         ),
-        extra_metadata={**properties, "schema": schema_text, CLUSTERED: encode_ledgers(ledgers)},
+        extra_metadata={**properties, "schema": schema_text, CLUSTERED: ledgers},
         operation_type=CLUSTER,
         partition_to_replace_file_ids=gathered((of.partition, of.file_id) for one in done for of in one.replaced),
     )

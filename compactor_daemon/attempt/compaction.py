@@ -25,7 +25,7 @@ from phantombase.timeline.format.compaction_plan import (
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout, Slicing
-from phantombase.timeline.format.ledger import GroupLedger, decode_ledgers, encode_ledgers
+from phantombase.timeline.format.ledger import decode_ledgers, encode_ledgers
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.measure import Measure
@@ -227,24 +227,12 @@ def _commit(
     for one in slices:
         if one.final is not None:
             stats[one.partition].append(stat(one, one.final))
-    ledger = encode_ledgers([_group_ledger(d) for d in slices])
+    ledger = encode_ledgers([one.group_ledger for one in slices])
     return CommitMetadata(
         partition_to_write_stats={partition: tuple(s) for partition, s in stats.items()},
         compacted=True,
         extra_metadata={**properties, **schema.recorded, LEDGER: ledger},
         operation_type=operation,
-    )
-
-
-def _group_ledger(done: SliceDone) -> GroupLedger:
-    return GroupLedger(
-        partition=done.partition,
-        file_id=done.file_id,
-        inputs=done.inputs,
-        output=done.final.rpartition("/")[2] if done.final is not None else None,
-        size=done.size,
-        ledger=done.ledger,
-        skipped=done.skipped,
     )
 
 

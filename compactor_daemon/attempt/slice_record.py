@@ -18,7 +18,7 @@ from phantombase.timeline.format.commit_metadata import CLUSTER, LEDGER, LOG_COM
 from phantombase.timeline.format.commit_metadata import decode as decode_commit
 from phantombase.timeline.format.file_name import COMPACTOR, BaseFileName
 from phantombase.timeline.format.instant import Instant
-from phantombase.timeline.format.ledger import CLUSTERED, Ledger
+from phantombase.timeline.format.ledger import CLUSTERED, GroupLedger, Ledger
 from phantombase.timeline.instants.reserved_times import attempt_folder, attempts, instant_folder, staged_files
 from phantombase.timeline.metadata_table.column_range import ColumnRange, ranges_from_json, ranges_to_json
 from phantombase.timeline.record_fields import Fields
@@ -107,6 +107,22 @@ class SliceDone:
             ranges=self.ranges,
         )
         return (first, *self.more)
+
+    @property
+    def group_ledger(self) -> GroupLedger:
+        """As the commit records it."""
+        return GroupLedger(
+            partition=self.partition,
+            file_id=self.file_id,
+            inputs=self.inputs,
+            output=None if self.final is None else self.final.rpartition("/")[2],
+            size=self.size,
+            ledger=self.ledger,
+            skipped=self.skipped,
+            copied_row_groups=self.copied_row_groups,
+            more=tuple((one.final.rpartition("/")[2], one.size) for one in self.more),
+            more_hashes=tuple(one.hash for one in self.more if one.hash),
+        )
 
     def at(self, position: int, instant: str, attempt: int) -> SliceDone:
         """The same base files as those of this position of an attempt: only their final names differ."""

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import IO
 
@@ -32,7 +32,6 @@ from phantombase.timeline.errors import LedgerError, UnsupportedError
 from phantombase.timeline.format.file_name import BaseFileName
 from phantombase.timeline.format.ledger import MASK, Ledger
 from phantombase.timeline.merge.rule import SliceRules
-from phantombase.timeline.metadata_table.column_range import ColumnRange
 from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.storage.contract import Storage
@@ -40,6 +39,7 @@ from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.staged_file import staged_output
 from phantombase.timeline.view.view import FileSlice
 
+from ..attempt.slice_record import OutputFile
 from ..attempt.slice_task import read_back
 from .choice import ClusteringWindow
 from .options import Copy, SortOrder
@@ -158,37 +158,18 @@ class OutputFileSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadeFile:
-    """A staged file. `final`: its path once the clustering completes; `size` in bytes; `rows`, `hash`: of its rows,
-    read back; `ranges`: of its columns, if the metadata table has statistics. `copied_row_groups`: 0 if it was encoded,
-    or another process made it."""
-
-    file_id: str
-    staged: str
-    final: str
-    size: int
-    rows: int
-    hash: int
-    ranges: tuple[ColumnRange, ...] | None
-    copied_row_groups: int = 0
-
-    @property
-    def name(self) -> str:
-        return self.final.rpartition("/")[2]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
     """The staged files of one group of a plan, none if its slices have no row. `inputs`: the slices whose rows they
-    have; `ledger`: of all these rows; `logs`: see `LogsRead`. `encoded`: why it was not copied, "" if no copy was
-    requested. `repeated_keys`: see `KeyTally`."""
+    have; `ledger`: of all these rows; `logs`: see `LogsRead`. `copied_row_groups`: 0 if it was encoded. `encoded`: why
+    it was not copied, "" if no copy was requested. `repeated_keys`: see `KeyTally`."""
 
     partition: str
     inputs: tuple[FileSlice, ...]
-    files: tuple[MadeFile, ...]
+    files: tuple[OutputFile, ...]
     ledger: Ledger
     seconds: float
     logs: LogsRead = field(default_factory=LogsRead)
+    copied_row_groups: int = 0
     encoded: str = ""
     repeated_keys: int = 0
 
@@ -200,7 +181,7 @@ def make(
     UnsupportedError: see `RowsIn`. The staged files are removed then."""
     started, partition = time.monotonic(), inputs[0].partition
     encoded = _why_encoded(storage, recipe, inputs)
-    files, staged = list[MadeFile](), list[str]()
+    files, staged, copied = list[OutputFile](), list[str](), 0
     stack = ExitStack()
     try:
         limit = recipe.output.memory_limit // _KEYS_SHARE
@@ -208,11 +189,12 @@ def make(
         rows_in = RowsIn(storage, recipe.rules, inputs, keys, indexed=recipe.indexed)
         if encoded is None:
             staged.append(path := _staged_path(recipe))
-            files.append(_copied_file(storage, recipe, rows_in, names[0], path))
+            file, copied = _copied_file(storage, recipe, rows_in, names[0], path)
+            files.append(file)
         else:
             files.extend(_encoded_files(storage, recipe, rows_in, names, staged))
         repeated = keys.repeated()
-        ledger = rows_in.ledger(sum(one.rows for one in files), sum(one.hash for one in files) & MASK)
+        ledger = rows_in.ledger(sum(one.rows for one in files), sum(int(one.hash, 16) for one in files) & MASK)
         ledger.check(
             footer_rows_in=rows_in.base_rows,
             header_entries=rows_in.log_entries,
@@ -231,6 +213,7 @@ def make(
         ledger=ledger,
         seconds=round(time.monotonic() - started, 3),
         logs=rows_in.logs_read(),
+        copied_row_groups=copied,
         encoded=encoded or "",
         repeated_keys=repeated,
     )
@@ -248,18 +231,19 @@ def _why_encoded(storage: Storage, recipe: OutputFileSpec, inputs: tuple[FileSli
 
 def _copied_file(
     storage: Storage, recipe: OutputFileSpec, rows_in: RowsIn, name: BaseFileName, staged: str
-) -> MadeFile:
+) -> tuple[OutputFile, int]:
+    """The file, and the number of its row groups."""
     with staged_output(storage, staged) as file:
         copied = _write_copied(file, recipe, rows_in, recipe.name_in_rows(name))
     made = _read_back(storage, recipe, staged, rows_in.inputs[0].partition, name, copied.rows)
     with storage.open_input(staged) as source:
         check_copied(source, staged, copied)
-    return replace(made, copied_row_groups=len(copied.chunks))
+    return made, len(copied.chunks)
 
 
 def _encoded_files(
     storage: Storage, recipe: OutputFileSpec, rows_in: RowsIn, names: Sequence[BaseFileName], staged: list[str]
-) -> Iterator[MadeFile]:
+) -> Iterator[OutputFile]:
     """The files, each with about as many rows; a file without rows is not made. Each is read back while the next one is
     written. `staged`: gets the paths of all."""
     partition = rows_in.inputs[0].partition
@@ -272,7 +256,7 @@ def _encoded_files(
             else:
                 storage.delete(path)
 
-    def read(one: tuple[BaseFileName, str, int]) -> MadeFile:
+    def read(one: tuple[BaseFileName, str, int]) -> OutputFile:
         name, path, rows = one
         return _read_back(storage, recipe, path, partition, name, rows)
 
@@ -305,20 +289,20 @@ def _staged_path(recipe: OutputFileSpec) -> str:
 
 def _read_back(
     storage: Storage, recipe: OutputFileSpec, staged: str, partition: str, name: BaseFileName, written: int
-) -> MadeFile:
+) -> OutputFile:
     """The staged file. LedgerError: it has not the rows that were written."""
     rows, hash_, size = read_back(storage, staged, recipe.rules)
     if rows != written:
         raise LedgerError(
             "a written file has other rows than were written", path=staged, expected=str(written), found=str(rows)
         )
-    return MadeFile(
+    return OutputFile(
         file_id=name.file_id,
         staged=staged,
         final=join(partition, str(name)),
         size=size,
         rows=rows,
-        hash=hash_,
+        hash=f"{hash_:016x}",
         ranges=recipe.measure.file(storage, staged, str(name)) if recipe.measure is not None else None,
     )
 

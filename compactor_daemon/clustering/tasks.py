@@ -48,7 +48,7 @@ from ..attempt.pending_clusterings import (
     remove_dead_runs,
     staging_folder,
 )
-from ..attempt.slice_record import OutputFile, SliceDone, leave_record, slices_in
+from ..attempt.slice_record import SliceDone, leave_record, slices_in
 from .choice import output_names, slices_of
 from .options import Copy, SortOrder
 from .outputs import Made, OutputFileSpec, make
@@ -124,19 +124,7 @@ class ClusterTask:
         return leave_record(storage, self.record_path, self._done(made))
 
     def _done(self, made: Made) -> SliceDone:
-        files = [
-            OutputFile(
-                file_id=one.file_id,
-                staged=one.staged,
-                final=one.final,
-                size=one.size,
-                rows=one.rows,
-                ranges=one.ranges,
-                hash=f"{one.hash:016x}",
-            )
-            for one in made.files
-        ]
-        first = files[0] if files else None
+        first = made.files[0] if made.files else None
         inputs, group = self.part.inputs, self.part.group
         bases = {one.base.name.instant for one in inputs if one.base is not None}
         logs = [log for one in inputs for log in one.logs]
@@ -172,8 +160,8 @@ class ClusterTask:
                 )
                 for one in inputs
             ),
-            more=tuple(files[1:]),
-            copied_row_groups=sum(one.copied_row_groups for one in made.files),
+            more=made.files[1:],
+            copied_row_groups=made.copied_row_groups,
             encoded=made.encoded,
             repeated_keys=made.repeated_keys,
         )

@@ -16,10 +16,10 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from phantombase.compactor_daemon.attempt.slice_record import SliceDone, leave_record
+from phantombase.compactor_daemon.attempt.slice_record import OutputFile, SliceDone, leave_record
 from phantombase.compactor_daemon.attempt.slice_task import SliceProgress, SliceTask, Tasks, _base_instant, _merged
 from phantombase.compactor_daemon.clustering.choice import ClusteringWindow, planned
-from phantombase.compactor_daemon.clustering.outputs import Made, MadeFile, OutputFileSpec
+from phantombase.compactor_daemon.clustering.outputs import Made, OutputFileSpec
 from phantombase.compactor_daemon.clustering.rows_in import LogsRead
 from phantombase.timeline.errors import ConflictError
 from phantombase.timeline.format.commit_metadata import CommitMetadata, WriteStat, encode
@@ -286,16 +286,16 @@ def make_clustered(
     staged, data = f"{recipe.folder}/{uuid.uuid4().hex}.parquet", base_bytes(found)
     storage.put_if_absent(staged, data)
     partition = inputs[0].partition
-    file = MadeFile(
+    hash_ = _hash(found)
+    file = OutputFile(
         file_id=names[0].file_id,
         staged=staged,
         final=f"{partition}/{names[0]}",
         size=len(data),
         rows=len(found),
-        hash=_hash(found),
-        ranges=None,
+        hash=f"{hash_:016x}",
     )
-    ledger = replace(_books(0, len(found)), identity=Identity(base=0, removed=0, added=file.hash, out=file.hash))
+    ledger = replace(_books(0, len(found)), identity=Identity(base=0, removed=0, added=hash_, out=hash_))
     return Made(partition=partition, inputs=inputs, files=(file,), ledger=ledger, seconds=0.0, logs=logs_read)
 
 
