@@ -183,7 +183,7 @@ def test_no_row_is_lost_beside_clusterings(stage: Stage) -> None:
 # Seeded runs on storages with other promises than a disk's: an object store, and one that moves what it places.
 
 
-OTHER_STORAGES_SEEDS = 600 if ALL else 20
+OTHER_STORAGES_SEEDS = 600 if ALL else 30
 
 
 @pytest.mark.parametrize("kind", [StorageKind.OBJECTS, StorageKind.MOVES])
