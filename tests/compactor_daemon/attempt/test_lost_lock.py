@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,14 +16,17 @@ from phantombase import writer
 from phantombase.compactor_daemon.attempt.compact_or_resume import pending_instants
 from phantombase.compactor_daemon.attempt.finish import finish_completed
 from phantombase.compactor_daemon.clustering.cluster import cluster_table
+from phantombase.compactor_daemon.metadata_services.build import build_metadata
+from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.compactor_daemon.undo.undo import roll_back
 from phantombase.compactor_daemon.undo.unschedule import unschedule
-from phantombase.timeline.errors import LockError, PhantombaseError
+from phantombase.timeline.errors import LockError, PhantombaseError, UnsupportedError
 from phantombase.timeline.locks.section import Section
 from phantombase.timeline.locks.table_lock import TableLock, table_lock
 from phantombase.timeline.metadata_table.create import drop_metadata_table
+from phantombase.timeline.metadata_table.record_index import missing_entries
 from phantombase.timeline.metadata_table.validate import validate
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
@@ -373,6 +376,12 @@ def test_a_clustering_that_moves_keys_of_a_record_index(version: int, tmp_path: 
         sleep_and_die(path, cluster_all, at, 1, meanwhile)
         forget_heartbeats(path)
         try:
+            # From version 8 on a second completed file may name log files that were undone: seen, with a way out.
+            with suppress(UnsupportedError) if version > 6 and "timeline/" in what else nullcontext():
+                cluster_all(open_table(path))
+            if missing_entries(open_table(path)):
+                assert version > 6
+                build_metadata(open_table(path), BuildOptions(pending_wait_s=0), LOCK, again=True)
             cluster_all(open_table(path))
             assert validate(open_table(path)).differences == ()
             assert check_index(path).keys() == keys
