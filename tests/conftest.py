@@ -24,7 +24,7 @@ from phantombase.timeline.event_log import NAME
 from phantombase.timeline.instants import instant_files
 from phantombase.timeline.table import history
 from tests.support.places import SEED, memory
-from tests.support.selection import ALL, COLLECTED, PARTS, asked_part, is_usual, parts_of, place
+from tests.support.selection import ALL, COLLECTED, PARTS, asked_part, is_of_part, is_usual, place
 
 pytest_plugins = [
     "tests.support.servers.s3_server",
@@ -147,7 +147,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         usual = is_usual(item.nodeid) and not item.get_closest_marker("deep")
         if not ALL:
             return usual
-        return part is None or (part in parts_of(item.nodeid) and not (usual and _same_in_all(item)))
+        return part is None or (is_of_part(item.nodeid, part) and not (usual and _same_in_all(item)))
 
     config.stash[COLLECTED] = {
         item.nodeid: is_usual(item.nodeid) and not item.get_closest_marker("deep") for item in items

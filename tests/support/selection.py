@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -72,6 +73,7 @@ PARTS = (
 """The parts of a run of all tests: each has patterns of the beginnings of its tests' names below `tests`."""
 
 
+_QUARTERS = 4
 COLLECTED = pytest.StashKey[dict[str, bool]]()
 """Where the configuration of a run keeps the tests that were found, and whether the usual run takes them."""
 
@@ -93,14 +95,21 @@ def parts_of(nodeid: str) -> list[int]:
     return [number for number, patterns in enumerate(PARTS, 1) if any(re.match(one, name) for one in patterns.split())]
 
 
-def asked_part() -> int | None:
-    """`PHANTOMBASE_PART`: the one part of a run of all tests that is run; None for all."""
+def asked_part() -> str | None:
+    """`PHANTOMBASE_PART`: the one part of a run of all tests that is run, as `5`, or a quarter of it, as `5.1` to
+    `5.4`; None for all."""
     asked = os.environ.get("PHANTOMBASE_PART")
-    if asked is None:
-        return None
-    if asked not in map(str, range(1, len(PARTS) + 1)):
-        raise pytest.UsageError(f"PHANTOMBASE_PART is a number from 1 to {len(PARTS)}, not {asked!r}")
-    return int(asked)
+    if asked is not None and not re.fullmatch(rf"[1-{len(PARTS)}](\.[1-{_QUARTERS}])?", asked):
+        what = f"a number from 1 to {len(PARTS)}, perhaps with a quarter as in 5.1"
+        raise pytest.UsageError(f"PHANTOMBASE_PART is {what}, not {asked!r}")
+    return asked
+
+
+def is_of_part(nodeid: str, asked: str) -> bool:
+    """Whether a test is of this part, or quarter of a part: its name says which, the same in each run."""
+    part, _, quarter = asked.partition(".")
+    mine = str(crc32(place(nodeid).encode()) % _QUARTERS + 1)
+    return int(part) in parts_of(nodeid) and quarter in ("", mine)
 
 
 def deep(*values: object, id: str | None = None) -> Any:
