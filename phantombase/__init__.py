@@ -139,9 +139,9 @@ if TYPE_CHECKING:
     from .timeline.table.history import PriceOptions as PriceOptions
     from .timeline.table.table import Table as Table
     from .writer_hooks.commit.compaction import AfterCommit as AfterCommit
-    from .writer_hooks.erase.api import erase as erase
     from .writer_hooks.erase.erase import Erased as Erased
     from .writer_hooks.erase.erase import EraseOptions as EraseOptions
+    from .writer_hooks.erase.erase import erase as erase
     from .writer_hooks.erase.partition_ttl import ExpiredPartitions as ExpiredPartitions
     from .writer_hooks.erase.partition_ttl import KeptPartition as KeptPartition
     from .writer_hooks.erase.partition_ttl import partition_ttl as partition_ttl
@@ -208,8 +208,7 @@ _NAMES = {
     "timeline.read.table_read": "Fallback Query ReadOptions",
     "timeline.table.table": "Table",
     "writer_hooks.commit.compaction": "AfterCommit",
-    "writer_hooks.erase.api": "erase",
-    "writer_hooks.erase.erase": "EraseOptions Erased",
+    "writer_hooks.erase.erase": "EraseOptions Erased erase",
     "writer_hooks.erase.partition_ttl": "ExpiredPartitions KeptPartition partition_ttl",
     "writer_hooks.options": "Operation WriteOptions",
     "writer_hooks.write.write": "Written",

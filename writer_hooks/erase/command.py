@@ -20,8 +20,7 @@ from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.text_table import first_rows, numbers, plural
 
 from ..options import WriteOptions
-from .api import erase
-from .erase import EraseOptions
+from .erase import EraseOptions, erase
 from .partition_ttl import partition_ttl
 
 

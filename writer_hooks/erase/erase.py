@@ -19,10 +19,12 @@ keys: no step depends on what an earlier run remembers.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,14 +44,15 @@ from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writer
 from phantombase.timeline.audit.ledgers import AUDIT_LOG
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.columns import flat
+from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import BarrierError
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.locks.table_lock import TableLock, table_lock
+from phantombase.timeline.locks.table_lock import TableLock, check_writers_known, table_lock
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.read import read_entries
 from phantombase.timeline.metadata_table.records.keys import RECORD_INDEX
-from phantombase.timeline.option import check_finite, option, spelled_class
+from phantombase.timeline.option import check_finite, option, path_text, spelled, spelled_class
 from phantombase.timeline.planning.options import PLAN_NAMED
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.shown import Shown
@@ -60,11 +63,12 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import remove_left_behind
 from phantombase.timeline.view.view import GroupKey, TableView
 
+from ..engine.arrow_source import in_arrow
 from ..engine.engine import LocalEngine
 from ..files.stored_keys import KEY_FIELD, slice_keys
 from ..options import Operation, Write, WriteOptions
 from ..write.write import write
-from .key_list import OF_KEYS, KeyList, Left, Searched, left_files, search, view_now
+from .key_list import OF_KEYS, KeyList, Left, Searched, keys_of_rows, left_files, read_keys, search, view_now
 
 CERTIFICATES = f"{AUDIT_LOG}/erasures"
 _ROUNDS = 5
@@ -334,3 +338,43 @@ def _certified(table: Table, found: Searched, means: _Means, done: _Done, metada
 
 def _names(groups: Collection[GroupKey]) -> tuple[str, ...]:
     return tuple(sorted(join(*group) for group in groups))
+
+
+@spelled
+def erase(
+    table: Table | str | os.PathLike[str],
+    keys: Any,
+    *,
+    lock: str | None = None,
+    sole_writer: bool = False,
+    options: EraseOptions | None = None,
+    writes: WriteOptions | None = None,
+    execute: ExecuteOptions | None = None,
+    output: OutputOptions | None = None,
+    attempt: AttemptOptions | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    dry_run: bool = False,
+) -> Erased:
+    """Erases keys: no base or log file of the table holds them afterwards. `keys`: the path of a file (see
+    `compactor-daemon erase --help`), or rows with the key columns that are, or give, an Arrow table. With the partition
+    columns a key is erased in its partition only. `lock`: that all writers share; `sole_writer`: no other process
+    writes. `writes`: the options of the table's writers, such as its buckets. What is refused is in `left` of the
+    result. `storage_options`: see `read`. UsageError: neither lock nor sole_writer, or both (a dry run needs none); or
+    no list of keys of this table. After any other error the next call continues."""
+    if not dry_run:
+        risk = "The rows of a write that is under way may keep the keys."
+        check_writers_known(lock, sole_writer, "erase", risk, names="lock= and sole_writer=True")
+    opened = table if isinstance(table, Table) else Table.open(path_text(table), storage_options)
+    is_path = isinstance(keys, str | os.PathLike)
+    asked = read_keys(Path(keys), opened) if is_path else keys_of_rows(in_arrow(keys), opened)
+    own = writes or WriteOptions()
+    return erase_keys(
+        opened,
+        asked,
+        lock=lock,
+        options=own if output is None else replace(own, output=output),
+        erase=options,
+        execute=execute,
+        attempt=attempt,
+        dry_run=dry_run,
+    )
