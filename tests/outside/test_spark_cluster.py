@@ -91,8 +91,10 @@ def new_files(path: Path, instant: str) -> list[Path]:
 def command(gate: Gate, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """A process of `compactor-daemon`; it does not outlive the context."""
     repository = str(ROOT)
+    # The workers, and so their executors, were started before there was this gate.
+    gates = ["--spark-conf", f"spark.executorEnv.GATE={gate.folder}"] if "--master" in arguments else []
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.gated_compactor", *map(str, arguments)],
+        [sys.executable, "-m", "tests.support.gated_compactor", *map(str, arguments), *gates],
         env=os.environ | {"GATE": str(gate.folder), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": repository},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -7,6 +7,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ from phantombase.writer_hooks.commit.transaction import transaction
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
 from phantombase.writer_hooks.write.write import write
+from tests.support.archived_tables import one_row, rows_at, upsert_at
 from tests.support.compaction_steps import OPTIONS, check_no_strays, open_table, run_all, run_one, run_under, staged
 from tests.support.failing_storage import Call, Failure, HookedStorage
 from tests.support.faults import Faults, LockLostBehind, died_or_ended
@@ -49,6 +51,7 @@ from tests.support.golden_tables import LOCK
 from tests.support.interleaving import Actor, FleetInfo
 from tests.support.places import SEED
 from tests.support.selection import deep
+from tests.support.servers.s3_server import Fault, S3Server
 from tests.support.trips import SCHEMA
 from tests.support.written_tables import Rows, read_rows, seed_note, written_table
 
@@ -263,6 +266,25 @@ def test_a_lock_that_is_lost_before_the_put(tmp_path: Path) -> None:
     with pytest.raises(PhantombaseError, match="lost"):
         replan(table, instant, LockLostBehind(lost))
     check_replaced(path, instant)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("fault", [Fault.LOST, Fault.CUT])
+def test_lost_answers_of_an_object_store(fault: Fault, s3: S3Server) -> None:
+    """Of every other request that changes something."""
+    url, asked = f"s3://{s3.new_bucket()}/trips", count()
+    for ts in range(2):
+        upsert_at(url, 9, one_row("k0", ts))
+    instant = str(schedule_compaction(Table.open(url), LOCK).instant)
+    upsert_at(url, 9, one_row("k0", 3))
+    rows = rows_at(url)
+    s3.faults = lambda one: fault if one.changes and next(asked) % 2 else Fault.NONE
+    done = replan(Table.open(url), instant, LOCK)
+    s3.faults = lambda one: Fault.NONE
+    assert (rows_at(url), pending_instants(Table.open(url))) == (rows, (done.replaced_by,))
+    (operation,) = Table.open(url).compaction_plan(str(done.replaced_by)).operations
+    assert len(operation.delta_file_paths) == 2
+    assert next(asked) > 6
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
