@@ -693,6 +693,8 @@ _FOLDER = "Hudi reads values from the names of folders"
 OTHERWISE: Mapping[str, str] = {
     "ordering-of-text-other-logs": "Hudi compares each row of its own Parquet log block by the text of the last row",
     "v9-drawn-12": "Hudi doubles a key of a global index in its own folder",
+    "v6-drawn-47": "a key whose row was deleted is new to phantombase; where keys stay, Hudi finds it by its index "
+    "by the base file below the delete, and writes it to its old folder until a compaction has removed it",
     "v9-folder-of-time": "Hudi reads null from the folder of a timestamp",
     **dict.fromkeys((f"folders-odd-{style}" for style in ("", "hive_style_partitioning", "urlencode")), _FOLDER),
     "deleted-column-of-new-keys": "Hudi writes base files anew for new keys that are deleted at once, and forgets when "
