@@ -147,7 +147,7 @@ def _exported(open_table: Callable[[], Table], options: ReadOptions, output: Pat
         raise UsageError(
             "no output of this kind",
             path=str(output),
-            expected=".parquet, .arrow, .feather or .ipc",
+            expected=".parquet, .arrow, .feather, .ipc, .csv, .json, .jsonl or .ndjson",
             found=output.suffix,
             todo="Give one of these endings; every tool reads Parquet.",
         )
@@ -188,7 +188,7 @@ def read(
             "--output",
             metavar="FILE",
             parser=local_path,
-            help="Write FILE: Arrow IPC if it ends in .arrow, else Parquet; - is stdout.",
+            help="Write FILE: .parquet, .arrow, .csv or .json (a row a line); - is stdout, as Arrow IPC.",
         ),
     ] = None,
     chosen: ReadOptions,

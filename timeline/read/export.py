@@ -1,6 +1,8 @@
 """Reads of a table as an object for other libraries (`Rows`, Arrow C stream), as a file, or as a stream.
 
 F.arrow, F.feather, F.ipc     Arrow IPC file
+F.csv                         CSV with a head; null is an empty field, a text is in quotes
+F.json, F.jsonl, F.ndjson     a JSON object a line; a float without a number is null
 F.parquet, F                  Parquet; other endings are refused
 a stream                      Arrow IPC stream
 
@@ -170,7 +172,8 @@ ReadProgress: TypeAlias = Callable[[int, int, int], None]
 """Called with (slices read, all slices, rows so far) during a read."""
 
 _ARROW_SUFFIXES = frozenset({".arrow", ".feather", ".ipc"})
-RECOGNISED = frozenset({"", ".parquet", *_ARROW_SUFFIXES})
+_JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})
+RECOGNISED = frozenset({"", ".parquet", ".csv", *_ARROW_SUFFIXES, *_JSON_SUFFIXES})
 _ROW_GROUP_ROWS = 262_144
 _ROW_GROUP_BYTES = 128 << 20
 
@@ -203,9 +206,11 @@ def check_output(table: Table | None, output: Path, overwrite: bool) -> None:
 
 
 def export_file(table: Table, options: ReadOptions, output: Path, progress: ReadProgress = lambda *_: None) -> Exported:
-    """One attempt: writes all rows to a file next to `output`, then renames it to `output`.
+    """One attempt: writes all rows to a file next to `output`, then renames it to `output`. UsageError: its kind of
+    file cannot hold a column.
     MissingFileError: a file was cleaned during the read; no output is left, try again (`from_one_snapshot`)."""
     scan = plan(table, options)
+    _check_writable(scan.schema, output)
     temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")
     try:
         rows = _write(scan, temporary, progress, output)
@@ -256,11 +261,7 @@ def _write(scan: Scan | ChangeScan, temporary: Path, progress: ReadProgress, out
     rows = 0
     with _written(output):
         sink = pa.OSFile(str(temporary), "wb")
-        arrow = output.suffix in _ARROW_SUFFIXES
-        if arrow:
-            writer = pa.ipc.new_file(sink, scan.schema)
-        else:
-            writer = pq.ParquetWriter(sink, scan.schema, write_statistics=statistics_columns(scan.schema))
+        writer = _writer(sink, output.suffix, scan.schema)
     try:
         for group in _row_groups(_batches(scan, progress)):
             rows += group.num_rows
@@ -271,11 +272,59 @@ def _write(scan: Scan | ChangeScan, temporary: Path, progress: ReadProgress, out
             sink.close()
             sync(str(temporary))
     finally:
-        if not arrow:
+        if isinstance(writer, pq.ParquetWriter):
             writer.is_open = False  # after a failure: prevents a second one from writing the footer of a discarded file
         with suppress(OSError):
             sink.close()
     return rows
+
+
+def _writer(sink: pa.NativeFile, suffix: str, schema: pa.Schema) -> Any:
+    if suffix in _ARROW_SUFFIXES:
+        return pa.ipc.new_file(sink, schema)
+    if suffix == ".csv":
+        from pyarrow.csv import CSVWriter  # only here: a read that is not written loads less
+
+        return CSVWriter(sink, schema)
+    if suffix in _JSON_SUFFIXES:
+        return _JsonLines(sink)
+    return pq.ParquetWriter(sink, schema, write_statistics=statistics_columns(schema))
+
+
+@dataclass(frozen=True)
+class _JsonLines:
+    """Writes tables as lines of JSON, as the writers of pyarrow write theirs."""
+
+    sink: pa.NativeFile
+
+    def write_table(self, rows: pa.Table, _: int) -> None:
+        import polars  # takes long, and few reads write JSON
+
+        found = polars.from_arrow(rows)
+        assert isinstance(found, polars.DataFrame)
+        found.write_ndjson(self.sink)
+
+    def close(self) -> None:
+        """Nothing: each line is complete."""
+
+
+def _check_writable(schema: pa.Schema, output: Path) -> None:
+    if output.suffix != ".csv" and output.suffix not in _JSON_SUFFIXES:
+        return
+
+    def fits(kind: pa.DataType) -> bool:
+        if pa.types.is_nested(kind) and output.suffix != ".csv":
+            return all(fits(kind.field(number).type) for number in range(kind.num_fields))
+        return not (pa.types.is_nested(kind) or "binary" in str(kind))
+
+    if left := [field.name for field in schema if not fits(field.type)]:
+        raise UsageError(
+            f"columns that a {output.suffix} file cannot hold",
+            path=str(output),
+            expected="no lists, structs, maps or bytes" if output.suffix == ".csv" else "no bytes",
+            found=", ".join(left),
+            todo="Leave them out with --columns, or write .parquet or .arrow.",
+        )
 
 
 def _batches(scan: Scan | ChangeScan, progress: ReadProgress) -> Iterator[pa.RecordBatch]:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import csv
 from rich.console import Console
 from rich.text import Text
 from typer.testing import CliRunner
@@ -320,6 +321,25 @@ def test_read_columns_partition_and_as_of(tmp_path: Path) -> None:
     past = call_json("read", table, "--as-of", readable, "--output", output, "--overwrite")
     assert past["as_of"] == first
     assert set(pq.read_table(output)["_hoodie_commit_time"].to_pylist()) == {first}
+
+
+def test_read_writes_what_the_ending_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Or refuses, before anything is read, what such a file cannot hold."""
+    table, files = unzip_golden("v9_plain", tmp_path), [tmp_path / f"out.{end}" for end in ("parquet", "csv", "jsonl")]
+    for output in files:
+        call_json("read", table, "--output", output)
+    wanted = pq.read_table(files[0])
+    nulls = {"strings_can_be_null": True, "quoted_strings_can_be_null": False}
+    found = csv.read_csv(files[1], convert_options=csv.ConvertOptions(column_types=wanted.schema, **nulls))
+    assert found.to_pylist() == wanted.to_pylist()
+    plain = ["id", "city", "fare", "n", "ok"]
+    lines = [json.loads(line) for line in files[2].read_text().splitlines()]
+    assert [{name: one[name] for name in plain} for one in lines] == wanted.select(plain).to_pylist()
+    assert list(lines[0]) == wanted.column_names
+    types = unzip_golden("v9_types", tmp_path)
+    for end, held in ("csv", "no lists, structs, maps or bytes"), ("json", "no bytes"):
+        assert held in misused(capsys, "read", types, "--output", tmp_path / f"types.{end}")
+        assert not (tmp_path / f"types.{end}").exists()
 
 
 def test_read_refuses_bad_outputs(
