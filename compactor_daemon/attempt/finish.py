@@ -31,7 +31,7 @@ from phantombase.timeline.instants.reserved_times import (
     staged_files,
 )
 from phantombase.timeline.locks.heartbeat import heartbeat_path, read_heartbeat
-from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.locks.table_lock import StorageLock, TableLock
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import RECORDS, TEMPORARY
 from phantombase.timeline.storage.server_clock import storage_ms
@@ -152,8 +152,12 @@ def finish(table: Table, instant: str, lock: TableLock) -> None:
 
 def _replanned(table: Table, instant: str, lock: TableLock) -> bool:
     """Plans the file groups of a plan whose replacement has not ended, unless another plan has them by now. False: the
-    table is paused."""
+    table is paused, or its writers may not share the lock, so that a plan could lose the rows of one at work."""
     if groups := replaced_groups(table.storage, instant):
+        if isinstance(lock, StorageLock) and lock.is_assumed:
+            todo = f"`compactor-daemon replan TABLE {instant}`, with --lock or --sole-writer, finishes it."
+            _log.warning("replan_unfinished", table=table.storage.base_path, instant=instant, todo=todo)
+            return False
         # late: `status` starts without pyarrow
         from phantombase.timeline.planning.options import PLAN_NAMED
         from phantombase.timeline.planning.schedule import schedule_compaction

@@ -242,7 +242,11 @@ def replaced_groups(storage: Storage, instant: str) -> frozenset[GroupKey]:
     from phantombase.timeline.format.compaction_plan import decode_plan  # late: `status` starts without pyarrow
 
     paths = staged_files(storage, instant, (_REPLACED,))
-    return frozenset(group for path in paths for group in decode_plan(storage.read(path), path).groups)
+    try:
+        return frozenset(group for path in paths for group in decode_plan(storage.read(path), path).groups)
+    except MalformedError as error:
+        todo = "Remove this file: `compactor-daemon schedule TABLE` plans its file groups, with all others."
+        raise error.advising(todo) from error
 
 
 def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:

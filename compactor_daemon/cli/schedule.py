@@ -214,7 +214,8 @@ def _render_replanned(data: Mapping[str, Any]) -> Iterable[RenderableType]:
     verb = "would be replaced" if data["dry_run"] else "replaced"
     why = f"; {data['why']}" if data["why"] else ""
     if data["replaced_by"] is None:
-        yield f"compaction {data['instant']} is kept{why}"
+        is_gone = data["file_groups"] > 0
+        yield f"compaction {data['instant']} is {'gone, and needs no other one' if is_gone else 'kept'}{why}"
         return
     by = "" if data["dry_run"] else f" {data['replaced_by']}"
     yield (

@@ -185,8 +185,10 @@ def command_conf(
     done anyway. `files`: properties files of Hudi's jobs, whose other names are one warning. A typed pair overrides a
     pair of a file. UsageError, UnsupportedError: an unknown name; one that requests other rows, files, locks or
     rollbacks."""
-    typed = [_pair(pair) for pair in pairs]
-    given = {name: value for file in files for name, value in properties(file).items()}
+    typed = [one for pair in pairs if not _is_the_command(kinds, *(one := _pair(pair)))]
+    given = {
+        n: value for file in files for n, value in properties(file).items() if not _is_the_command(kinds, n, value)
+    }
     own = {name for kind in kinds for name in _OF_COMMANDS.get(kind, {})}
     if locks:
         own |= {name for name in (*dict(typed), *given) if name in hudi_names() and hudi_names()[name].why == _LOCKS}
@@ -204,6 +206,11 @@ def command_conf(
         if kind in KINDS
     }
     return CommandConf(by_kind, _lock({name: value for name, value in all_ if name in own}, lock) if locks else None)
+
+
+def _is_the_command(kinds: Collection[type], name: str, value: str) -> bool:
+    """Whether a pair asks for what the command does."""
+    return PartitionTtlOptions in kinds and (name, value.strip().lower()) == (f"{_TTL}inline", "true")
 
 
 def _lock(conf: Mapping[str, str], typed: str | None) -> str | None:

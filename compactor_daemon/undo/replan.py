@@ -90,12 +90,12 @@ def _continued(
     table: Table, instant: str, lock: TableLock, groups: Collection[GroupKey], *, dry_run: bool
 ) -> Replanned:
     """Plans the file groups of a plan whose replacement died behind its removal, unless another process has."""
-    schedule_compaction(table, lock, PLAN_NAMED, only=groups, dry_run=dry_run)
+    found = schedule_compaction(table, lock, PLAN_NAMED, only=groups, dry_run=dry_run)
     if not dry_run:
         remove_staged(table.storage, instant)
     plans = table.snapshot(cached=False).load_facts().pending_plans
-    by = max((plans[group] for group in groups if group in plans), default=None)
-    why = "an earlier run had removed the plan; this one has finished its work"
+    by = max((plans[group] for group in groups if group in plans), default=found.instant)
+    why = f"an earlier run had removed the plan; this one {'would finish' if dry_run else 'has finished'} its work"
     return Replanned(instant=instant, replaced_by=by, file_groups=len(groups), why=why)
 
 

@@ -21,7 +21,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import xxhash
@@ -103,11 +103,13 @@ class FileLock:
 
 @dataclass(frozen=True, slots=True)
 class StorageLock:
-    """Excludes every process that uses the same storage: an object of the table names the holder."""
+    """Excludes every process that uses the same storage: an object of the table names the holder. `is_assumed`: no
+    one has said that all writers share it, so nothing may be planned under it."""
 
     storage: Storage
     path: str
     timeout_s: float = 60.0
+    is_assumed: bool = field(default=False, compare=False)
 
     @contextmanager
     def hold(self, purpose: str) -> Iterator[Section]:
@@ -184,7 +186,8 @@ def lock_on(storage: Storage, given: str | None, *, sole_writer: bool = False, n
                 found="no lock" if given is None else given,
                 todo="Name the lock that all writers of the table share; a command with --sole-writer needs none.",
             )
-        return StorageLock(storage, HUDI_LOCK if storage.own_lock is OwnLock.SHARED else f"{RECORDS}/table.lock")
+        path = HUDI_LOCK if storage.own_lock is OwnLock.SHARED else f"{RECORDS}/table.lock"
+        return StorageLock(storage, path, is_assumed=given is None and not sole_writer)
     given = given.replace(BASE_PATH_HASH, base_path_hash(storage.base_path))
     lock = parse_lock(_named(storage, given, name) if NAME in given else given)
     if isinstance(lock, FileLock) and storage.own_lock is not OwnLock.FILE:

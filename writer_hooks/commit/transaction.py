@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -254,18 +254,19 @@ class Transaction:
         """A process that slept between its last check and its put counts as dead: others may have removed its files.
         ConflictError: they roll this write back; its completed file is removed again. `path`: of that file, which is
         gone if the write was archived since then."""
-        try:
+        with suppress(LockError):
             check_lock(table)
             if not self.heartbeats.lapsed(self.expiry_s):
                 return
-        except LockError:
-            pass
         try:
-            self._check_not_undone()
+            try:
+                self._check_not_undone()
+            except ConflictError:
+                if self.table.storage.find(path) is None:
+                    return
+                self.table.storage.delete(path)
+                raise
         except ConflictError:
-            if self.table.storage.find(path) is None:
-                return
-            self.table.storage.delete(path)
             raise
         except PhantombaseError as error:
             raise self._unknown(path, error) from error

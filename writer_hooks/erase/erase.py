@@ -364,10 +364,10 @@ def erase(
     if not dry_run:
         risk = "The rows of a write that is under way may keep the keys."
         check_writers_known(lock, sole_writer, "erase", risk, names="lock= and sole_writer=True")
-    opened = table if isinstance(table, Table) else Table.open(path_text(table), storage_options)
+    own = writes or WriteOptions()
+    opened = table if isinstance(table, Table) else Table.open(path_text(table), storage_options).with_clock(own.clock)
     is_path = isinstance(keys, str | os.PathLike)
     asked = read_keys(Path(keys), opened) if is_path else keys_of_rows(in_arrow(keys), opened)
-    own = writes or WriteOptions()
     return erase_keys(
         opened,
         asked,

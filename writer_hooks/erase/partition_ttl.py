@@ -71,7 +71,8 @@ def partition_ttl(
     if not dry_run:
         risk = "The rows of a write that is under way may be lost."
         check_writers_known(lock, sole_writer, "partition-ttl", risk, names="lock= and sole_writer=True")
-    opened = table if isinstance(table, Table) else Table.open(path_text(table), storage_options)
+    own = writes or WriteOptions()
+    opened = table if isinstance(table, Table) else Table.open(path_text(table), storage_options).with_clock(own.clock)
     if options.days_retain is None:
         raise UsageError("from when on a partition is past its time is not said", todo="Give the days, --days-retain.")
     if not opened.config.partition_fields:
@@ -80,7 +81,7 @@ def partition_ttl(
     times, left = from_one_snapshot(lambda: _choose(opened.snapshot(), is_expired, options))
     if dry_run or not times:
         return ExpiredPartitions(instant=None, partitions=times, left=left)
-    own = replace(writes or WriteOptions(), lock=lock)
+    own = replace(own, lock=lock, clock=opened.clock)
     rows = LocalEngine(columns_of(opened).empty_table(), slots=1)
     what = Write(
         operation=Operation.DELETE_PARTITION, options=own, partitions=tuple(times), deletes_if=is_expired.is_past
@@ -117,6 +118,8 @@ def _choose(
             found[partition] = time
         else:
             left.append(KeptPartition(partition=partition, why=why))
+    gone = (p for p in options.partitions if p not in by_partition)
+    left += (KeptPartition(partition=one, why="the table has no rows in a partition of this path") for one in gone)
     return found, tuple(left)
 
 
@@ -146,7 +149,7 @@ class _Expiry:
 
     def is_over(self, seen: Snapshot, time: str) -> bool:
         """UsageError: it is not a time."""
-        return seen.now() - parse_time(time) > timedelta(days=self._options.days_retain or 0)
+        return (seen.now() - parse_time(time)) / timedelta(days=1) > (self._options.days_retain or 0)
 
     def time_of(self, seen: Snapshot, partition: str, groups: Sequence[FileGroup]) -> str:
         """The time from which on it counts; "": it is not recorded."""

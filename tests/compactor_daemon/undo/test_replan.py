@@ -24,6 +24,7 @@ from phantombase.compactor_daemon.undo.replan import Replanned, replan
 from phantombase.timeline.errors import (
     BarrierError,
     ConflictError,
+    MalformedError,
     MissingFileError,
     PausedError,
     PhantombaseError,
@@ -32,7 +33,7 @@ from phantombase.timeline.errors import (
 )
 from phantombase.timeline.instants.reserved_times import recorded_instants
 from phantombase.timeline.locks.heartbeat import heartbeat
-from phantombase.timeline.locks.table_lock import ProcessLock, TableLock
+from phantombase.timeline.locks.table_lock import ProcessLock, TableLock, table_lock
 from phantombase.timeline.planning.limits import Picking
 from phantombase.timeline.planning.options import PLAN_NOW
 from phantombase.timeline.planning.schedule import schedule_compaction
@@ -168,6 +169,33 @@ def test_died_at_every_call_once_or_twice_another_continues(tmp_path: Path) -> N
         finish_completed(open_table(path), LOCK)
         check_replaced(path, instant)
     assert (died > 6, faulty > 0) == (True, True)
+
+
+def test_what_finishes_a_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not who does not know the lock of the writers: its plan could lose the rows of one at work."""
+    path = tmp_path / "trips"
+    instant = planned(path)
+    monkeypatch.setattr("phantombase.compactor_daemon.undo.replan.put_plans", _dies)
+    with pytest.raises(KeyboardInterrupt):
+        replan(open_table(path), instant, LOCK)
+    command, storage = ["replan", str(path), instant], LocalStorage(str(path))
+    dry = CliRunner().invoke(app, [*command, "--dry-run"])
+    assert "would be replaced by another one: 2 file groups" in dry.stdout
+    assert "this one would finish its work" in dry.stdout
+    finish_completed(open_table(path), table_lock(storage, None))
+    assert plans(path) == {}
+    (record,) = path.glob(".hoodie/.phantombase/*/*/replaced.plan")
+    whole = record.read_bytes()
+    record.write_bytes(b"")
+    with pytest.raises(MalformedError, match="Remove this file"):
+        replan(open_table(path), instant, LOCK)
+    record.write_bytes(whole)
+    finish_completed(open_table(path), table_lock(storage, None, sole_writer=True))
+    check_replaced(path, instant)
+
+
+def _dies(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.deep

@@ -14,6 +14,7 @@ from phantombase import PartitionTtl, PartitionTtlOptions, partition_ttl, read, 
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.services.hudi_conf import command_conf, conf_fields
 from phantombase.timeline.errors import ConflictError, UsageError
+from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.erase.partition_ttl import _Expiry
 from phantombase.writer_hooks.write.write import write
@@ -71,6 +72,9 @@ def test_what_is_left(tmp_path: Path) -> None:
     )
     named = PartitionTtlOptions(days_retain=1, partitions=("south",))
     assert list(partition_ttl(str(path), named, dry_run=True).partitions) == ["south"]
+    unknown = partition_ttl(str(path), PartitionTtlOptions(days_retain=1, partitions=("p=south",)), dry_run=True)
+    assert [one.partition for one in unknown.left] == ["p=south"]
+    assert partition_ttl(str(path), PartitionTtlOptions(days_retain=10**30), dry_run=True).partitions == {}
     for text, why in ((b"depth=1\n", "its time is unknown: none is recorded"), (b"commitTime=000\n", "unknown: 000")):
         (path / "north/.hoodie_partition_metadata").write_bytes(text)
         (kept,) = partition_ttl(str(path), CREATED, dry_run=True).left
@@ -80,14 +84,15 @@ def test_what_is_left(tmp_path: Path) -> None:
 def test_a_partition_that_is_written_since_it_was_chosen_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the deletion begins: it is asked again. Until it completes: a conflict, and nothing is deleted."""
     path = unzip_golden("v9_plain", tmp_path)
-    real = write
+    real, clock = write, ClockOptions(clock_skew_s=77)
 
     def late(*given: Any) -> Any:
         touch(path, "south")
+        assert given[2].options.clock == clock
         return real(*given)
 
     monkeypatch.setattr("phantombase.writer_hooks.erase.partition_ttl.write", late)
-    done = partition_ttl(str(path), DAY, sole_writer=True)
+    done = partition_ttl(Table.open(str(path)).with_clock(clock), DAY, sole_writer=True)
     assert (set(done.partitions), partitions(path)) == ({"north"}, {"south"})
     monkeypatch.undo()
     path, asked = unzip_golden("v9_plain", tmp_path / "other"), _Expiry.is_past
@@ -124,6 +129,7 @@ def test_the_command_and_hudi_s_names(tmp_path: Path) -> None:
         "hoodie.partition.ttl.strategy.days.retain=7",
         "hoodie.partition.ttl.strategy.partition.selected=north, west",
         "hoodie.partition.ttl.strategy.max.delete.partitions=5",
+        "hoodie.partition.ttl.inline=true",
     ]
     found = command_conf({PartitionTtlOptions}, pairs, [], locks=False).pairs[PartitionTtlOptions]
     assert PartitionTtlOptions(**conf_fields(PartitionTtlOptions, found, {})) == PartitionTtlOptions(
@@ -136,3 +142,4 @@ def test_the_command_and_hudi_s_names(tmp_path: Path) -> None:
     assert (done.exit_code, "deleted: 1 partition" in done.stdout, partitions(path)) == (0, True, {"south"})
     none = CliRunner().invoke(app, [*command, "--sole-writer"])
     assert "nothing to delete: no partition is past its time" in none.stdout
+    assert "west" in none.stdout

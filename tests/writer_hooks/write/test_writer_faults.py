@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
-from phantombase.timeline.errors import ConflictError, LockError
+from phantombase.timeline.errors import ConflictError, LockError, StorageError, UnknownCommitError
 from phantombase.timeline.format.file_name import parse_data_file
 from phantombase.timeline.locks.heartbeat import Heartbeats
 from phantombase.timeline.locks.table_lock import ProcessLock
@@ -271,6 +271,15 @@ def test_a_write_rolled_back_right_before_its_commit_takes_it_back(
         assert read_rows(path) == BEFORE
         others.clear()
         ground.check_next(path)
+    with ground.copy() as path:
+
+        def kept(call: Call) -> Any:
+            if call.name == "delete" and call.path.endswith(".deltacommit"):
+                raise StorageError("no answer", path=call.path)
+            return rolled_back(call)
+
+        with pytest.raises(UnknownCommitError):
+            ground.write(HookedStorage(LocalStorage(str(path)), kept))
 
 
 def data_files(path: Path) -> set[str]:
