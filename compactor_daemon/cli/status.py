@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -217,7 +217,8 @@ def status(
         given=given_names(ctx),
     )
     if of_catalog:
-        pools = replace(catalog, slo_s=slo).pools(ctx.params.get("config"), ScheduleOptions())
+        requests = ScheduleOptions(**asdict(trigger))
+        pools = replace(catalog, slo_s=slo).pools(ctx.params.get("config"), requests)
         found = replace(catalog, slo_s=slo).found([table] if table else [], pools, storage)
         assert found is not None
         return _watched(partial(catalog_report, found, means, zookeeper.options()), render_catalog, watch)
@@ -264,7 +265,7 @@ def check(
     storage, named = parse_pairs(storage_option), list(tables or ())
     name_idle(trigger)
     catalog = _named_first(ctx, named, catalog)
-    pools = catalog.pools(ctx.params.get("config"), ScheduleOptions())
+    pools = catalog.pools(ctx.params.get("config"), ScheduleOptions(**asdict(trigger)))
     found = catalog.found(named, pools, storage)
     paths, lost = {one: full_path(one) for one in named}, list[TableCheck]()
     if found is not None:

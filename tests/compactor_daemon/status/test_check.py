@@ -192,8 +192,11 @@ def test_a_missed_goal_of_freshness(tmp_path: Path) -> None:
     (found,) = behind(CheckMeans(trigger=goal), Pools())
     assert re.search(r"old, the goal is 10 min: no process works on compaction \d+: there is no daemon", found)
     assert len(behind(CheckMeans(), Pools(others=Pool(schedule=goal)))) == 1
-    said = CliRunner().invoke(app, ["check", str(path), "--freshness", "10m"])
-    assert (said.exit_code, "the goal of freshness is missed" in " ".join(said.stdout.split())) == (1, True)
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text("[[pool]]\nmatch = '*'\nweight = 2\n")
+    for more in ((), ("--config", str(fleet))):  # the pool says nothing of it
+        said = CliRunner().invoke(app, ["check", str(path), "--freshness", "10m", *more])
+        assert (said.exit_code, "the goal of freshness is missed" in " ".join(said.stdout.split())) == (1, True)
     settings = DaemonSettings(
         who="d", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=DaemonOrder.EARLIEST
     )
