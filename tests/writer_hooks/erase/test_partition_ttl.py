@@ -52,6 +52,7 @@ def test_what_is_past_its_time_is_deleted(version: int, tmp_path: Path) -> None:
     assert (done.partitions, done.left, partitions(path)) == (seen.partitions, (), {"south", "west"})
     assert Table.open(str(path)).load_timeline().completed[-1].requested_time == done.instant
     assert partition_ttl(str(path), DAY, sole_writer=True).instant is None
+    assert partition_ttl(str(path), PartitionTtlOptions(days_retain=10**20), dry_run=True).partitions == {}
     gone = partition_ttl(str(path), CREATED, sole_writer=True)
     assert (set(gone.partitions), partitions(path)) == ({"south"}, {"west"})
     assert set(read(str(path), as_of=max(seen.partitions.values())).to_arrow()["p"].to_pylist()) == {"north", "south"}
