@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import re
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -48,6 +50,18 @@ def test_the_text_that_a_mutant_changes_stands_once_in_its_file() -> None:
         if (ROOT / source_path(module)).read_text().count(old) != 1 or old == new
     ]
     assert stale == []
+
+
+def test_a_mutant_is_python_with_names_that_exist(tmp_path: Path) -> None:
+    """Else every test notices it. Asked of mutants that name what their file does not, or that only remove."""
+    texts = {module: (ROOT / source_path(module)).read_text() for module, *_ in MUTANTS}
+    words = {module: set(re.findall(r"\w+", text)) for module, text in texts.items()}
+    for number, (module, old, new, _) in enumerate(MUTANTS):
+        if not new.strip() or not words[module].issuperset(re.findall(r"\w+", new)):
+            (tmp_path / f"{number}_{module.rpartition('/')[2]}.py").write_text(texts[module].replace(old, new))
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select=F821"]
+    said = subprocess.run([*ruff, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
 
 
 def test_the_tests_that_are_to_notice_a_mutant_are_there() -> None:

@@ -19,7 +19,7 @@ GROUND: tuple[Mutant, ...] = (
     ("timeline/locks/heartbeat", '.rpartition(")")[2].split()', '.partition(")")[2].split()', "heartbeat"),
     ("timeline/locks/heartbeat", "ours = data.startswith(_OURS)", "ours = bool(data)", "heartbeat"),
     ("timeline/locks/heartbeat", "    except MissingFileError:  # its owner has just completed\n        return None\n", "    except ZeroDivisionError:\n        return None\n", "heartbeat"),
-    ("timeline/locks/heartbeat", "max(self._longest_s, self._last.seconds()), Stopwatch()", "self._last.seconds(), Since()", "heartbeat"),
+    ("timeline/locks/heartbeat", "max(self._longest_s, self._last.seconds()), Stopwatch()", "self._last.seconds(), Stopwatch()", "heartbeat"),
     ("timeline/locks/heartbeat", "max(self._longest_s, self._last.seconds()) >= expiry_s", "max(self._longest_s, self._last.seconds()) > expiry_s", "heartbeat"),
     ("timeline/locks/heartbeat", "max(self._longest_s, self._last.seconds()) >= expiry_s", "self._longest_s >= expiry_s", "heartbeat"),
     ("timeline/locks/heartbeat", "        _put(storage, instant, fields)\n        heartbeats.felt()\n", "        heartbeats.felt()\n        _put(storage, instant, fields)\n", "heartbeat"),

@@ -652,7 +652,7 @@ PROTOCOL: tuple[Mutant, ...] = (
         "placements = list(decision.placements)",
         "retire",
     ),
-    ("compactor_daemon/attempt/compaction", "    keep_ledger(table, decision, done)\n", "", "retire"),
+    ("compactor_daemon/attempt/compaction", "    keep_ledger(table, decision, done)\n", "    pass\n", "retire"),
     (
         "compactor_daemon/attempt/publish",
         '    kind = BaseFileName if done.action == "commit" else LogFileName\n',

@@ -190,7 +190,7 @@ SLICES: tuple[Mutant, ...] = (
     ("compactor_daemon/attempt/compaction", "    if done.staged is None or not same:\n", "    if done.staged is None:\n", "retire"),
     ("compactor_daemon/attempt/compaction", "            storage.delete(done.staged)\n", "            pass\n", "retire"),
     ("compactor_daemon/attempt/compaction", "placement.output or OutputOptions()", "OutputOptions()", "retire"),
-    ("compactor_daemon/attempt/slice_task", '        output=task.round.output,\n    )\n    return leave_record', "    )\n    return _record", "retire"),
+    ("compactor_daemon/attempt/slice_task", '        output=task.round.output,\n    )\n    return leave_record', "    )\n    return leave_record", "retire"),
     ("compactor_daemon/attempt/attempt", 'size=file.size, output=d.output)', 'size=file.size)', "retire"),
     ("compactor_daemon/attempt/compaction", "load_plan_view([plan.only(position)]", "load_plan_view([plan.only(0)]", "retire"),
     ("compactor_daemon/attempt/compaction", "attempt=attempt, position=position)", "attempt=1, position=position)", "retire"),

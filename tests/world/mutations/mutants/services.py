@@ -106,7 +106,7 @@ ARCHIVING: tuple[Mutant, ...] = (
     ("compactor_daemon/metadata_services/retention", "    table.times.check_zone_of(choice.archived, data)\n", "", "metadata_services/archive"),
     ("timeline/instants/table_clock", "if archived or not timeline.completed else", "if archived else", "users"),
     ("timeline/table/schema_finder", "    if not timeline.completed_writes:\n", "    if False:\n", "users"),
-    ("writer_hooks/schema/write_schema", "not table.timeline.has_rows and", "not timeline.completed_writes and", "users"),
+    ("writer_hooks/schema/write_schema", "not table.timeline.has_rows and", "not table.timeline.completed_writes and", "users"),
 )  # fmt: skip
 # Cleaning: what keeps a file, and the order in which a clean works.
 
@@ -456,7 +456,7 @@ RESTORING: tuple[Mutant, ...] = (
     (_TORN, "            regardless(table).storage.set_modified(", "            table.storage.set_modified(", _TORN_TESTS),
     (_TORN, "            regardless(table).storage.set_modified(", "            print(", _TORN_TESTS),
     (_TORN, "    if dry_run:\n        return done\n", "    if False:\n        return done\n", _TORN_TESTS),
-    (_TORN, "delete_all(staged)", "delete_all(staged_files(storage, instant, STAGED_ENDINGS))", "unreadable_records"),
+    (_TORN, "delete_all(staged)", "delete_all(named_staged_files(storage, instant))", "unreadable_records"),
 )  # fmt: skip
 # Taking a plan back.
 
