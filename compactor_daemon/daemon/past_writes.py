@@ -264,7 +264,7 @@ class ReplayCost:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """The machines of a replay, and its speed; `core_s_per_gb` None: see the module, or the default of `Rates`."""
+    """The machines of a replay, and its speed; `core_s_per_gb` None: see `replay`, or the default of `Rates`."""
 
     cores: int = option(2, "cores that execute a plan, one for each of its file slices", least=1)
     core_s_per_gb: float | None = option(

@@ -1,7 +1,7 @@
 """The state of a table's pending compactions and clusterings, and the reason: a function of what `snapshot` found.
 
-The report is the daemon's part of the report of a table (`timeline.report`). The state of a pending compaction is the
-first of these that applies:
+The report is the daemon's part of the report of a table (`timeline.dashboard`). The state of a pending compaction is
+the first of these that applies:
 
     unknown       its records or its plan cannot be read
     decided       its commit decision is being published, or will be; `why` gives the reason. If no process works on it,

@@ -1,7 +1,7 @@
 """What `status` shows of a table; nothing is changed.
 
 table_status   pending compactions: what storage shows, and ZooKeeper if it is asked; the daemon's part of the report
-               of a table (`timeline.report`)
+               of a table (`timeline.dashboard`)
 outlook        logs that no plan holds yet, when the next plan is due, and what a clean could remove"""
 
 from __future__ import annotations

@@ -92,8 +92,8 @@ def decode_records(
     data: pa.Buffer, count: int, schema: dict[str, Any], where: str, *, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """The `count` consecutive records in `data`, as Arrow (only `columns`, if given).
-    `schema` is a record schema without named references (see `schema.parse_avro`). Text and bytes become `large_string`
-    / `large_binary`, maps become lists of (key, value). MalformedError names `where`."""
+    `schema` is a record schema without named references (see `parse_avro`). Text and bytes become `large_string` /
+    `large_binary`, maps become lists of (key, value). MalformedError names `where`."""
     if count == 0 or (columns is not None and not columns):
         # Nothing to decode. The table has no columns and so no row count; callers know the count.
         return pa.table({})

@@ -133,7 +133,7 @@ _Piece: TypeAlias = _Byte | pa.LargeBinaryArray
 
 def encode_rows(rows: pa.Table | pa.RecordBatch, schema: dict[str, Any], *, framed: bool = False) -> Any:
     """Each row as one Avro record: a `pa.LargeBinaryArray` with one value for each row, contiguous in one buffer.
-    `schema`: a record schema from `schema.parse_avro`; the rows have its columns, in any order. `framed`: put the
+    `schema`: a record schema from `avro_schema.parse_avro`; the rows have its columns, in any order. `framed`: put the
     length in front of each record, a big-endian int32, as in log blocks. Memory: about three times the result.
     UsageError: see `exact_rows`; also a text that is not a symbol of its enum, or a decimal that does not fit its fixed
     type. UnsupportedError: a column of a type that tables cannot have."""

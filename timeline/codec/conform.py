@@ -1,6 +1,6 @@
 """Converts Arrow data written under an older schema to the table's schema (pure, vectorised).
 
-Columns, and fields of records, are matched by name (`columns.names_in`): first exactly, then without regard to case.
+Columns, and fields of records, are matched by name (`stored_names`): first exactly, then without regard to case.
 Missing ones get the default that the schema gives them (`Defaults`), or null; unknown ones are dropped, widened ones
 are cast. The changes are those that Hudi reads:
 

@@ -25,7 +25,7 @@ from .slice_merge import SliceMerge
 
 _KEY, _KIND, _NATURAL = "__key", "__kind", "__natural"
 _HASH_SEED = 1001
-"""Differs from the seeds of `key_lookup`, where the keys of one partition must still spread evenly."""
+"""Differs from the seeds of `row_hash`, where the keys of one partition must still spread evenly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

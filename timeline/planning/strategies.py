@@ -13,7 +13,7 @@ are those of 1.2.0 (org.apache.hudi.table.action.compact.strategy):
     UNBOUNDED_PARTITION_AWARE days before that                            all
     PARTITION_REGEX           where the expression is found               all
 
-**Target.** The slice that reaches it is the last one; a slice of 0 MB (see `io_cost`) never does; 0 means no target.
+**Target.** The slice that reaches it is the last one; a slice of 0 MB (see `limits`) never does; 0 means no target.
 **Order.** Sorts are stable. Before sorting, Hudi's order is that of its listing, so it may order ties differently.
 **Days.** yyyy/MM/dd at the start of the path, without the keys of Hive style (`year=2026/month=11/...`); the rest of
 the path is ignored. Hudi fails on other forms as soon as it compares two partitions; here they are an error. For a path

@@ -108,7 +108,7 @@ class ReadOptions:
     see `Table.point_in_time`. `begin`, `end`: the window of an incremental read, after begin, up to and including end:
     completion times on versions 8 and 9, requested times on version 6; `earliest` begins before all. `net`: for a
     change feed, one change for each key, from the begin to the end of the window. `filter`: only rows for which it is
-    true, a text as in `filter.parse` or a tree. `newest_columns`: a window that ends in the past has the columns of the
+    true, a text as in `parse_filter` or a tree. `newest_columns`: a window that ends in the past has the columns of the
     newest write, as each batch of a stream, not those of its end. `whole_window`: the window must reach `end`.
     Otherwise, on version 6, it ends before a pending write below `end`. UsageError, here or by the read: an option that
     means nothing in a read of this kind."""
