@@ -20,6 +20,7 @@ from phantombase.timeline.errors import UsageError
 from phantombase.timeline.format.log_encode import LogFormat
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.locks.heartbeat import BEAT_S, EXPIRY_S
+from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.option import (
     check_above_zero,
     check_below,
@@ -316,13 +317,14 @@ AFTER_A_WRITE = tuple(service for service in Service if service.value in {one.na
 class Write:
     """A write: its operation and options. `partitions`: of a delete_partition, partition paths, in which `*` matches
     any text; None: those of the rows. `deletes_if`: which of these are deleted; it gets the state from which the write
-    begins, the partition, and its file groups. `into`: of an upsert that sets some columns; its rows have the columns
-    of `MergeInto.source_columns`."""
+    begins, the partition, and its file groups. `lock`: the table's; None: that of the options. `into`: of an
+    upsert that sets some columns; its rows have the columns of `MergeInto.source_columns`."""
 
     operation: Operation
     options: WriteOptions = field(default_factory=WriteOptions)
     partitions: tuple[str, ...] | None = None
     deletes_if: Callable[[Snapshot, str, Sequence[FileGroup]], bool] | None = None
+    lock: TableLock | None = None
     into: MergeInto | None = None
 
     @property

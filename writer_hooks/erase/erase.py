@@ -204,7 +204,7 @@ def _search(table: Table, keys: KeyList, known: Mapping[str, int]) -> Searched:
 
 
 def _delete(means: _Means) -> Write:
-    return Write(operation=Operation.DELETE, options=means.options)
+    return Write(operation=Operation.DELETE, options=means.options, lock=means.held)
 
 
 def _end_dead(table: Table, means: _Means) -> None:

@@ -19,7 +19,7 @@ from datetime import timedelta
 from phantombase.compactor_daemon.options import PartitionTtl, PartitionTtlOptions
 from phantombase.timeline.errors import MissingFileError, UsageError
 from phantombase.timeline.format.instant import parse_time
-from phantombase.timeline.locks.table_lock import check_writers_known
+from phantombase.timeline.locks.table_lock import check_writers_known, table_lock
 from phantombase.timeline.option import path_text, spelled
 from phantombase.timeline.prefetch import prefetched
 from phantombase.timeline.shown import Shown
@@ -84,7 +84,11 @@ def partition_ttl(
     own = replace(own, lock=lock, clock=opened.clock)
     rows = LocalEngine(columns_of(opened).empty_table(), slots=1)
     what = Write(
-        operation=Operation.DELETE_PARTITION, options=own, partitions=tuple(times), deletes_if=is_expired.is_past
+        operation=Operation.DELETE_PARTITION,
+        options=own,
+        partitions=tuple(times),
+        deletes_if=is_expired.is_past,
+        lock=table_lock(opened.storage, lock, sole_writer=sole_writer),
     )
     done = write(opened, rows, what)
     gone = {partition: time for partition, time in times.items() if partition in is_expired.past}

@@ -151,7 +151,7 @@ def _checked(table: Table, engine: Engine, what: Write) -> tuple[Table, TableLoc
     if what.options.drop_metadata_table or table.config.captures_changes or not table.config.populate_meta_fields:
         _schema(table.snapshot(same_settings=True, cached=False), engine, what)
     options = what.options
-    table, lock = table.with_clock(options.clock), table_lock(table.storage, options.lock)
+    table, lock = table.with_clock(options.clock), what.lock or table_lock(table.storage, options.lock)
     if options.drop_metadata_table:
         table = drop_metadata_table(table, lock)
     check_keepable(table)

@@ -15,6 +15,8 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.services.hudi_conf import command_conf, conf_fields
 from phantombase.timeline.errors import ConflictError, UsageError
 from phantombase.timeline.instants.clock_check import ClockOptions
+from phantombase.timeline.storage.contract import OwnLock
+from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.erase.partition_ttl import _Expiry
 from phantombase.writer_hooks.write.write import write
@@ -39,6 +41,13 @@ def touch(path: Path, *names: str) -> None:
         next((r for r in old if r["p"] == name), None) or {**old[0], "p": name, "id": f"{name}-x"} for name in names
     ]
     writer(pa.Table.from_pylist(made, rows.schema)).upsert(str(path))
+
+
+def test_a_sole_writer_needs_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on HDFS, which has none that Hudi's writers share."""
+    path = unzip_golden("v9_plain", tmp_path)
+    monkeypatch.setattr(LocalStorage, "own_lock", OwnLock.PRIVATE)
+    assert set(partition_ttl(str(path), DAY, sole_writer=True).partitions) == {"north", "south"}
 
 
 @one_of("version", 9, 6)
