@@ -63,6 +63,9 @@ class CatalogFlags:
 
     def found(self, tables: list[str], pools: Pools, options: StorageOptions) -> Catalog | None:
         """The catalog, None where tables are named. UsageError: both or neither."""
+        if "" in (self.root, self.catalog):
+            todo = "Give its value: a variable may be empty."
+            raise UsageError("--root or --catalog is empty", expected="a folder or a catalog", todo=todo)
         given = [name for name in (tables, self.root, self.catalog) if name]
         if tables and (self.include or self.exclude):
             raise UsageError("--include and --exclude are for tables that are found", todo="Add --root or --catalog.")

@@ -49,7 +49,7 @@ def create_savepoint(
     check_text("the user of a savepoint", user)
     check_text("the comment of a savepoint", comment)
     with exclusive(table, lock, "make a savepoint", READ_INSIDE, cached=True) as table:
-        instant = instant or _newest(table.timeline)
+        instant = instant or _newest(table)
         if (there := _completed(table.timeline, instant)) is not None:
             return _read(table, there)
         _refuse(table, instant)
@@ -106,13 +106,15 @@ def state_files(view: TableView, instant: str) -> dict[str, tuple[str, ...]]:
     return {partition: tuple(names) for partition, names in sorted(found.items()) if names}
 
 
-def _newest(timeline: Timeline) -> str:
+def _newest(table: Snapshot) -> str:
+    timeline = table.timeline
     pending = min((i.requested_time for i in timeline.inflight_writers), default=None)
     found = [time for time in timeline.completed_writes if pending is None or time < pending]
     if not found:
         raise UsageError(
             "there is no completed write whose state could be kept",
-            found=f"pending: {pending}",
+            path=table.storage.base_path,
+            found="no write at all" if pending is None else f"pending: {pending}",
             todo="Make it after the first write is completed.",
         )
     return max(found)

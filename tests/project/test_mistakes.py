@@ -30,6 +30,8 @@ from phantombase import (
     writer,
 )
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.timeline.cli.show import plan_facts
+from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.boundary import run
 from tests.support.compaction_steps import AS_A_USER, as_a_user
 from tests.support.golden_tables import unzip_golden
@@ -99,6 +101,39 @@ def test_a_copy_on_write_table(command: str, fails: Fails, tmp_path: Path) -> No
     assert "COPY_ON_WRITE" in (line := fails(command, path, *given))
     assert str(path) in line
     assert traces(path) == before
+
+
+IMPOSSIBLE = (
+    ("hoodie.table.version=99", "unsupported table version", "Keep tables on version 9"),
+    (f"hoodie.table.version={'9' * 5000}", "impossible table property", "Restore hoodie.properties"),
+    ("hoodie.timeline.path=../..", "impossible table property", "Restore hoodie.properties"),
+)
+
+
+def test_a_table_that_cannot_be(fails: Fails, tmp_path: Path) -> None:
+    """Each error names the table, and a way out that does not meet the same error."""
+    path = unzip_golden("v9_pending", tmp_path)
+    properties = path / ".hoodie/hoodie.properties"
+    usual = properties.read_text()
+    for line, what, todo in IMPOSSIBLE:
+        properties.write_text(f"{usual}\n{line}\n")
+        for command in ("status", "compact"):
+            said = fails(command, path)
+            assert f"error: {what}; at {properties};" in said
+            assert todo in said
+    properties.write_text(usual)
+    shutil.rmtree(path / ".hoodie/timeline")
+    assert f"at {path}/.hoodie/timeline. Restore the folder" in fails("compact", path)
+    said = fails("compact", properties)
+    assert "a file lies where a folder is expected" in said
+    assert "Check the path" in said
+    empty = tmp_path / "empty"
+    (empty / ".hoodie/timeline").mkdir(parents=True)
+    (empty / ".hoodie/hoodie.properties").write_text(usual)
+    said = fails("savepoint", "create", empty, "--sole-writer", code=2)
+    assert f"at {empty}; found no write at all" in said
+    with pytest.raises(UsageError, match=f"not a compaction; at {empty}; instant 2026"):
+        plan_facts(Table.open(str(empty)), "20260101000000000")
 
 
 @pytest.mark.parametrize(("hosts", "why"), [("nohost.invalid:2181", "unknown host"), (_REFUSED, "connection refused")])
@@ -230,6 +265,7 @@ NO_EFFECT: tuple[tuple[tuple[str, ...], str], ...] = (
     (("run", "--once", "--services", "clean", "--sole-writer", "--services-interval", "9"), "--services-interval"),
     (("run", "--once", "--zookeeper", _REFUSED, "--zookeeper-dir", "/tmp"), "--zookeeper-dir"),
     (("status", "--brief", "--max-delta-commits", "9"), "--max-delta-commits means nothing"),
+    (("status", "--root", ""), "--root or --catalog is empty"),
 )
 
 

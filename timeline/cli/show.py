@@ -139,13 +139,13 @@ def plan_facts(table: Table, time: str) -> Row:
     timeline = table.load_timeline()
     instant = timeline.find(time, "commit") or timeline.find(time, "deltacommit")
     if instant is None:
-        raise _no_compaction(timeline, time, "no such instant in the active timeline")
+        raise _no_compaction(table.storage.base_path, timeline, time, "no such instant in the active timeline")
     try:
         compaction = table.compaction_plan(time)
     except MissingFileError:
         if instant.action in MERGES and not instant.completed:
             raise
-        raise _no_compaction(timeline, time, f"a {instant.action} without a plan") from None
+        raise _no_compaction(table.storage.base_path, timeline, time, f"a {instant.action} without a plan") from None
     sizes: dict[str, int] = {}
     for path in planned_paths(compaction):
         if (entry := table.storage.find(path)) is None:
@@ -206,10 +206,11 @@ def recommended_executors(slice_bytes: Sequence[int]) -> int:
     return min(-(-sum(slice_bytes) // largest), len(slice_bytes))
 
 
-def _no_compaction(timeline: Timeline, time: str, found: str) -> UsageError:
+def _no_compaction(path: str, timeline: Timeline, time: str, found: str) -> UsageError:
     pending = ", ".join(i.requested_time for i in timeline.pending_merges)
     return UsageError(
         "not a compaction",
+        path=path,
         instant=time,
         expected=f"one of the pending: {pending}" if pending else None,
         found=found,

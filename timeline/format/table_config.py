@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import javaproperties
 
-from ..errors import MalformedError, MissingFileError, NotATableError, StorageError
+from ..errors import MalformedError, MissingFileError, NotATableError, StorageError, UnsupportedError
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE, RECORDS, inside_table, join
 from .layout import Layout, Slicing
@@ -101,7 +101,7 @@ class TableConfig:
 
     def check_readable(self) -> None:
         """UnsupportedError that names the first setting with which base files would be read wrongly."""
-        layout = self.layout
+        layout, _ = self.layout, self.timeline_folder
         for what, key, default, supported, todo in _SETTINGS:
             found = self.properties.get(key) or default
             if found.upper() != supported.upper():
@@ -162,12 +162,15 @@ class TableConfig:
     @property
     def version(self) -> int:
         text = self.properties[_VERSION]
-        return int(text) if text.isdecimal() else self._malformed(_VERSION, "a number")
+        return int(text) if text.isdecimal() and len(text) < 9 else self._malformed(_VERSION, "a number")
 
     @property
     def layout(self) -> Layout:
         """The differences between table versions; UnsupportedError for unknown versions."""
-        return Layout.of(self.version)
+        try:
+            return Layout.of(self.version)
+        except UnsupportedError as error:
+            raise error.at(PROPERTIES) from error
 
     @property
     def name(self) -> str:
@@ -294,7 +297,8 @@ class TableConfig:
 
     def _malformed(self, key: str, expected: str) -> NoReturn:
         found = f"{key}={self.properties[key]}"
-        raise MalformedError("impossible table property", path=PROPERTIES, expected=expected, found=found)
+        what = "impossible table property"
+        raise MalformedError(what, path=PROPERTIES, expected=expected, found=found, todo=PROPERTIES_LOST)
 
 
 def checksum(database: str, name: str) -> int:

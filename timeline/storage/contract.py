@@ -245,9 +245,9 @@ def list_of_table(storage: Storage, folder: str) -> list[Entry]:
     On an object store it does not exist before its first object. MissingFileError: a file system has no such folder."""
     try:
         return list_at_once(storage, folder)
-    except MissingFileError:
+    except MissingFileError as error:
         if storage.is_file_system:
-            raise
+            raise error.advising("Restore the folder from a copy: the state of the table is in it.") from error
         return []
 
 

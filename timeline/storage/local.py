@@ -61,6 +61,9 @@ def _translated(path: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise MissingFileError("no such file", path=path) from error
+    except NotADirectoryError as error:
+        todo = "Check the path: a table is a folder."
+        raise StorageError("a file lies where a folder is expected", path=path, todo=todo) from error
     except PermissionError as error:
         who = f"the user {getpass.getuser()} may not read or write this"
         todo = "Give it the rights to the table's folder and all in it."
