@@ -144,6 +144,19 @@ def run_compactions(
             run.each(pending_instants(finished or table.snapshot(), instant), compact)
     if run.parked is not None:
         raise run.parked
+    if not instants and pending_instants(table.snapshot()):  # what was finished has left a plan to execute
+        return run_compactions(
+            table,
+            lock=lock,
+            sole_writer=sole_writer,
+            output=output,
+            execute=execute,
+            attempt=attempt,
+            runner=runner,
+            limit=limit,
+            clock=clock,
+            progress=progress,
+        )
     if run.left:
         _log.info("stopped_by_limit", done=len(run.done), left=run.left)
     return Compactions(done=tuple(run.done), left=run.left, executors=tuple(run.executors))
