@@ -14,6 +14,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from typer.testing import CliRunner
 from phantombase import read, writer
 from phantombase.compactor_daemon.cli.main import app as daemon
 from phantombase.timeline.cli.main import app as timeline_app
-from phantombase.timeline.errors import PhantombaseError, PressureError
+from phantombase.timeline.errors import ConflictError, PhantombaseError, PressureError
 from phantombase.timeline.table.table import Table
 from tests.support.golden_tables import one_of
 from tests.support.places import ROOT
@@ -364,7 +365,8 @@ def test_a_damaged_metadata_table_is_built_again(version: int, damaged: str, tmp
     assert rows(path) == at(2, *PARTITIONS)
     dead_s = 0.1  # the write that failed could not be rolled back without the metadata table; its process is this one
     while Table.open(str(path)).load_timeline().pending_writes:
-        writer(batch(2, "p1")).option(heartbeat_s=0.01, heartbeat_expiry_s=dead_s).upsert(str(path))
+        with suppress(ConflictError):  # on a slow machine this one counts as dead, too
+            writer(batch(2, "p1")).option(heartbeat_s=0.01, heartbeat_expiry_s=dead_s).upsert(str(path))
     served(path, at(2, *PARTITIONS))
 
 

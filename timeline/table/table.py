@@ -305,14 +305,15 @@ BUILD_AGAIN = (
 def open_metadata_table(table: Table) -> Snapshot:
     """The metadata table of a data table; `config.metadata_partitions` of the data table shows whether it has one. The
     checks of data tables do not apply: its base files are HFiles, and its records have their own merge rules.
-    NotATableError: it does not exist. TableChangedError: it was removed since. MalformedError: its settings are
+    MissingFileError: it has no settings. TableChangedError: it was removed since. MalformedError: its settings are
     unusable."""
     storage = PrefixStorage(without_snapshot(table.storage), METADATA_FOLDER)
     try:
         return Snapshot(storage, load_table_config(storage), clock=table.clock)
     except NotATableError as error:
         table.views.check_unchanged()
-        raise error.advising(BUILD_AGAIN) from error
+        path = f"{storage.base_path}/{PROPERTIES}"
+        raise MissingFileError("the metadata table has no settings", path=path, todo=BUILD_AGAIN) from error
     except MalformedError as error:
         raise error.below(storage.base_path).advising(BUILD_AGAIN) from error
 

@@ -110,3 +110,20 @@ def test_each_damage_of_each_file(version: str, tmp_path: Path, monkeypatch: pyt
         check_reads(copy)
         shutil.rmtree(tmp_path / "copy")
         shutil.rmtree(tmp_path / "written")
+
+
+def test_a_damaged_schema_of_a_log_block_is_found(tmp_path: Path) -> None:
+    """No checksum covers it, and a validation wants no entry."""
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    name = b'"name":"HoodieMetadataRecord"'
+    logs = [log for log in path.glob(".hoodie/metadata/column_stats/.*.log.*") if name in log.read_bytes()]
+    logs[-1].write_bytes(logs[-1].read_bytes().replace(name, name[:-2] + b'\x01"'))
+    assert "column_stats" in damaged_partitions(open_table(path), contents=True)
+
+
+def test_a_filter_needs_no_settings_of_the_metadata_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It only skips files by it."""
+    monkeypatch.setattr(table_read, "LEAST_FILES", 0)
+    path = unzip_golden("v9_with_metadata_table", tmp_path)
+    (path / ".hoodie/metadata/.hoodie/hoodie.properties").unlink()
+    check_reads(path)

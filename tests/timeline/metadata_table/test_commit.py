@@ -19,7 +19,7 @@ from phantombase.compactor_daemon.attempt.compact_or_resume import pending_insta
 from phantombase.timeline.errors import (
     ConflictError,
     MalformedError,
-    NotATableError,
+    MissingFileError,
     TableChangedError,
     UnsupportedError,
 )
@@ -532,7 +532,7 @@ def test_open(version: str, tmp_path: Path) -> None:
 def test_a_table_without_one(tmp_path: Path) -> None:
     """It is said where it was looked for."""
     table = Table.open(str(unzip_golden("v9_plain", tmp_path)))
-    with pytest.raises(NotATableError, match=METADATA_FOLDER):
+    with pytest.raises(MissingFileError, match=METADATA_FOLDER):
         open_metadata_table(table)
 
 

@@ -19,7 +19,7 @@ from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.metadata_services.serve import serve_metadata
 from phantombase.timeline.audit.validate import all_files, repair_times
 from phantombase.timeline.cli.main import app
-from phantombase.timeline.errors import MissingFileError, NotATableError, PhantombaseError, TableChangedError
+from phantombase.timeline.errors import MissingFileError, PhantombaseError, TableChangedError
 from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.metadata_table import validate as validation
@@ -227,7 +227,7 @@ def test_differences_on_a_terminal(table: Indexed) -> None:
 def test_validate_without_a_metadata_table(tmp_path: Path, table: Indexed) -> None:
     """It is off; or said to be on and not there."""
     shutil.rmtree(table.folder)
-    with pytest.raises(NotATableError, match="metadata"):
+    with pytest.raises(MissingFileError, match="metadata"):
         invoke("validate", table.path)
 
 
@@ -275,7 +275,7 @@ def test_show(table: Indexed) -> None:
     shutil.rmtree(table.folder)
     code, text = invoke("show", table.path)
     assert code == 0
-    assert re.search(r"metadata table +on \(.*\); not a Hudi table", text)
+    assert re.search(r"metadata table +on \(.*\); the metadata table has no settings", text)
 
 
 def test_a_table_without_metadata_table_is_good(tmp_path: Path) -> None:

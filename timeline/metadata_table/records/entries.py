@@ -151,11 +151,17 @@ def block_entries(block: LogBlock, source: pa.NativeFile, keys: Keys = None) -> 
 
 
 def _hfile_entries(file: HFile, schema: str, keys: Keys) -> Iterator[tuple[str, MetadataRecord]]:
+    """The first entry is decoded in any case: no checksum covers a log block's schema, so it shows whether that is
+    damaged, also to a validation, which wants no entry."""
+    is_first = True
     for batch in file.batches():
         for key, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             text = key.decode(errors="replace")
-            if keys is None or text in keys:
-                yield text, {**_decoded(value, schema, file.where), "key": text}
+            if (is_wanted := keys is None or text in keys) or is_first:
+                record = _decoded(value, schema, file.where)
+                if is_wanted:
+                    yield text, {**record, "key": text}
+            is_first = False
 
 
 def _decoded(value: bytes, schema: str, where: str) -> MetadataRecord:
