@@ -192,7 +192,9 @@ class Exported:
 
 def check_output(table: Table | None, output: Path, overwrite: bool) -> None:
     """UsageError if the file cannot or must not be written at this path. `table`: None: of no table."""
-    place = output.resolve()
+    with _written(output):  # its name may be too long
+        place = output.resolve()
+        place.exists()
     if table is not None and place.is_relative_to(table.storage.location):
         raise UsageError("the output is inside the table", path=str(output), todo="Write it to another folder.")
     if not place.parent.is_dir():

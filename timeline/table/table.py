@@ -342,7 +342,7 @@ def put_requested(table: Table, requested: Instant, content: bytes) -> None:
         "another process began an action at the same instant",
         path=path,
         instant=requested.requested_time,
-        todo="Nothing was changed. All processes that write to a table must share one lock. Run again.",
+        todo="This plan is not requested. All processes that write to a table must share one lock. Run again.",
     )
 
 

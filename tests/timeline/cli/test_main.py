@@ -352,6 +352,7 @@ def test_read_refuses_bad_outputs(
     assert output.read_text() == "precious"
     assert "no such folder" in misused(capsys, "read", table, "--output", tmp_path / "none" / "x.parquet")
     assert "plain file" in misused(capsys, "read", table, "--output", tmp_path, "--overwrite")
+    assert "cannot write the output" in fail(capsys, "read", table, "--output", tmp_path / f"{400 * 'x'}.csv")
     assert "inside the table" in misused(capsys, "read", table, "--output", table / "north" / "x.parquet")
     assert call("read", table, "--output", output, "--overwrite").startswith(
         f"{pq.read_table(output).num_rows} rows of "
