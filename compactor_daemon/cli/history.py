@@ -3,27 +3,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import uuid
 from collections.abc import Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.feather
-import pyarrow.parquet
 import typer
 from rich.console import RenderableType
 
 from phantombase.timeline.clocks import clock_ms, utc_text
 from phantombase.timeline.dashboard.overview import as_json
-from phantombase.timeline.errors import StorageError, UsageError
+from phantombase.timeline.errors import UsageError
 from phantombase.timeline.option import duration_s
 from phantombase.timeline.planning.options import ScheduleOptions
-from phantombase.timeline.read.export import check_output
+from phantombase.timeline.read.export import check_output, write_file
 from phantombase.timeline.storage.open_storage import full_path
 from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.history import PriceOptions, history_rows, history_table, read_history, sums
@@ -81,9 +73,6 @@ def history_command(
 
     Examples: `compactor-daemon history lake/orders --since 7d --price-core-hour 0.04`,
     `compactor-daemon history --root s3://bucket/warehouse --output costs.parquet`"""
-    if output is not None and output.suffix not in _WRITERS:
-        expected = ", ".join(_WRITERS)
-        raise UsageError("a file of this ending cannot be written", path=str(output), expected=expected)
     options = parse_pairs(storage_option)
     since_ms = 0 if since is None else clock_ms() - duration_s(since, "--since") * 1000
     found = catalog.found(list(tables or ()), catalog.pools(None, ScheduleOptions()), options)
@@ -103,7 +92,8 @@ def history_command(
     rows = [row for row in rows if row["ended_ms"] >= since_ms and kind in (None, row["kind"])]
     rows.sort(key=lambda row: (row["ended_ms"], row["id"]))
     if output is not None:
-        _write(history_table(rows), output)
+        found_rows = history_table(rows)
+        write_file([found_rows], found_rows.schema, output)
     data = {
         "tables": paths,
         "rows": rows,
@@ -112,31 +102,6 @@ def history_command(
         "output": output and str(output),
     }
     return CommandResult(data, _render)
-
-
-def _write(rows: pa.Table, output: Path) -> None:
-    """The file appears complete or not at all. StorageError: it cannot be written."""
-    temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        _WRITERS[output.suffix](rows, str(temporary))
-        os.replace(temporary, output)
-    except OSError as error:
-        raise StorageError("cannot write the output", path=str(output), found=str(error)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _write_json(rows: pa.Table, path: str) -> None:
-    lines = (json.dumps(row, default=lambda value: value.isoformat()) for row in rows.to_pylist())
-    Path(path).write_text("".join(f"{line}\n" for line in lines))
-
-
-_WRITERS: Mapping[str, Any] = {
-    ".parquet": pyarrow.parquet.write_table,
-    ".arrow": partial(pyarrow.feather.write_feather, compression="uncompressed"),
-    ".csv": pyarrow.csv.write_csv,
-    ".json": _write_json,
-}
 
 
 def _render(data: Mapping[str, Any]) -> Iterable[RenderableType]:

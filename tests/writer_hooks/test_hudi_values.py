@@ -443,7 +443,7 @@ def files(path: Path) -> Iterator[str]:
         elif ".log." in name:
             how = str(b"PAR1" in file.read_bytes())
         bucket = re.search(r"/\.?(000000\d\d)-", name)
-        plain = re.sub(r"\d{17}|\d+-\d+-\d+", "", re.sub(r"[0-9a-f]{8}-[0-9a-f-]{25,}", "", name))
+        plain = re.sub(r"\d{17}|\d+-\d+-\d+|\d{13}-[0-9a-f]{16}", "", re.sub(r"[0-9a-f]{8}-[0-9a-f-]{25,}", "", name))
         yield f"{bucket and bucket[1]} {plain} {how}"
 
 

@@ -20,7 +20,7 @@ import typer
 
 from ..errors import UsageError
 from ..read.changes import plan
-from ..read.export import RECOGNISED, check_output, export_file, export_stream
+from ..read.export import check_output, export_file, export_stream
 from ..read.held_pins import pinned
 from ..read.pins import PIN_FOR, PinOptions, all_pins
 from ..read.pins import release as release_pins
@@ -143,14 +143,6 @@ def _stream(open_table: Callable[[], Table], options: ReadOptions, json: bool) -
 
 def _exported(open_table: Callable[[], Table], options: ReadOptions, output: Path, overwrite: bool) -> CommandResult:
     table = open_table()
-    if output.suffix not in RECOGNISED:
-        raise UsageError(
-            "no output of this kind",
-            path=str(output),
-            expected=".parquet, .arrow, .feather, .ipc, .csv, .json, .jsonl or .ndjson",
-            found=output.suffix,
-            todo="Give one of these endings; every tool reads Parquet.",
-        )
     check_output(table, output, overwrite)
     started = time.monotonic()
     with reporting() as report:

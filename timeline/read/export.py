@@ -173,7 +173,7 @@ ReadProgress: TypeAlias = Callable[[int, int, int], None]
 
 _ARROW_SUFFIXES = frozenset({".arrow", ".feather", ".ipc"})
 _JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})
-RECOGNISED = frozenset({"", ".parquet", ".csv", *_ARROW_SUFFIXES, *_JSON_SUFFIXES})
+_SUFFIXES = frozenset({"", ".parquet", ".csv", *_ARROW_SUFFIXES, *_JSON_SUFFIXES})
 _ROW_GROUP_ROWS = 262_144
 _ROW_GROUP_BYTES = 128 << 20
 
@@ -192,6 +192,14 @@ class Exported:
 
 def check_output(table: Table | None, output: Path, overwrite: bool) -> None:
     """UsageError if the file cannot or must not be written at this path. `table`: None: of no table."""
+    if output.suffix not in _SUFFIXES:
+        raise UsageError(
+            "no output of this kind",
+            path=str(output),
+            expected=".parquet, .arrow, .feather, .ipc, .csv, .json, .jsonl or .ndjson",
+            found=output.suffix,
+            todo="Give one of these endings; every tool reads Parquet.",
+        )
     with _written(output):  # its name may be too long
         place = output.resolve()
         place.exists()
@@ -212,15 +220,7 @@ def export_file(table: Table, options: ReadOptions, output: Path, progress: Read
     file cannot hold a column.
     MissingFileError: a file was cleaned during the read; no output is left, try again (`from_one_snapshot`)."""
     scan = plan(table, options)
-    _check_writable(scan.schema, output)
-    temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")
-    try:
-        rows = _write(scan, temporary, progress, output)
-        with _written(output):
-            size = temporary.stat().st_size
-            os.replace(temporary, output)
-    finally:
-        temporary.unlink(missing_ok=True)
+    rows, size = write_file(_row_groups(_batches(scan, progress)), scan.schema, output)
     return Exported(
         rows=rows,
         slices=len(scan.slices),
@@ -229,6 +229,21 @@ def export_file(table: Table, options: ReadOptions, output: Path, progress: Read
         as_of=scan.options.as_of,
         window=scan.window,
     )
+
+
+def write_file(parts: Iterable[pa.Table], schema: pa.Schema, output: Path) -> tuple[int, int]:
+    """The number of rows and of bytes of a file that appears complete or not at all. UsageError: its kind of file
+    cannot hold a column. StorageError: it cannot be written."""
+    _check_writable(schema, output)
+    temporary = output.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        rows = _write(parts, schema, temporary, output)
+        with _written(output):
+            size = temporary.stat().st_size
+            os.replace(temporary, output)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return rows, size
 
 
 def export_stream(scan: Scan | ChangeScan, out: BinaryIO) -> int:
@@ -259,16 +274,16 @@ _BROKEN_MESSAGE = b"\xff\xff\xff\xff\x00\x01\x00\x00"
 """The head of a message of 256 bytes, which is written without them."""
 
 
-def _write(scan: Scan | ChangeScan, temporary: Path, progress: ReadProgress, output: Path) -> int:
+def _write(parts: Iterable[pa.Table], schema: pa.Schema, temporary: Path, output: Path) -> int:
     rows = 0
     with _written(output):
         sink = pa.OSFile(str(temporary), "wb")
-        writer = _writer(sink, output.suffix, scan.schema)
+        writer = _writer(sink, output.suffix, schema)
     try:
-        for group in _row_groups(_batches(scan, progress)):
-            rows += group.num_rows
+        for part in parts:
+            rows += part.num_rows
             with _written(output):
-                writer.write_table(group, group.num_rows)
+                writer.write_table(part, part.num_rows)
         with _written(output):
             writer.close()
             sink.close()

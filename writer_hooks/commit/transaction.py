@@ -259,17 +259,13 @@ class Transaction:
             if not self.heartbeats.lapsed(self.expiry_s):
                 return
         try:
-            try:
-                self._check_not_undone()
-            except ConflictError:
-                if self.table.storage.find(path) is None:
-                    return
-                self.table.storage.delete(path)
-                raise
-        except ConflictError:
-            raise
+            undone = self._undone()
+            if undone is None or self.table.storage.find(path) is None:
+                return
+            self.table.storage.delete(path)
         except PhantombaseError as error:
             raise self._unknown(path, error) from error
+        raise undone
 
     def _others(self, table: Table, *, everywhere: bool) -> bool:
         """Whether another write has completed since this one began: the record index may hold keys of both. One with a
@@ -298,34 +294,39 @@ class Transaction:
         )
 
     def _check_still_ours(self) -> None:
-        path = self._check_not_undone()
+        if (undone := self._undone()) is not None:
+            raise undone
         if self.heartbeats.lapsed(self.expiry_s):
             raise ConflictError(
                 "this write had no heartbeat for too long",
-                path=path,
+                path=self._inflight_path,
                 instant=self.instant,
                 expected=f"one every {self.expiry_s:g} s at least",
                 todo="Another process may consider it dead and be rolling it back. Write again.",
             )
 
-    def _check_not_undone(self) -> str:
-        """The path of the inflight file. ConflictError: others roll this write back, or may do so."""
-        path = self.table.instant_path(Instant(requested_time=self.instant, action=self.action, state=State.INFLIGHT))
+    @property
+    def _inflight_path(self) -> str:
+        inflight = Instant(requested_time=self.instant, action=self.action, state=State.INFLIGHT)
+        return self.table.instant_path(inflight)
+
+    def _undone(self) -> ConflictError | None:
+        """The error with which this write ends, if others roll it back or may do so."""
         # The inflight file is checked after the rollbacks: a rollback removes the file before it completes.
         rollbacks = pending_rollbacks(self.table)
-        if any(r.target == self.instant for r in rollbacks) or self.table.storage.find(path) is None:
-            raise _rolled_back(self.table, self.instant)
+        if any(r.target == self.instant for r in rollbacks) or self.table.storage.find(self._inflight_path) is None:
+            return _rolled_back(self.table, self.instant)
         # A rollback has its target before it has a file: one that existed before this write cannot undo it.
         for rollback in rollbacks:
             if isinstance(rollback, Torn) and rollback.time not in self.earlier_rollbacks:
-                raise ConflictError(
+                return ConflictError(
                     "a rollback that may undo this write is pending, and its plan cannot be read",
                     path=rollback.path,
                     instant=self.instant,
                     todo="Nothing of this write is visible. Write again (retries=): later writes do not wait for it. "
                     f"Compactions do. {rollback.todo}",
                 )
-        return path
+        return None
 
 
 def _names(instants: Iterable[Instant]) -> set[tuple[str, str]]:
