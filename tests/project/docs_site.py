@@ -7,6 +7,7 @@ Nothing of it is committed, and nothing is fetched while it is built. `mkdocs.ym
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import os
 import re
@@ -83,13 +84,47 @@ def anchor(heading: str, separator: str = "-") -> str:
 def page(name: str) -> str:
     """The page of a public name."""
     code = example(name)
-    return f"# {name}\n\n::: phantombase.{name}\n\n## Example\n\n```python\n{code}```\n"
+    return f"# {name}\n\n{said(name)}\n\n## Example\n\n```python\n{code}```\n"
+
+
+def said(name: str) -> str:
+    """What a page takes from the docstrings. The fields of a dataclass are a table, below them each of its methods."""
+    found = getattr(phantombase, name)
+    if not dataclasses.is_dataclass(found):
+        return f"::: phantombase.{name}"
+    fields = dataclasses.fields(found)
+    helped = any("help" in one.metadata for one in fields)
+    rows = [("field", "type", "default", "what it says")[: 3 + helped], ("---",) * (3 + helped)]
+    for one in fields:
+        cells = (_cell(one.name), _cell(str(one.type)), _cell(_default(one)), one.metadata.get("help", ""))
+        rows.append(cells[: 3 + helped])
+    table = "\n".join(f"| {' | '.join(cells)} |".replace("<", "&lt;") for cells in rows)
+    methods = [one for one in vars(found) if not one.startswith("_") and one not in {field.name for field in fields}]
+    each = [f"::: phantombase.{name}.{one}\n    options: {{heading_level: 3}}" for one in methods]
+    return "\n\n".join([f"::: phantombase.{name}\n    options: {{members: false}}", table, *each])
+
+
+def _cell(text: str) -> str:
+    return f"`{text}`".replace(" | ", "` or `") if text else ""
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    if field.default is dataclasses.MISSING:
+        return "" if field.default_factory is dataclasses.MISSING else f"{type(field.default_factory()).__name__}()"
+    return repr(getattr(field.default, "value", field.default))
+
+
+_STYLE = """.md-grid { max-width: 76rem }
+.md-typeset pre > code { font-size: .72em }
+.md-typeset td code { word-break: normal }"""
+"""A window of 1280 pixels shows lines of code and names whole."""
 
 
 # What mkdocs calls.
 
 
 def on_config(config: Any) -> Any:
+    config.extra_css.append("wide.css")
     config.mdx_configs.setdefault("toc", {})["slugify"] = anchor
     for title in _GROUPS:
         names = [name for name in NAMES if group(name) == title]
@@ -100,6 +135,7 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, *, config: Any) -> Any:
     from mkdocs.structure.files import File
 
+    files.append(File.generated(config, "wide.css", content=_STYLE))
     files.append(File.generated(config, "index.md", content=(ROOT / "README.md").read_text()))
     for name in NAMES:
         files.append(File.generated(config, f"api/{name}.md", content=page(name)))
@@ -123,7 +159,8 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         elif path.is_relative_to(ROOT / "docs"):
             to = str(path.relative_to(ROOT / "docs"))
         else:
-            return f"{text} (`{path.relative_to(ROOT)}`)"
+            name = str(path.relative_to(ROOT))
+            return f"`{name}`" if text.strip("`") in name else f"{text} (`{name}`)"
         return f"[{text}]({os.path.relpath(to, Path(source).parent)}{place or ''})"
 
     text = _LINK.sub(link, markdown)
