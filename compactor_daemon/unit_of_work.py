@@ -35,6 +35,7 @@ from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.locks.heartbeat import process_name
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage, counted_requests
 from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.table.history import WorkDone, WorkFacts, put_work
@@ -200,7 +201,7 @@ class ServiceMeans:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceAnswer:
+class ServiceAnswer(Shown):
     """`what`: in one line, also why there was nothing to do. `instants`: the clean, clusterings, archived instants, or
     those that served the metadata table. `files`, `bytes`: files of the table, or of its metadata table, that were
     removed; bytes of those."""

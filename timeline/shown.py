@@ -1,4 +1,5 @@
-"""How a result shows itself in a notebook: its fields as a table of HTML; a list of results is a table of its own."""
+"""How a result shows itself. In a notebook: its fields as a table of HTML; a list of results is a table of its own.
+As a text: the fields that hold something, in a line."""
 
 from __future__ import annotations
 
@@ -14,10 +15,17 @@ _ROWS = 20
 _CHARACTERS = 200
 
 
+_TEXT = 60
+"""The most characters of a value in a line."""
+
+
 class Shown:
-    """A dataclass that notebooks show as a table."""
+    """A dataclass that notebooks show as a table, and whose `repr` is short."""
 
     __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = _line  # type: ignore[method-assign]  # in the class itself: there `dataclass` leaves it
 
     def _repr_html_(self) -> str:
         return f"<b>{type(self).__name__}</b>{_fields(self)}"
@@ -29,6 +37,29 @@ def as_html(columns: Sequence[str], rows: Sequence[Sequence[Any]], total: int | 
     body = "".join(f"<tr>{''.join(f'<td>{_cell(one)}</td>' for one in row)}</tr>" for row in rows)
     more = f"<caption>the first {len(rows)} of {total:,}</caption>" if total is not None and total > len(rows) else ""
     return f"<table>{more}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _line(value: Any) -> str:
+    held = [(one.name, getattr(value, one.name)) for one in fields(value) if one.repr]
+    said = ", ".join(f"{name}={_word(one)}" for name, one in held if not _is_empty(one))
+    return f"{type(value).__name__}({said})"
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, Collection) and not value)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, Enum):
+        return str(value.name)
+    if isinstance(value, float):
+        return f"{value:.3f}".rstrip("0").rstrip(".")
+    text = repr(value)
+    if len(text) <= _TEXT:
+        return text
+    if isinstance(value, Collection) and not isinstance(value, str | bytes):
+        return f"<{len(value):,} item{'s' * (len(value) != 1)}>"
+    return f"<{type(value).__name__}>" if "\n" in text else f"{text[:_TEXT]}..."
 
 
 def _fields(value: Any) -> str:

@@ -34,6 +34,7 @@ from phantombase.timeline.merge.slice_log import check_slice
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.prefetch import at_once
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.snapshot import without_snapshot
 from phantombase.timeline.storage.staged_file import probe_partitions
@@ -58,7 +59,7 @@ _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
+class Compacted(Shown):
     """One executed instant.
 
     `rows` and `bytes_written` count the base files written. `rows_read` counts the rows of the merged base files and

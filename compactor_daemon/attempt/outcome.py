@@ -35,6 +35,7 @@ from phantombase.timeline.instants.reserved_times import (
     staged_files,
 )
 from phantombase.timeline.record_fields import Fields
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage, listed_if_there
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.view.view import GroupKey
@@ -259,7 +260,7 @@ def declare_dead(storage: Storage, instant: str, by: str) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelledWork:
+class CancelledWork(Shown):
     """`attempts`: those that were ended. `decided`: the instant has a commit decision, which stays."""
 
     attempts: tuple[int, ...]

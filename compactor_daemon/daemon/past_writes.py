@@ -19,6 +19,7 @@ from phantombase.timeline.instants.archived_timeline import archived_writes
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.option import check_above_zero, check_least, option
 from phantombase.timeline.prefetch import prefetched_when_slow
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.table import Snapshot, Table
 from phantombase.timeline.view.view import BaseFile, DataFile, GroupKey, LogFile
 from phantombase.timeline.view.witness import FileRecord, Marks
@@ -227,7 +228,7 @@ GB = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Shown):
     """What compactions of a table do. `growth`: bytes that a base file grows by for each merged log byte; `fresh`: the
     same without a base file before. `core_s_per_gb`: core-seconds for each GB read; `measured`: by the tasks of its own
     compactions."""
@@ -246,7 +247,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayCost:
+class ReplayCost(Shown):
     """What compactions cost, and how fresh the table was. `log_compactions`: those that wrote no base file.
     `log_depth`: log files of a file group, the mean over all file groups and the time. `lag`: the age of the oldest row
     in no base file, in seconds; it was below `lag_p95_s` for 95 % of the time."""
@@ -279,7 +280,7 @@ class ReplayOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class Replay(Shown):
     """What one of the settings gives. `settings`: as options of commands. `keeps`: whether the lag stayed below the
     goal; None: there is none."""
 
@@ -289,7 +290,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class Replayed(Shown):
     """`since`, `until`: the first and the last write, instant times. `unknown_writes`: those that the archive has no
     record of, and that were left out. `rates`: what was assumed. `recorded`: the table's own compactions, by the same
     measure. `tried`: the given settings; with `best` all that were tried, the best first. `best`: the cheapest settings

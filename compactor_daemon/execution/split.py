@@ -24,6 +24,7 @@ from phantombase.timeline.metadata_table.measure import Measure
 from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.option import path_text, spelled
 from phantombase.timeline.record_fields import Fields
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.storage_options import Given, StorageOptions
 from phantombase.timeline.table.table import Table, from_one_snapshot
@@ -41,7 +42,7 @@ from .run_compactions import run_compactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SliceResult:
+class SliceResult(Shown):
     """What one task made: a base file of `rows` rows and `bytes_written` bytes; 0 and 0 if there was nothing to do."""
 
     position: int
@@ -56,7 +57,7 @@ class SliceResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionTask:
+class CompactionTask(Shown):
     """One file slice of a planned compaction, plain data: `bytes` is the size of its files. `storage_options` has no
     secrets: each process finds those in its environment."""
 
@@ -185,7 +186,7 @@ def _is_pair(one: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCompaction:
+class PlannedCompaction(Shown):
     """A pending compaction and its tasks; all must be executed before `commit`."""
 
     table: str

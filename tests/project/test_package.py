@@ -12,6 +12,7 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Sequence
+from dataclasses import is_dataclass
 from importlib import metadata
 from pathlib import Path
 
@@ -401,9 +402,13 @@ def test_a_session_of_calls(tmp_path: Path) -> None:
     services = (phantombase.archive, phantombase.clean, phantombase.cluster, phantombase.metadata)
     results += [service(path, dry_run=True) for service in services]
     results += [phantombase.orphans(path), phantombase.restore(path, to=done[0].instant, dry_run=True)]
-    results += [phantombase.rollback(path, writes.upsert(path).instant, sole_writer=True)]
+    results += [phantombase.rollback(path, writes.upsert(path).instant, sole_writer=True), writes]
+    public = {name: one for name in phantombase.__all__ if is_dataclass(one := getattr(phantombase, name))}
+    others = {name for name, one in public.items() if not name.endswith("Options") and not hasattr(one, "_repr_html_")}
+    assert others == {"RunningSpark", "Table"}
     for one in results:
-        assert re.search(r"object at 0x|hoodie\.archivelog", repr(one)) is None
+        assert re.search(r"object at 0x|hoodie\.archivelog|\n", repr(one)) is None
+        assert len(repr(one)) < 400, one
         assert "<table>" in one._repr_html_(), one  # type: ignore[attr-defined]
 
 

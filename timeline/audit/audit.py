@@ -77,7 +77,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupAudit:
+class GroupAudit(Shown):
     """One file group. `problems`: the differences found; empty unless WRONG."""
 
     partition: str

@@ -18,6 +18,7 @@ from ..instants.timeline import Timeline, since_request
 from ..instants.triggers import BY_TIME, TriggerOptions, TriggerStrategy, triggered, unplanned
 from ..locks.pause import COMPACTION, SILENCE
 from ..option import check_finite, least_of, option, spelled_class
+from ..shown import Shown
 from ..storage.folders import join
 from ..terminal.text_table import human_duration, plural
 from ..view.view import GroupKey, Lag
@@ -33,7 +34,7 @@ class Severity(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Shown):
     """One finding. `name`: for machines. `found`: the evidence. `todo`: what to run or to set; TABLE in it stands for
     the path until `TableVerdict.of`."""
 
@@ -66,7 +67,7 @@ _STATES = frozenset({"not-compacted", "not-made", "paused", SILENCED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableVerdict:
+class TableVerdict(Shown):
     """`reason`: the first finding in words. `findings`: the worst first."""
 
     health: Health

@@ -22,6 +22,7 @@ from ..clocks import clock_ms, utc_text
 from ..errors import MalformedError, MissingFileError, PausedError, PhantombaseError
 from ..instants.reserved_times import record_names
 from ..record_fields import Fields
+from ..shown import Shown
 from ..storage.contract import Storage
 from ..storage.folders import RECORDS
 
@@ -33,7 +34,7 @@ _PREFIX = "0-pause-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pause:
+class Pause(Shown):
     """`until_ms`: since the epoch, None: until it is removed. `services`: those that wait; none: all."""
 
     who: str

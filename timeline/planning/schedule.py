@@ -113,7 +113,7 @@ _NOTHING_LEFT: Mapping[GroupKey, str] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requested:
+class Requested(Shown):
     instant: str
     plan: CompactionPlan
 

@@ -50,6 +50,7 @@ from phantombase.timeline.planning.limits import BoundOptions
 from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.prefetch import prefetched
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.table.table import Table, from_one_snapshot
 from phantombase.timeline.table.traces import remove_left_behind
 from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, is_replaced, latest_slice
@@ -212,7 +213,7 @@ def due_at_once(options: CompactionOptions) -> CompactionOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AfterCommit:
+class AfterCommit(Shown):
     """What happened after a commit. `scheduled`: the requested compaction, or None with the reason in `why`.
     `compacted`: executed inline. `left`: compactions that are still pending because of the limit. `clustered`: how many
     clusterings were completed. `cleaned`: how many files a clean removed. `archived`: how many instants were archived.

@@ -36,7 +36,7 @@ from ..write.writer import columns_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptPartition:
+class KeptPartition(Shown):
     """A partition past its time that was not deleted, and why."""
 
     partition: str

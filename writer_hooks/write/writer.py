@@ -33,6 +33,7 @@ from phantombase.timeline.locks.table_lock import BASE_PATH_HASH, base_path_hash
 from phantombase.timeline.option import member, path_text, spelled, spelled_class
 from phantombase.timeline.planning.options import requests_of
 from phantombase.timeline.reachable import waiting
+from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
@@ -62,7 +63,7 @@ Place: TypeAlias = str | os.PathLike[str]
 
 @spelled_class
 @dataclass(frozen=True, kw_only=True)
-class Writer:
+class Writer(Shown):
     """The description of a write; every method returns a new one. In brackets: Hudi's names, which `conf` takes. The
     fields of the table (name, key, ...) are needed to make a new table. With an existing table they can be left out;
     those that are given must agree with it. `explicit`: fields of table and write that methods have set, other than
