@@ -27,8 +27,17 @@ from ..errors import UsageError, fault_of
 from ..ranges import Span, open_ranges
 from .contract import count_requests
 from .object_url import AZURE, GCS, S3, Cloud, ObjectUrl
-from .server_clock import StoreFacts
-from .storage_options import CONNECTION, SETTINGS, Settings, environment_of, from_environment, secrets_of
+from .server_clock import RequestPace, StoreFacts
+from .storage_options import (
+    CONNECTION,
+    MOST_REQUESTS,
+    SETTINGS,
+    Settings,
+    environment_of,
+    from_environment,
+    most_requests,
+    secrets_of,
+)
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
@@ -45,7 +54,6 @@ _GAP_BYTES = 256 << 10
 _PART_BYTES = 16 << 20
 """Up to this size an object is put by one request; a larger one takes two requests more than it has parts."""
 _PARTS_AT_ONCE = 2
-"""Pauses between tries of a request that was refused, or answered with another number of bytes."""
 _BYTES_MAX = 5 << 30
 """The most that one UploadPartCopy copies."""
 
@@ -210,12 +218,19 @@ class Clients:
     """Differs for clients of other settings."""
     settings: Settings
     """The options given; all others come from the environment."""
+    rate: float | None = None
+    """The most requests a second, see `RequestPace`."""
     _secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def known(self) -> StoreFacts:
         """The same for all clients of these settings."""
-        return _known.setdefault(self.identity, StoreFacts())
+        return _known.setdefault(self.identity, StoreFacts(pace=RequestPace(self.rate)))
+
+    def begin_request(self) -> None:
+        """Counts a request, and waits while others fill the time. Renewals of leases do neither."""
+        count_requests()
+        self.known.pace.wait()
 
     def text(self, error: Exception) -> str:
         """An error in one line, without secrets."""
@@ -288,6 +303,7 @@ def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, st
             copying=opened(_COPY_S, **copying),
             identity=hash((url.cloud.name, url.bucket, settings, environment)),
             settings=settings,
+            rate=most_requests(cloud, settings, named),
             _secrets=secrets,
         )
     except Exception as error:
@@ -311,7 +327,7 @@ def _connection(cloud: Cloud, settings: Settings, environment: Mapping[str, str]
 
 def _own(cloud: Cloud, settings: Settings, *without: str) -> Any:
     """The options of the store itself. Given credentials are used, even if the environment sets `skip_signature`."""
-    found: dict[str, Any] = {n: v for n, v in settings.values if n not in (*CONNECTION, *without)}
+    found: dict[str, Any] = {n: v for n, v in settings.values if n not in (*CONNECTION, MOST_REQUESTS, *without)}
     if any(settings.of(setting.name) for setting in SETTINGS[cloud.name] if setting.secret and setting.credential):
         found.setdefault("skip_signature", "false")
     return found

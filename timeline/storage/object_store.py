@@ -29,7 +29,7 @@ from obstore.exceptions import (
 from ..clocks import COPY_ENDS, PUT_AGAIN, retries
 from ..errors import LockError, MissingFileError, StorageError
 from ..reachable import waiting
-from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock, count_requests
+from .contract import NAMES_IN_ONE_REQUEST, Entry, OwnLock
 from .object_clients import Clients, Upload, open_clients, open_object
 from .object_lease import content_tag, ensure_promises, hold_lease, read_object
 from .object_url import AZURE, ObjectUrl
@@ -93,7 +93,7 @@ class ObjectStorage:
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
         where = f"{self.base_path}/{path}"
-        count_requests()  # of a listing or a deletion of more than a thousand names it is one, too
+        self.clients.begin_request()  # of a listing or a deletion of more than a thousand names it is one, too
         try:
             with waiting(f"waiting for {self.base_path}"):
                 yield
@@ -183,7 +183,7 @@ class ObjectStorage:
         key, mine = self.key(path), uuid.uuid4().hex
         once = self.clients.once
         for _ in retries(PUT_AGAIN):
-            count_requests()
+            self.clients.begin_request()
             try:
                 obstore.put(once, key, data, mode="create", use_multipart=False, attributes={PUT_ID: mine})
                 return True
@@ -212,7 +212,7 @@ class ObjectStorage:
         """`place` without `ensure_promises`. A copy cannot carry an id: a lost answer is an error."""
         doubt: Exception | None = None
         for _ in retries(PUT_AGAIN):
-            count_requests()
+            self.clients.begin_request()
             try:
                 obstore.copy(self.clients.copying, self.key(source), self.key(target), overwrite=False)
                 return self._copied(source, target)

@@ -4,6 +4,7 @@ The ages of its files, heartbeats among them, are compared with it and never wit
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,25 @@ from ..errors import ClockError, StorageError
 from .contract import Storage
 from .folders import TEMPORARY
 from .snapshot import unguarded
+
+
+@dataclass(slots=True)
+class RequestPace:
+    """Spreads requests over time: at most `rate` a second, of all threads together; None: no limit."""
+
+    rate: float | None
+    _turn: Lock = field(default_factory=Lock)
+    _next_s: float = 0.0
+
+    def wait(self) -> None:
+        """Returns when the next request may be made."""
+        if self.rate is None:
+            return
+        with self._turn:
+            now = time.monotonic()
+            at = max(self._next_s, now)
+            self._next_s = at + 1 / self.rate
+        time.sleep(at - now)
 
 
 @dataclass(slots=True)
@@ -32,6 +52,7 @@ class StoreFacts:
     """Whether no tag was found that looks like a sum of its object, and is none."""
     logged: set[str] = field(default_factory=set)
     """Why uploads are not removed."""
+    pace: RequestPace = field(default_factory=lambda: RequestPace(None))
 
 
 _SECOND_MS = 1000

@@ -7,7 +7,9 @@ come from one source together: a mix of two sources would be valid for no user."
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -31,8 +33,12 @@ def _secret(name: str, *variables: str) -> Setting:
 
 
 def _connection(cloud: Cloud) -> tuple[Setting, ...]:
-    return tuple(Setting(name, (cloud.environment + name.upper(),), secret=name == "proxy_url") for name in CONNECTION)
+    names = (*CONNECTION, MOST_REQUESTS)
+    return tuple(Setting(name, (cloud.environment + name.upper(),), secret=name == "proxy_url") for name in names)
 
+
+MOST_REQUESTS = "max_requests_per_second"
+"""How many requests a process makes of a bucket in a second; obstore does not know it."""
 
 CONNECTION = (
     "allow_http",
@@ -88,6 +94,7 @@ _OF_GCS = (
 SETTINGS: Mapping[str, tuple[Setting, ...]] = {S3.name: _OF_S3, AZURE.name: _OF_AZURE, GCS.name: _OF_GCS}
 """The options by the name of the kind of store."""
 
+_LEAST_RATE = 5
 _OWN_KEYS = ("AWS_SSE_CUSTOMER_KEY_BASE64", "AZURE_ENCRYPTION_KEY")
 
 
@@ -205,6 +212,18 @@ def environment_of(cloud: Cloud, environment: Mapping[str, str]) -> dict[str, st
 def from_environment(cloud: Cloud, name: str, environment: Mapping[str, str]) -> str | None:
     variables = next(setting.variables for setting in SETTINGS[cloud.name] if setting.name == name)
     return next((environment[variable] for variable in variables if variable in environment), None)
+
+
+def most_requests(cloud: Cloud, settings: Settings, environment: Mapping[str, str]) -> float | None:
+    """The value of `MOST_REQUESTS`; None: no limit. UsageError: another one is impossible."""
+    text = settings.of(MOST_REQUESTS) or from_environment(cloud, MOST_REQUESTS, environment)
+    if text is None:
+        return None
+    with suppress(ValueError):
+        if _LEAST_RATE <= float(text) < math.inf:
+            return float(text)
+    # The turn of a heartbeat must come in time.
+    raise UsageError(f"not a {MOST_REQUESTS}", expected=f"a number from {_LEAST_RATE} on", found=text)
 
 
 def secrets_of(cloud: Cloud, settings: Settings, environment: Mapping[str, str]) -> tuple[str, ...]:

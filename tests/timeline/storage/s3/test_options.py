@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +18,7 @@ from phantombase.compactor_daemon.execution.spark_session import hadoop_conf
 from phantombase.compactor_daemon.options import ExecuteOptions, Executor
 from phantombase.timeline.cli.main import app as timeline
 from phantombase.timeline.errors import StorageError, UsageError
-from phantombase.timeline.storage import object_clients
+from phantombase.timeline.storage import object_clients, server_clock
 from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
@@ -55,6 +56,23 @@ def options(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def pairs(options: dict[str, str]) -> list[str]:
     """As on the command line."""
     return [word for name, value in options.items() for word in ("--storage-option", f"{name}={value}")]
+
+
+def test_requests_are_spread_over_time(s3: S3Server, options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all threads and tables of a bucket together."""
+    now_s, slept = [100.0], list[float]()
+    monkeypatch.setattr(server_clock, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=slept.append))
+    bucket, given = s3.new_bucket(), options | {"max_requests_per_second": "5"}
+    one, two = (open_storage(f"s3://{bucket}/{name}", given) for name in "ab")
+    assert [storage.find("x") for storage in (one, two, one)] == [None] * 3
+    made = len(slept)
+    assert slept == pytest.approx([n / 5 for n in range(made)])
+    now_s[0] += made / 5 - 0.1
+    one.find("x")
+    assert slept[made] == pytest.approx(0.1)
+    for wrong in ("4", "inf", "nan", "many"):
+        with pytest.raises(UsageError, match="not a max_requests_per_second; expected a number from 5 on; found"):
+            open_storage(f"s3://{bucket}/a", options | {"max_requests_per_second": wrong})
 
 
 def test_every_command_takes_them(s3: S3Server, options: dict[str, str], tmp_path: Path) -> None:
