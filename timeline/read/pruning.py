@@ -30,14 +30,16 @@ import pyarrow.compute as pc
 from ..codec.avro_schema import PARTITION_PATH, RECORD_KEY
 from ..codec.columns import flat
 from ..codec.parquet_read import open_parquet, readable
-from ..errors import MalformedError, UsageError
+from ..errors import MalformedError, UnsupportedError, UsageError
 from ..filter.possible import UNKNOWN, Bounds, BoundsOf, bound, comparable, group_bounds, may_match
 from ..filter.tree import And, Filter, columns_of, only_values, parse_filter
 from ..format.record_key import KeySplit, bucket_of_file_id, key_hashes, labelled_keys, looks_like_bucket, value_text
 from ..format.table_config import TableConfig
 from ..merge.rule import SliceRules, Where
 from ..merge.slice_stream import SliceStream, base_tables
+from ..metadata_table.record_index import keys_are_global
 from ..storage.contract import Storage
+from ..table.table import Table
 from ..view.view import FileSlice
 
 _PLAIN_GENERATORS = frozenset({"SIMPLE", "COMPLEX", "NON_PARTITION", "TIMESTAMP", "CUSTOM", None})
@@ -200,6 +202,7 @@ def _sampled(storage: Storage, slices: Sequence[FileSlice]) -> Iterator[tuple[in
 
 
 _SAMPLE_ROWS = 1024
+_SAMPLE_LOG_BYTES = 4 << 20
 _SLICES_TRIED = 3
 
 
@@ -238,17 +241,20 @@ def where_of(wanted: Sequence[Filter | str], config: TableConfig, schema: pa.Sch
 
 
 def prune(
-    storage: Storage, slices: Sequence[FileSlice], where: Where | None, config: TableConfig, rules: SliceRules
+    table: Table, slices: Sequence[FileSlice], where: Where | None, rules: SliceRules
 ) -> tuple[tuple[FileSlice, ...], Where | None]:
     """The slices whose partition may have a matching row, and whose bucket may hold the keys that a row must have.
     Folder names and key forms are derived from the table's settings, and a client may have ignored these. So some rows
     are checked first. If they contradict the folder names, no partition is left out; if they contradict the key forms,
-    the filter's keys are not used."""
+    the filter's keys are not used. Under a record index over all partitions no partition is left out either: by Hudi's
+    defaults a row stays in the folder that has its key, whatever its new partition value is."""
     if where is None:
         return tuple(slices), None
+    storage, config = table.storage, table.config
     bounds = {p: partition_bounds(p, config, where.schema) for p in {s.partition for s in slices}}
     out = {partition for partition, of in bounds.items() if not may_match(where.filter, of)}
-    if not all(_agrees(storage, some, bounds, where, rules) for some in _some_of_each_shape(slices, out)):
+    samples = _some_of_each_shape(slices, out)
+    if out and (keys_are_global(table) or not all(_agrees(storage, some, bounds, where, rules) for some in samples)):
         out = set()
     left = tuple(s for s in slices if s.partition not in out)
     if where.keys is not None and (len(left) > 1 or any(s.logs for s in left)):
@@ -275,15 +281,22 @@ def _some_of_each_shape(slices: Sequence[FileSlice], partitions: Collection[str]
 def _agrees(
     storage: Storage, some: Sequence[FileSlice], bounds: Mapping[str, BoundsOf], where: Where, rules: SliceRules
 ) -> bool:
-    """Whether some rows of the first readable slice are within the bounds of the filter's columns by its folder."""
+    """Whether some rows of readable slices are within the bounds of the filter's columns by their folders: the first
+    ones of base files, and those of small log files, where rows of an index over all partitions stay."""
     for slice_ in some:
         of = bounds[slice_.partition]
         known = [name for name in sorted(where.columns) if of(name) is not UNKNOWN]
         try:
             rows = some_rows(storage, slice_, rules, known)
-        except MalformedError:
-            continue  # damaged: a read of this slice raises the error
-        return all(_is_within(rows.column(name), of(name)) for name in known)
+            if not all(_is_within(rows.column(name), of(name)) for name in known):
+                return False
+            if known and slice_.base is not None and 0 < slice_.log_bytes <= _SAMPLE_LOG_BYTES:
+                rows = some_rows(storage, replace(slice_, base=None), rules, known)
+                # Rows of partial updates may lack the columns.
+                if not all(_is_within(rows.column(name).drop_null(), of(name)) for name in known):
+                    return False
+        except (MalformedError, UnsupportedError):
+            continue  # a read of this slice raises the error
     return True
 
 

@@ -285,7 +285,7 @@ def _scan(
     if not table.config.has_logs and (log := next((log for s in slices for log in s.logs), None)) is not None:
         raise MalformedError("a log file in a COPY_ON_WRITE table", path=f"{table.storage.base_path}/{log.path}")
     where = where_of([f for f in (options.filter, also) if f is not None], table.config, rules.schema)
-    kept, where = prune(table.storage, slices, where, table.config, rules)
+    kept, where = prune(table, slices, where, rules)
     # Statistics have the column names of their time, and count a column that a file lacks as nulls.
     defaulted = {path[0] for path in rules.defaults.values}
     skips = options.data_skipping and not rules.names and (where is None or not defaulted & where.columns)

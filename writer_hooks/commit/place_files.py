@@ -21,6 +21,7 @@ from phantombase.timeline.format.record_key import looks_like_bucket
 from phantombase.timeline.metadata_table.records.keys import refuse_unordered
 from phantombase.timeline.prefetch import at_once, prefetched
 from phantombase.timeline.storage.contract import Storage, listed_if_there
+from phantombase.timeline.storage.folders import join
 from phantombase.timeline.storage.staged_file import place_staged
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.table.traces import Marker, MarkerKind, log_marker_kind, make_marker
@@ -170,11 +171,11 @@ def refuse_unlisted(table: Table, counts: RowCounts) -> None:
 def _refuse_nested(table: Table, partition: str, all_: Collection[str]) -> None:
     """UsageError: a new partition is below another one, or above one. Readers of folders, Hudi's too, search for
     none below a partition: its rows would be lost."""
-    if not partition or table.storage.find(f"{partition}/{PARTITION_METADATA}") is not None:
+    if table.storage.find(join(partition, PARTITION_METADATA)) is not None:
         return
     other = next(
         (p for p in _above(partition) if p in all_ or table.storage.find(f"{p}/{PARTITION_METADATA}") is not None), None
-    ) or next(iter(table.partitions(partition)), None)
+    ) or next((p for p in table.partitions(partition) if p != partition), None)
     if other is not None:
         raise _nested(table.storage, other, partition)
 

@@ -131,7 +131,7 @@ def keys_of_rows(rows: pa.Table, table: Table) -> KeyList:
         )
     if not rows.num_rows:
         raise UsageError("there are no keys to erase", found="an empty list", expected="a key or more")
-    keys = generator_of(table, {})
+    keys = generator_of(table, {}, moves=not there)
     return KeyList.of(keys.keys(rows), keys.partition_paths(rows) if there else None)
 
 

@@ -115,8 +115,10 @@ def _samples(table: Snapshot, usual: KeyGenerator) -> Iterator[_Sample]:
 
 
 def _partitions(table: Table, usual: KeyGenerator) -> Iterable[tuple[str, Sequence[Entry]]]:
-    if usual.partition_fields:
-        return table.listing.below(table.storage, table.config, "")
+    """All partitions, also where the settings name no partition columns: a client may have made folders itself."""
+    found = table.listing.below(table.storage, table.config, "")
+    if usual.partition_fields or (found := list(found)):
+        return found
     try:
         return table.listing.exactly(table.storage, table.config, [""])
     except MissingFileError:
@@ -198,7 +200,7 @@ def _right(generator: KeyGenerator, sample: _Sample) -> str:
 
 def _shown(generator: KeyGenerator, sample: _Sample) -> str:
     try:
-        return str(generator.partition_paths(sample.rows.slice(0, 1))[0].as_py())
+        return str(generator.partition_paths(sample.rows.slice(0, 1))[0].as_py()) or "no folders, as no column is named"
     except PhantombaseError as error:
         return f"({error})"
 

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pytest
 
 from phantombase import Writer, writer
+from phantombase.timeline.metadata_table.record_index import GLOBAL_KEYS_MARK
+from phantombase.timeline.read import pruning
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from tests.support.evolved_tables import HIVE, KIND, URL, changed, check_filters
@@ -58,6 +60,17 @@ def test_folders_that_are_not_their_rows_values(tmp_path: Path) -> None:
     table = Table.open(str(tmp_path))
     for value in data["p"].to_pylist():
         assert read_table(table, ReadOptions(filter=f"p = {value}")).num_rows == 1
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_rows_that_stay_in_another_folder(marked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by default under Hudi's record index. Of other indexes only the rows that are looked at show it."""
+    described(rows(["a", "b"], 1)).upsert(str(tmp_path))
+    described(rows(["b", "c"], 2)).global_keys(move=False).upsert(str(tmp_path))
+    if marked:
+        monkeypatch.setattr(pruning, "_SAMPLE_LOG_BYTES", 0)
+        (tmp_path / GLOBAL_KEYS_MARK).touch()
+    check_filters(tmp_path, ("p", "id"))
 
 
 @pytest.mark.parametrize("buckets", [None, 5])

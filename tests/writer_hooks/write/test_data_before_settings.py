@@ -22,6 +22,7 @@ from phantombase.timeline.format.record_key import KeySplit, bucket_of
 from phantombase.timeline.read.table_read import ReadOptions, read_table
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup
+from phantombase.writer_hooks.erase.key_list import keys_of_rows
 from phantombase.writer_hooks.index import bucket_step
 from phantombase.writer_hooks.schema import key_encoding
 from phantombase.writer_hooks.schema.key_generator import KeyGenerator, TimestampText
@@ -29,6 +30,7 @@ from tests.support.evolved_tables import HIVE, KIND, URL, changed, check_filters
 from tests.support.golden_tables import unzip_golden
 from tests.support.selection import deep
 
+CLASS = "hoodie.table.keygenerator.class"
 TEXTS = ["north", None, "x y", "2024-01-02"]
 MOMENTS = [datetime(2023, 12, 1, 8), datetime(2023, 12, 1, 8, 0, 0, 789000), datetime(1969, 1, 1, 0, 0, 1)]
 DATES = ["2024-01-02", None, "2023-12-31"]
@@ -107,6 +109,24 @@ def test_no_row_is_doubled_under_other_settings(settings: Mapping[str, str], tmp
     found = read_table(Table.open(path))
     assert (found.num_rows, set(found["ts"].to_pylist())) == (len(values), {2})
     check_filters(tmp_path, ("p", "id"))
+
+
+@pytest.mark.parametrize("version", [6, 9])
+def test_folders_without_partition_columns_are_refused(version: int, tmp_path: Path) -> None:
+    """Hudi's Java client names no partition columns. Rows would go into the table's own folder: doubled, and all
+    others hidden, since no reader looks for partitions below one. Keys without partitions are erased anywhere."""
+    path = str(tmp_path)
+    described(rows(["a", "b"], pa.string(), 1), version).upsert(path)
+    changed(tmp_path, {"hoodie.table.partition.fields": None, KIND: None, CLASS: None})
+    key_encoding._known.clear()
+    there, again = read_table(Table.open(path)), writer(rows(["a", "b"], pa.string(), 2))
+    for write in (again.upsert, again.delete, again.insert):
+        with pytest.raises(UnsupportedError, match=r"expected no folders.*found a"):
+            write(path)
+    with pytest.raises(UsageError, match="below another one"):
+        writer(rows(["c"] * 3, pa.string(), 2)).global_keys().upsert(path)
+    assert read_table(Table.open(path)).equals(there)
+    assert keys_of_rows(there.select(["id"]), Table.open(path)).rows.num_rows == 2
 
 
 def test_what_nobody_knows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -423,6 +423,7 @@ WRITERS: tuple[Mutant, ...] = (
     ("writer_hooks/schema/key_encoding", "is not _NONE for sample", "is not None for sample", "write/data_before_settings"),
     ("writer_hooks/schema/key_encoding", "        (False, True) if one_field else (False,),\n", "        (False,),\n", "write/data_before_settings"),
     ("writer_hooks/schema/key_encoding", "        (DEFAULT_PARTITION, _OLD_DEFAULT),\n", "        (DEFAULT_PARTITION,),\n", "write/data_before_settings"),
+    ("writer_hooks/schema/key_encoding", " or (found := list(found)):", ":", "write/data_before_settings"),
     ("writer_hooks/schema/key_encoding", "    if moves:\n", "    if False:\n", "write/data_before_settings"),
     ("writer_hooks/schema/key_encoding", "replace(usual, labelled=is_prefixed(config, rows))", "usual", "write/data_before_settings"),
     ("writer_hooks/write/write", "job.lock, action_of(job.write.operation)", "job.lock, \"deltacommit\"", "writer_faults"),

@@ -454,6 +454,13 @@ FILTERS: tuple[Mutant, ...] = (
     ),
     ("timeline/read/pruning", "if count >= _SAMPLE_KEYS_MIN and found", "if found", "filters"),
     ("timeline/read/pruning", "        out = set()\n", "        pass\n", "read/data_before_settings"),
+    ("timeline/read/pruning", "keys_are_global(table) or not", "not", "read/data_before_settings"),
+    (
+        "timeline/read/pruning",
+        "                rows = some_rows(storage, replace(slice_, base=None), rules, known)\n",
+        "",
+        "read/data_before_settings",
+    ),
     ("timeline/read/pruning", "where = replace(where, keys=None)", "pass", "read/data_before_settings"),
     ("timeline/read/pruning", "        forms.add(folder)\n", "        pass\n", "read/data_before_settings"),
     (
