@@ -64,6 +64,7 @@ def output_from_json(values: object) -> OutputOptions | None:
             batch_rows=int(values["batch_rows"]),
             memory_limit=int(values["memory_limit"]),
             spill_dir=folder if isinstance(folder, str) and os.path.isdir(folder) else None,
+            record_ttl=values.get("record_ttl"),
         )
     except (KeyError, TypeError, ValueError, OverflowError, UsageError):
         return None

@@ -79,6 +79,7 @@ from .timeline.audit.clusterings import audits
 from .timeline.audit.validate import Validated, validated
 from .timeline.codec.output_options import OutputOptions
 from .timeline.dashboard.verdict import CheckOptions
+from .timeline.errors import UsageError
 from .timeline.locks.pause import Pause, refuse_paused, user_name
 from .timeline.locks.table_lock import check_writers_known
 from .timeline.option import path_text, spelled
@@ -229,6 +230,8 @@ def cluster(
     risk = "A write that is under way could lose its rows."
     at = locked(table, storage_options, lock, sole_writer, dry_run, "cluster", risk, service=True)
     policies, running = read_policies(at[0].storage), execute or ExecuteOptions()
+    if output is not None and output.record_ttl is not None:
+        raise UsageError("a clustering keeps all rows", found=f"record_ttl={output.record_ttl}", todo="Leave it out.")
     written, chosen = policies.over(output or OutputOptions()), policies.over(options or ClusterOptions())
     if not dry_run:
         check_memory(written.memory_limit, running, this_machine())

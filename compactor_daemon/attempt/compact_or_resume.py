@@ -47,7 +47,7 @@ from .attempt import Attempt, WaitScope, decide_commit, keep_slot, open_attempt,
 from .compaction import Compaction
 from .failures import WorkNote
 from .hudi_executors import ForeignWatch
-from .inputs import planned_inputs
+from .inputs import expiry_of, planned_inputs
 from .job import Job
 from .outcome import CommitDecision, attempt_dead, find_decision, read_outcome, remove_attempt
 from .pending_clusterings import every_pending
@@ -98,12 +98,15 @@ def pending_instants(table: Table, only: str | None = None, *, clusterings: bool
     return (only,)
 
 
-def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseError]:
+def preflight(
+    table: Table, instants: Sequence[str], output: OutputOptions | None = None
+) -> dict[str, PhantombaseError]:
     """Finds the instants that would be refused, before anything in the table changes: the error of each. `table`: a
-    snapshot suffices (`Table.snapshot`), since nothing is decided here. MissingFileError: a plan names a file that does
-    not exist. UnsupportedError: a log block cannot be merged. Only headers of log blocks are read. Decided instants are
-    not checked, because publishing reads no log blocks. An error that concerns all instants is raised: one of the
-    table's schema, for example, or ClockError when this process must not choose a completion time."""
+    snapshot suffices (`Table.snapshot`), since nothing is decided here. `output`: that of the execution.
+    MissingFileError: a plan names a file that does not exist. UnsupportedError: a log block cannot be merged. Only
+    headers of log blocks are read. Decided instants are not checked, because publishing reads no log blocks. An error
+    that concerns all instants is raised: one of the table's schema, for example, or ClockError when this process must
+    not choose a completion time."""
     table.facts.read_ahead(table.load_timeline())
     refused: dict[str, PhantombaseError] = {}
     plans: dict[str, CompactionPlan] = {}
@@ -122,16 +125,18 @@ def preflight(table: Table, instants: Sequence[str]) -> dict[str, PhantombaseErr
         # An error in the partitions of one plan must not refuse the others: check each plan alone.
         for instant in plans:
             with _collected(refused, instant):
-                refused |= preflight(table, [instant])
+                refused |= preflight(table, [instant], output)
         return refused
     if table.layout.has_completion_times:
         table.times.check_zone(view.timeline)
     seen = table.with_timeline(view.timeline)
-    rules = slice_rules(seen, seen.newest_schema())
+    schema = seen.newest_schema()
+    rules = slice_rules(seen, schema)
     for instant, plan in plans.items():
         with _collected(refused, instant):
             table.times.check_reached(instant, view.timeline)
             inputs = planned_inputs(table, view, plan, instant, rules)
+            expiry_of(seen, view, plan, schema, output or OutputOptions(), instant)
             at_once((one.slice for one in inputs), partial(check_slice, table.storage, rules=rules))
     return refused
 

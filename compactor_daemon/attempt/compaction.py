@@ -25,7 +25,7 @@ from phantombase.timeline.format.compaction_plan import (
 from phantombase.timeline.format.file_name import BaseFileName, LogFileName, parse_data_file
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.layout import Layout, Slicing
-from phantombase.timeline.format.ledger import decode_ledgers, encode_ledgers
+from phantombase.timeline.format.ledger import Expiry, decode_ledgers, encode_ledgers
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.table_rules import slice_rules
 from phantombase.timeline.metadata_table.measure import Measure
@@ -40,7 +40,7 @@ from phantombase.timeline.table.traces import data_files
 from phantombase.timeline.view.view import GroupKey, TableView
 
 from .hudi_executors import inflight_path
-from .inputs import Input, has_barrier, planned_inputs
+from .inputs import Input, expiry_of, has_barrier, planned_inputs
 from .job import Clauses
 from .outcome import CommitDecision, Placement, ReplacedGroup
 from .slice_record import SliceDone, keep_ledger
@@ -108,7 +108,7 @@ class Compaction:
         view = table.load_plan_view([self._plan])
         seen = table.with_timeline(view.timeline)
         schema = seen.newest_schema(before=instant)
-        rules = merge_rules(seen, schema, output)
+        rules = merge_rules(seen, schema, output, expiry_of(seen, view, self._plan, schema, output, instant))
         inputs = planned_inputs(table, view, self._plan, instant, rules)
         measure = Measure.of(table, schema)
         found = tasks_for(enumerate(inputs), rules, schema, output, instant=instant, attempt=attempt, measure=measure)
@@ -158,12 +158,14 @@ class Compaction:
         keep_ledger(table, decision, done)
 
 
-def merge_rules(table: Snapshot, schema: TableSchema, output: OutputOptions) -> SliceRules:
-    """How slices are merged and what their ledgers count."""
+def merge_rules(
+    table: Snapshot, schema: TableSchema, output: OutputOptions, expiry: Expiry | None = None
+) -> SliceRules:
+    """How slices are merged and what their ledgers count. `expiry`: see `expiry_of`."""
     rules = slice_rules(
         table, schema, every_duplicate=table.layout.every_duplicate_compacted, batch_rows=output.batch_rows
     )
-    return replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir, identity=True)
+    return replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir, identity=True, expiry=expiry)
 
 
 def tasks_for(
@@ -196,7 +198,8 @@ def single_task(
     measure: Measure | None = None,
 ) -> SliceTask:
     """The task of one file of a plan, at its `position`, from a view of the plan's partitions."""
-    rules = merge_rules(table.with_timeline(view.timeline), schema, output)
+    seen = table.with_timeline(view.timeline)
+    rules = merge_rules(seen, schema, output, expiry_of(seen, view, plan.only(position), schema, output, instant))
     (one,) = planned_inputs(table, view, plan.only(position), instant, rules)
     (task,) = tasks_for([(position, one)], rules, schema, output, instant=instant, attempt=attempt, measure=measure)
     return task
@@ -258,7 +261,7 @@ def _write_stat(done: SliceDone, final: str) -> WriteStat:
         path=final,
         prev_commit=done.base_instant or "null",
         num_writes=ledger.rows_out,
-        num_deletes=ledger.deleted,
+        num_deletes=ledger.deleted + ledger.expired,
         num_update_writes=ledger.replaced,
         num_inserts=ledger.inserts,
         total_write_bytes=done.size,

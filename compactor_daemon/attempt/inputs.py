@@ -5,17 +5,23 @@ removed by a restore. Then it need not be merged. Otherwise it is lost, and that
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from phantombase.timeline.errors import BarrierError, MissingFileError, StalePlanError, UnsupportedError
+from phantombase.timeline.codec.output_options import OutputOptions
+from phantombase.timeline.errors import BarrierError, MissingFileError, StalePlanError, UnsupportedError, UsageError
 from phantombase.timeline.format.compaction_plan import CompactionOperation, CompactionPlan
 from phantombase.timeline.format.file_name import LogFileName
 from phantombase.timeline.format.layout import Slicing
-from phantombase.timeline.merge.rule import SliceRules
+from phantombase.timeline.format.ledger import Expiry
+from phantombase.timeline.format.record_key import looks_like_bucket
+from phantombase.timeline.merge.rule import SliceRules, can_expire
+from phantombase.timeline.metadata_table.records.keys import OF_ROWS
+from phantombase.timeline.metadata_table.update import upkeep_of
 from phantombase.timeline.planning.log_compaction import LogPiece, folds_exactly, planned_pieces, runs_of
 from phantombase.timeline.table.in_progress import merges_no_logs
-from phantombase.timeline.table.table import Table
-from phantombase.timeline.view.view import FileGroup, FileSlice, TableView, input_names, slice_before
+from phantombase.timeline.table.table import Snapshot, Table, TableSchema
+from phantombase.timeline.view.view import FileGroup, FileSlice, GroupKey, TableView, input_names, slice_before
 
 from .log_task import LogOutput
 
@@ -58,6 +64,63 @@ def _refuse_forming(view: TableView, plan: CompactionPlan, instant: str) -> None
             instant=instant,
             todo="Let Hudi execute its clustering. Then run again.",
         )
+
+
+def expiry_of(
+    table: Table, view: TableView, plan: CompactionPlan, schema: TableSchema, output: OutputOptions, instant: str
+) -> Expiry | None:
+    """Which rows a compaction leaves out. "Now" is the time of its plan, so every attempt leaves out the same ones.
+    None: none; so does a log compaction, behind whose rows an older version in the base file would appear. Errors: see
+    `check_record_ttl`. `view`: of the partitions of the plan."""
+    if output.row_age is None or plan.merges_logs:
+        return None
+    column, age_s = output.row_age
+    partitions = {partition for partition, _ in plan.groups}
+    groups = {*plan.groups, *(g.key for g in view.living() if g.partition in partitions)}
+    _check_record_ttl(table, schema, column, groups)
+    return Expiry(column=column, before_ms=table.times.milliseconds(instant) - 1000 * age_s)
+
+
+def check_record_ttl(output: OutputOptions, table: Snapshot, plan: CompactionPlan) -> None:
+    """Before a plan is requested. UsageError: the column of `record_ttl` has no date or time. UnsupportedError: keys
+    are looked up, so the table must know of each key that ends. A writer that finds a key in the old base file, while
+    the compaction is pending, puts its row into a log of that file group; under any index but that of buckets, later
+    writers do not look for the key there, and would write it a second time. An index of keys in the metadata table
+    would name a key that is gone."""
+    if output.row_age is not None and not plan.merges_logs:
+        _check_record_ttl(table, table.newest_schema(), output.row_age[0], plan.groups)
+
+
+def _check_record_ttl(table: Table, schema: TableSchema, column: str, groups: Iterable[GroupKey]) -> None:
+    path, types = table.storage.base_path, {one.name: one.type for one in schema.arrow}
+    if column not in types or not can_expire(types[column]):
+        fit = sorted(name for name, kind in types.items() if can_expire(kind))
+        raise UsageError(
+            "record-ttl needs a column of the table with a date or a timestamp",
+            path=path,
+            expected=", ".join(fit) or "one; the table has none",
+            found=f"{column}, {types.get(column, 'which is no top-level column')}",
+            todo=_WITHOUT_TTL,
+        )
+    if lost := [name for name in upkeep_of(table, moves_rows=True).dropped if name.startswith(OF_ROWS)]:
+        raise UnsupportedError(
+            "record-ttl beside an index of keys in the metadata table is not supported",
+            path=path,
+            found=", ".join(lost),
+            todo=f"Drop the index with Hudi. {_WITHOUT_TTL}",
+        )
+    for partition, file_id in sorted(groups):
+        if not looks_like_bucket(file_id):
+            raise UnsupportedError(
+                "record-ttl needs a table with a bucket index: keys that are looked up could be doubled",
+                path=path,
+                expected="file groups of buckets only",
+                found=f"{partition}/{file_id}".lstrip("/"),
+                todo=f"Delete old rows by key, or old partitions: partition-ttl. {_WITHOUT_TTL}",
+            )
+
+
+_WITHOUT_TTL = "Without record-ttl all rows stay."
 
 
 def has_barrier(table: Table, plan: CompactionPlan) -> bool:

@@ -10,7 +10,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -146,6 +146,8 @@ class SliceTask:
         }
         if self.log is not None:
             parts["fold"] = self.log.fold
+        if rules.expiry is not None:
+            parts["expiry"] = asdict(rules.expiry)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 from collections.abc import Iterable, Mapping
+from functools import partial
 from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
@@ -38,6 +39,7 @@ from phantombase.timeline.terminal.option_group import Only
 from phantombase.timeline.terminal.text_table import Column, RowsTable, duration, numbers, plural, sizes
 
 from ..attempt.compact_or_resume import pending_instants, preflight
+from ..attempt.inputs import check_record_ttl
 from ..execution.run_compactions import run_compactions
 from ..execution.spark_session import check_spark
 from ..options import AttemptOptions, ExecuteOptions
@@ -101,12 +103,12 @@ def compact(
         if execute.asks_for_spark and not at.dry_run:
             check_spark(execute)
         table = drop_metadata_table(table, lock) if drop_metadata_table_ else table
-        requested = schedule_compaction(table, lock, dry_run=at.dry_run)
+        requested = schedule_compaction(table, lock, check=partial(check_record_ttl, output), dry_run=at.dry_run)
     left = unmergeable(requested)
     facts = None if requested is None else scheduled_facts(requested)
     data: dict[str, Any] = {"table": at.table, "scheduled": facts, "dry_run": at.dry_run}
     if at.dry_run:
-        data |= {"compacted": [], "pending": _pending(at.opened(), instant)}
+        data |= {"compacted": [], "pending": _pending(at.opened(), instant, output)}
         return CommandResult(data, _render_dry_run, failed=bool(left))
     check_reachable(at.lock)
     with steps_of("compacting") as progress:
@@ -128,11 +130,11 @@ def compact(
     return CommandResult(data, render_compacted, failed=bool(left), error=error)
 
 
-def _pending(table: Table, instant: str | None) -> list[dict[str, Any]]:
+def _pending(table: Table, instant: str | None, output: OutputOptions) -> list[dict[str, Any]]:
     """The pending instants that a run would take up, each with the error that would refuse it."""
     seen = table.snapshot()
     instants = pending_instants(seen, instant)
-    refused = preflight(seen, instants)
+    refused = preflight(seen, instants, output)
     return [
         {
             "instant": one,

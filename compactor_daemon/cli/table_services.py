@@ -18,7 +18,7 @@ from phantombase.timeline.storage.storage_options import parse_pairs
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.command import CommandResult, Tries
 from phantombase.timeline.terminal.console import reporting
-from phantombase.timeline.terminal.option_group import names_of
+from phantombase.timeline.terminal.option_group import Only, names_of
 from phantombase.timeline.terminal.text_table import (
     Column,
     RowsTable,
@@ -48,7 +48,8 @@ from ..options import ExecuteOptions
 from ..services.options import Service
 from .option_flags import StorageOption, TableChange, TablePath, offers, typed_names, typed_options
 
-_OF_CLUSTERING = (*names_of(ClusterOptions), *names_of(OutputOptions), *names_of(ExecuteOptions), "conf", "props")
+_WRITTEN = tuple(name for name in names_of(OutputOptions) if name != "record_ttl")
+_OF_CLUSTERING = (*names_of(ClusterOptions), *_WRITTEN, *names_of(ExecuteOptions), "conf", "props")
 
 
 @offers
@@ -64,7 +65,7 @@ def cluster_command(
     ] = False,
     options: ClusterOptions,
     execute: ExecuteOptions,
-    output: OutputOptions,
+    output: Annotated[OutputOptions, Only(*_WRITTEN)],
 ) -> CommandResult:
     """Cluster a table: join small files, so that readers open fewer, or sort large ones, so that filters skip more.
 

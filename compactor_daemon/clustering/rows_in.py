@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from phantombase.timeline.codec.parquet_read import fetched_at_once
 from phantombase.timeline.codec.row_hash import hash_keys
 from phantombase.timeline.codec.spill_file import spill_folder, spilling
 from phantombase.timeline.errors import MalformedError, UnsupportedError
-from phantombase.timeline.format.ledger import MASK, Identity, Ledger, total
+from phantombase.timeline.format.ledger import COUNTS, MASK, Identity, Ledger, total
 from phantombase.timeline.merge.rule import SliceRules
 from phantombase.timeline.merge.slice_merge import identity_columns, identity_sum
 from phantombase.timeline.merge.slice_stream import SliceStream, base_tables
@@ -206,7 +207,7 @@ class RowsIn:
                 expected=f"{footer_rows} rows",
                 found=f"{rows} rows",
             )
-        counts = dict.fromkeys((f.name for f in fields(Ledger) if f.name != "identity"), 0)
+        counts: dict[str, Any] = dict.fromkeys(COUNTS, 0)
         identity = Identity(base=hash_ & MASK, removed=0, added=0, out=0)
         self._ledgers.append(Ledger(**counts | {"base_rows": rows, "untouched": rows}, identity=identity))
         self.base_rows += footer_rows

@@ -65,6 +65,7 @@ from ..attempt.failures import (
     release_failures,
 )
 from ..attempt.finish import finish, forget_archived, littered_instants
+from ..attempt.inputs import check_record_ttl
 from ..attempt.pending_clusterings import work_left
 from ..attempt.slice_task import Runner
 from ..clustering.cluster import resume_clustering
@@ -291,7 +292,8 @@ class TableOnStorage:
             now, self._paused = clock_ms(), pauses(table.storage)
             if (pause := next((one for one in self._paused if one.holds(COMPACTION, now)), None)) is not None:
                 return Scheduled(requested=(), why=pause.words)
-        scheduled = schedule_compaction(table, self._lock, self._settings.schedule, pace=pace)
+        check = partial(check_record_ttl, self._settings.output)
+        scheduled = schedule_compaction(table, self._lock, self._settings.schedule, pace=pace, check=check)
         self._lags.planned(scheduled.notes, found=scheduled.instant is not None)
         self._refused = () if scheduled.instant else seen
         self._note_why_not("" if scheduled.instant else scheduled.why)
@@ -423,7 +425,7 @@ class TableOnStorage:
             given = self._settings.services.chosen.get(Service.CLUSTER, ClusterOptions())
             return resume_clustering(table, instant, given, **how)
         check_keepable(seen, moves_rows=False)
-        for error in preflight(seen, [instant]).values():
+        for error in preflight(seen, [instant], self._settings.output).values():
             raise error
         return compact_instant(table, instant, **how)
 

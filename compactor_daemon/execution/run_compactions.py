@@ -114,7 +114,7 @@ def run_compactions(
             # Before the checks: Spark takes longer to start than the checks take.
             running = runner or open_.enter_context(open_runner(execute, run.note_executor))
             with _proved(table.storage):
-                run.refused = preflight(seen, instants)
+                run.refused = preflight(seen, instants, output)
                 if len(run.refused) == len(instants) and not littered_instants(table):
                     raise next(iter(run.refused.values()))
         table.storage.verify()

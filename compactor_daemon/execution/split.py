@@ -290,7 +290,7 @@ def plan_compaction(
     chosen = pending[0]
     refuse_paused(seen.storage, COMPACTION)
     check_keepable(table, moves_rows=False)
-    for error in preflight(seen, [chosen]).values():
+    for error in preflight(seen, [chosen], output).values():
         raise error
     table.storage.verify()
     with claim_all(table, options.claim_wait_s), claim_one(table, chosen, options.claim_wait_s):

@@ -37,6 +37,7 @@ from phantombase.timeline.table.table import Table
 from phantombase.timeline.terminal.text_table import human_bytes, plural
 
 from ..attempt.compact_or_resume import pending_instants, preflight
+from ..attempt.inputs import check_record_ttl
 from ..attempt.outcome import CancelledWork, cancel_work
 from ..attempt.slice_task import Runner
 from ..catalogs.options import SyncOptions
@@ -127,7 +128,8 @@ def maintain_table(
 
 def _schedule(table: Table, lock: TableLock, how: Maintenance) -> ServiceAnswer:
     """MalformedError: file groups were left out, since no compaction can merge them; the others were requested."""
-    done = schedule_compaction(table.snapshot(cached=False), lock, how.requests, dry_run=how.dry_run)
+    check = partial(check_record_ttl, how.output)
+    done = schedule_compaction(table.snapshot(cached=False), lock, how.requests, check=check, dry_run=how.dry_run)
     groups = sum(len(one.plan.operations) for one in done.requested)
     would = "would request" if how.dry_run else "requested"
     what = f"{would} {_compactions(len(done.requested))}: {plural(groups, 'file group')}"
@@ -147,7 +149,7 @@ def _compact(table: Table, how: Maintenance, runner: Runner, progress: InstantPr
     if how.dry_run:
         seen = table.snapshot(cached=False)
         instants = pending_instants(seen)
-        for error in preflight(seen, instants).values():
+        for error in preflight(seen, instants, how.output).values():
             raise error
         what = f"would execute {_compactions(len(instants))}" if instants else "no compaction is pending"
         return ServiceAnswer(what=what, instants=len(instants))

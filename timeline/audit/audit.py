@@ -313,7 +313,8 @@ def rules_of_audit(table: Table, schema: TableSchema, recorded: GroupLedger) -> 
     """How the inputs are merged again."""
     every = table.layout.every_duplicate_compacted
     rules = slice_rules(table.with_timeline(table.load_timeline()), schema, every_duplicate=every)
-    return replace(rules, identity=recorded.ledger.identity is not None, memory_bytes=_MEMORY_BYTES)
+    ledger = recorded.ledger
+    return replace(rules, identity=ledger.identity is not None, memory_bytes=_MEMORY_BYTES, expiry=ledger.expiry)
 
 
 def _is_superseded(now: _Now, view: TableView, recorded: GroupLedger, instant: str) -> bool:

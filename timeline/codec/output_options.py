@@ -9,7 +9,7 @@ from decimal import Decimal
 from enum import Enum
 
 from ..errors import UsageError
-from ..option import check_least, least_of, option, spelled_class
+from ..option import check_least, duration_s, least_of, option, spelled_class
 
 
 class Codec(Enum):
@@ -46,6 +46,11 @@ class OutputOptions:
     spill_dir: str | None = option(
         None, "folder for log data beyond the memory limit; default: the system's for temporary files", metavar="FOLDER"
     )
+    record_ttl: str | None = option(
+        None,
+        "a compaction leaves out rows whose date or time in this column is older, like created=90d; default: none",
+        metavar="COLUMN=AGE",
+    )
 
     def __post_init__(self) -> None:
         check_least(self, least_of(OutputOptions))
@@ -53,6 +58,19 @@ class OutputOptions:
             raise UsageError(
                 "spill-dir is not a directory", path=self.spill_dir, todo="Name a folder that exists, or leave it out."
             )
+        _ = self.row_age
+
+    @property
+    def row_age(self) -> tuple[str, int] | None:
+        """The column of `record_ttl`, and the age in seconds. UsageError."""
+        if self.record_ttl is None:
+            return None
+        column, _, age = self.record_ttl.rpartition("=")
+        if not column:
+            raise UsageError(
+                "record-ttl is not a column and an age", expected="like created=90d", found=repr(self.record_ttl)
+            )
+        return column, duration_s(age, "record-ttl")
 
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -1,7 +1,7 @@
 """The ledger of one file group's compaction: its input, its output, and the equations between them (pure).
 
     base    base_rows = untouched + kept + replaced + deleted
-    out     rows_out  = base_rows - deleted + inserts
+    out     rows_out  = base_rows - deleted + inserts - expired
     log     log_entries >= log_keys; log_keys = update_keys + deletes
             update_keys = update_keys_in_base + inserts; deletes = delete_keys_in_base + deletes_of_absent
     link    kept + replaced + deleted = update_keys_in_base + delete_keys_in_base + duplicate_hits
@@ -13,10 +13,10 @@ hashes mod 2^64:
 
     out = base - removed + added
 
-`base`: all rows of the base file; `removed`: replaced or deleted rows; `added`: winning rows that replace a row or are
-inserted; `out`: the rows of the written file, read back. A row is hashed by key, commit time and sequence number, or by
-all columns if the table has no meta columns. The key of an added row is the key that was looked up, not the row's own
-key: so a row that replaces the row of another key is detected."""
+`base`: all rows of the base file; `removed`: replaced, deleted or expired rows; `added`: winning rows that replace a
+row or are inserted; `out`: the rows of the written file, read back. A row is hashed by key, commit time and sequence
+number, or by all columns if the table has no meta columns. The key of an added row is the key that was looked up, not
+the row's own key: so a row that replaces the row of another key is detected."""
 
 from __future__ import annotations
 
@@ -63,8 +63,17 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """Merged rows are left out whose date or time in a top-level column is before a moment, in ms since the epoch."""
+
+    column: str
+    before_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Counts of one file group: rows, except `log_entries` (entries of blocks) and names with `keys` (keys)."""
+    """Counts of one file group: rows, except `log_entries` (entries of blocks) and names with `keys` (keys). `expired`:
+    merged rows that were left out by `expiry`; None: none was."""
 
     base_rows: int
     untouched: int
@@ -80,7 +89,9 @@ class Ledger:
     inserts: int
     deletes_of_absent: int
     rows_out: int
+    expired: int = 0
     identity: Identity | None = None
+    expiry: Expiry | None = None
 
     @property
     def superseded(self) -> int:
@@ -91,12 +102,13 @@ class Ledger:
         """LedgerError with both sides of the first equation that does not hold."""
         delete_keys = self.log_keys - self.update_keys
         touched = self.kept + self.replaced + self.deleted
+        merged = self.base_rows - self.deleted + self.inserts
         equations = (
             ("base rows = footer of the base file", self.base_rows, footer_rows_in),
             ("log entries = block headers", self.log_entries, header_entries),
             ("rows out = footer of the written file", self.rows_out, footer_rows_out),
             ("base rows = untouched + kept + replaced + deleted", self.base_rows, self.untouched + touched),
-            ("rows out = base rows - deleted + inserts", self.rows_out, self.base_rows - self.deleted + self.inserts),
+            ("rows out = base rows - deleted + inserts - expired", self.rows_out, merged - self.expired),
             ("update keys = in base + inserts", self.update_keys, self.update_keys_in_base + self.inserts),
             ("delete keys = in base + absent", delete_keys, self.delete_keys_in_base + self.deletes_of_absent),
             (
@@ -120,16 +132,24 @@ class Ledger:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain counts, and the sums of `identity` in hex."""
-        identity = {"identity": self.identity.to_json()} if self.identity is not None else {}
-        return {**{name: getattr(self, name) for name in _COUNTS}, **identity}
+        """Plain counts, and the sums of `identity` in hex; of expired rows nothing, if there are none."""
+        found: dict[str, Any] = {name: getattr(self, name) for name in COUNTS if name != _EXPIRED or self.expired}
+        if self.identity is not None:
+            found["identity"] = self.identity.to_json()
+        if self.expiry is not None:
+            found["expiry"] = asdict(self.expiry)
+        return found
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> Ledger:
         """Inverse of `to_json`; unknown names are ignored. KeyError, TypeError or ValueError on other input."""
-        sums = values.get("identity")
-        counts = {name: int(values[name]) for name in _COUNTS}
-        return Ledger(**counts, identity=Identity.from_json(sums) if sums is not None else None)
+        sums, expiry = values.get("identity"), values.get("expiry")
+        counts = {name: int(values[name]) for name in COUNTS if name != _EXPIRED or name in values}
+        return Ledger(
+            **counts,
+            identity=Identity.from_json(sums) if sums is not None else None,
+            expiry=Expiry(column=expiry["column"], before_ms=int(expiry["before_ms"])) if expiry is not None else None,
+        )
 
 
 def _unbalanced(equation: str, where: str, expected: str, found: str) -> LedgerError:
@@ -137,7 +157,9 @@ def _unbalanced(equation: str, where: str, expected: str, found: str) -> LedgerE
     return LedgerError(what, path=where, expected=expected, found=found, todo=todo)
 
 
-_COUNTS = tuple(f.name for f in fields(Ledger) if f.name != "identity")
+_EXPIRED = "expired"
+COUNTS = tuple(f.name for f in fields(Ledger) if f.name not in ("identity", "expiry"))
+"""The fields of a ledger that are counts."""
 
 
 def total(ledgers: Iterable[Ledger]) -> Ledger:
@@ -145,7 +167,7 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
     parts = list(ledgers)
     sums = [part.identity for part in parts if part.identity is not None]
     return Ledger(
-        **{name: sum(getattr(part, name) for part in parts) for name in _COUNTS},
+        **{name: sum(getattr(part, name) for part in parts) for name in COUNTS},
         identity=Identity.total(sums) if len(sums) == len(parts) else None,
     )
 
@@ -223,6 +245,12 @@ def decode_ledgers(text: str, where: str) -> list[GroupLedger]:
     """Inverse of `encode_ledgers`; MalformedError names the file."""
     with decoding("unreadable ledger", where, ValueError, KeyError, TypeError, AttributeError):
         return [_group(key, values) for key, values in json.loads(text)["file_groups"].items()]
+
+
+def expired_rows(text: str | None, where: str) -> int:
+    """How many rows a commit left out as expired, by its ledgers (as stored; None: it has none). MalformedError."""
+    with decoding("unreadable ledger", where, ValueError, KeyError, TypeError, AttributeError):
+        return 0 if text is None else int(json.loads(text)["total"].get(_EXPIRED, 0))
 
 
 def _group(key: str, values: Mapping[str, Any]) -> GroupLedger:

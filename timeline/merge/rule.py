@@ -26,6 +26,7 @@ from ..codec.conform import NO_DEFAULTS, Defaults
 from ..codec.stored_names import Names, StoredNames
 from ..filter.possible import group_bounds, matching, may_match
 from ..filter.tree import Filter, In, columns_of
+from ..format.ledger import Expiry
 from ..format.log_block import Visibility
 from ..format.log_deletes import Deletes
 from ..format.merge_settings import DeleteMarker, MergeMode
@@ -203,7 +204,7 @@ class SliceRules:
     meta columns included. `batch_rows`: rows of a base batch. `memory_bytes`: memory for merging one slice; None: all
     entries are held in memory. `spill_folder`: for the other entries; None: the system's folder for temporary files.
     `identity`: keep the identity sums too. `names`: of the columns in older files. `defaults`: of columns that files
-    lack."""
+    lack. `expiry`: which merged rows a compaction leaves out."""
 
     schema: pa.Schema
     keys: KeySource
@@ -217,6 +218,7 @@ class SliceRules:
     identity: bool = False
     names: StoredNames = StoredNames()
     defaults: Defaults = NO_DEFAULTS
+    expiry: Expiry | None = None
 
     @property
     def fold_bytes(self) -> float:
@@ -231,6 +233,29 @@ class SliceRules:
     def keyed(self, rows: pa.Table, names: Sequence[str], where: str) -> Keyed:
         """A batch of rows with the values that a merge needs; only the named columns are kept."""
         return Keyed.of(rows, self.keys.keys(rows, where), self.ordering_fields, names, self.merge)
+
+
+_DAY_MS = 86_400_000
+_ANYWHERE_MS = _DAY_MS // 2
+"""How much later a date, or a time without a zone, is in the last zone than in UTC."""
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+def can_expire(kind: pa.DataType) -> bool:
+    """Whether values of a type say how old a row is."""
+    return bool(pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
+
+
+def expired(rows: pa.Table, expiry: Expiry) -> pa.ChunkedArray:
+    """Which rows are past their time: a moment before the bound; a date, or a time without a zone, that is over in all
+    zones. Null never is."""
+    column = rows.column(expiry.column)
+    if pa.types.is_date32(column.type):
+        numbers, bound = column.cast(pa.int32()).cast(pa.int64()), (expiry.before_ms - _ANYWHERE_MS) // _DAY_MS
+    else:
+        before_ms = expiry.before_ms - (0 if column.type.tz else _ANYWHERE_MS)
+        numbers, bound = column.cast(pa.int64()), -(-before_ms * _PER_SECOND[column.type.unit] // 1000)
+    return pc.fill_null(pc.less(numbers, pa.scalar(max(-(1 << 63), min(bound, (1 << 63) - 1)), pa.int64())), False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

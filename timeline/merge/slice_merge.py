@@ -49,6 +49,10 @@ class IdentityTally:
     def inserted(self, hashes: Hashes) -> None:
         self._added += hash_sum(hashes)
 
+    def left_out(self, rows: pa.Table) -> None:
+        """Merged rows that are not written."""
+        self._removed += hash_sum(identity_hashes(rows))
+
     def finish(self, out: int) -> Identity:
         """The sums; `out`: the sum over the file, read back."""
         return Identity(base=self._base & MASK, removed=self._removed & MASK, added=self._added & MASK, out=out)

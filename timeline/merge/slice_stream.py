@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..codec.arrow_schema import project
@@ -32,7 +33,7 @@ from ..gathered import gathered
 from ..storage.contract import Storage, open_listed
 from ..view.view import FileSlice
 from .log_fold import Winners
-from .rule import NO_CHANGES, Changes, Keyed, SliceRules, Where
+from .rule import NO_CHANGES, Changes, Keyed, SliceRules, Where, expired
 from .slice_log import LogCounts, check_slice, read_logs
 from .slice_merge import IdentityTally, SliceMerge, identity_columns, identity_sum
 from .spilled_merge import LogSpill, SpilledMerge
@@ -76,7 +77,7 @@ class SliceStream:
         self._opened = opened
         self._tally = IdentityTally() if rules.identity else None
         self.log_counts = LogCounts()
-        self.base_rows = 0
+        self.base_rows = self._expired = 0
 
     @property
     def schema(self) -> pa.Schema:
@@ -88,7 +89,11 @@ class SliceStream:
             self._open_ahead(stack)
             logs, self.log_counts = read_logs(self._storage, self._slice, self._rules, self._out, stack, self._where)
             for table in self._spilled(logs, stack) if isinstance(logs, LogSpill) else self._in_memory(logs):
-                yield from self._matching(table).combine_chunks().to_batches(max_chunksize=self._rules.batch_rows)
+                yield from (
+                    self._matching(self._in_time(table))
+                    .combine_chunks()
+                    .to_batches(max_chunksize=self._rules.batch_rows)
+                )
 
     def _open_ahead(self, stack: ExitStack) -> None:
         """Fetches the base file while the logs are read, if it is fetched in one request and certainly read."""
@@ -99,6 +104,17 @@ class SliceStream:
         if fetched_at_once(base.size, len(self._base_schema.names), len(rules.schema.names)):
             pool = stack.enter_context(ThreadPoolExecutor(1))
             self._opened = pool.submit(open_listed, storage, base.path, base.size).result
+
+    def _in_time(self, rows: pa.Table) -> pa.Table:
+        """Without the rows that are past their time."""
+        if self._rules.expiry is None:
+            return rows
+        gone = expired(rows, self._rules.expiry)
+        count = pc.sum(gone).as_py() or 0
+        if count and self._tally is not None:
+            self._tally.left_out(rows.filter(gone))
+        self._expired += count
+        return rows.filter(pc.invert(gone)) if count else rows
 
     def _matching(self, rows: pa.Table) -> pa.Table:
         return rows if self._where is None else self._where.rows(rows).select(self._schema.names)
@@ -157,6 +173,8 @@ class SliceStream:
         """The ledger, after `batches()` is exhausted. `hash_out`: of the rows read back, see `Identity`."""
         assert self._merge is not None, "ledger() comes after batches()"
         ledger = self._merge.ledger(rows_out)
+        if self._expired:
+            ledger = replace(ledger, expired=self._expired, expiry=self._rules.expiry)
         if self._tally is None or hash_out is None:
             return ledger
         return replace(ledger, identity=self._tally.finish(hash_out))

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import MalformedError, MissingFileError
 from ..event_log import get_logger
-from ..format.commit_metadata import CommitMetadata
+from ..format.commit_metadata import LEDGER, CommitMetadata
 from ..format.file_name import BaseFileName, parse_data_file
+from ..format.ledger import expired_rows
 from ..format.table_config import save_table_config
 from ..table.table import Table, open_metadata_table
 from . import commit
@@ -73,7 +74,7 @@ class Change:
         return Change(
             instant=instant,
             files=files_of(metadata),
-            moves_rows=not metadata.compacted,
+            moves_rows=not metadata.compacted or bool(expired_rows(metadata.extra_metadata.get(LEDGER), instant)),
             schema_text=metadata.extra_metadata["schema"],
             measured=measured,
         )

@@ -143,15 +143,19 @@ def schedule_compaction(
     *,
     only: Collection[GroupKey] | None = None,
     pace: Pace | None = None,
+    check: Callable[[Snapshot, CompactionPlan], None] = lambda table, plan: None,
     dry_run: bool = False,
 ) -> Scheduled:
     """Plans the file groups that are due, and makes each plan visible atomically. If only a pending write prevents a
     due plan, writers are asked to wait (see `put_wanted`). `only`: no other file groups than these are planned; with
-    options that are not incremental. `pace`: see `fresh_trigger`. `dry_run`: nothing is changed. LockError,
-    PausedError, UnknownStateError, ClockError: nothing was changed. UnsupportedError, MalformedError: nothing was
-    changed, and no compaction of this table could be executed. File groups that cannot be compacted are left out."""
+    options that are not incremental. `pace`: see `fresh_trigger`. `check`: raises where a plan could not be executed;
+    none is requested then. `dry_run`: nothing is changed. LockError, PausedError, UnknownStateError, ClockError:
+    nothing was changed. UnsupportedError, MalformedError: nothing was changed, and no compaction of this table could be
+    executed. File groups that cannot be compacted are left out."""
     with exclusive(table, lock, "schedule a compaction", READ_INSIDE) as table:
         found = choose_plans(table, options, only=only, pace=pace, dry_run=dry_run)
+        for requested in found.requested:
+            check(table, requested.plan)
         if not dry_run:
             put_plans(table, found)
         return found

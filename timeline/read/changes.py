@@ -290,19 +290,22 @@ class _Feed:
         for step in self._steps(window):
             found = find_window_writes(self.table, step)
             after = self._state(step.end)
-            yield from self._between(before, after, found)
+            if self.options.net or found.writes or found.unlisted:
+                yield from self._between(before, after, found)
             before = after
 
     def _steps(self, window: Window) -> list[Window]:
-        """The window itself, or one for each of its writes."""
+        """The window itself, or one for each of its writes, and for each compaction that left out rows past their
+        time: the next write has not deleted these."""
         if self.options.net:
             return [window] if window.begin < window.end else []
         found = find_window_writes(self.table, window)
         writes = (w for w in completed_writes(self.table.timeline) if w.requested_time in found.writes)
         moments = sorted({self.table.timeline.moment_of(w) for w in writes})
+        left_out = {moment for moment in found.left_out if window.begin < moment}
         if found.unlisted and not moments and window.begin < window.end:  # all its writes are archived
             moments = [window.end]
-        return [Window(begin=b, end=e) for b, e in pairwise([window.begin, *moments])]
+        return [Window(begin=b, end=e) for b, e in pairwise([window.begin, *sorted({*moments, *left_out})])]
 
     def _state(self, moment: str) -> WindowState:
         return load_state(self.table, moment, self.options.partition)

@@ -24,9 +24,10 @@ from ..codec.row_hash import KeyLookup
 from ..errors import MissingFileError, UnsupportedError, UsageError
 from ..event_log import get_logger
 from ..filter.tree import And, Compare, Filter, In, Op, Or
-from ..format.commit_metadata import CLUSTER, LOG_COMPACT, SERVICE_OPERATIONS, CommitMetadata, WriteStat
+from ..format.commit_metadata import CLUSTER, LEDGER, LOG_COMPACT, SERVICE_OPERATIONS, CommitMetadata, WriteStat
 from ..format.file_name import LogFileName, parse_data_file
 from ..format.instant import Instant
+from ..format.ledger import expired_rows
 from ..gathered import gathered
 from ..instants.timeline import Timeline
 from ..table.table import Snapshot, Table
@@ -53,7 +54,8 @@ class WindowWrites:
     services of the window whose time may stand in rows of its writes, so without log compactions that merged only
     earlier writes. `log_compactions`: all of the window. `compacted_logs`: paths of the log files that these wrote,
     each with its instant. `clusterings`: those of the window. `unlisted`: the window begins before the earliest known
-    write, so it may hold archived ones."""
+    write, so it may hold archived ones. `left_out`: moments from which on rows are missing that a compaction left out
+    as past their time; it has changed nothing else."""
 
     writes: frozenset[str]
     groups: frozenset[GroupKey] | None
@@ -63,6 +65,7 @@ class WindowWrites:
     compacted_logs: Mapping[str, str]
     clusterings: frozenset[str]
     unlisted: bool
+    left_out: frozenset[str]
 
 
 def find_window_writes(table: Snapshot, window: Window) -> WindowWrites:
@@ -94,7 +97,12 @@ def find_window_writes(table: Snapshot, window: Window) -> WindowWrites:
         compacted_logs={path: i.requested_time for i in compacting for path in found[i].named_files},
         clusterings=frozenset(i.requested_time for i in services & found.keys() if found[i].operation_type == CLUSTER),
         unlisted=unlisted,
+        left_out=frozenset(table.timeline.counts_from(i) for i in services & found.keys() if _left_out(found[i])),
     )
+
+
+def _left_out(metadata: CommitMetadata) -> bool:
+    return expired_rows(metadata.extra_metadata.get(LEDGER), "a commit") > 0
 
 
 def _originals(table: Table, log_compaction: str, others: set[str]) -> frozenset[str] | None:

@@ -27,8 +27,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 from phantombase.compactor_daemon.attempt.compact_or_resume import Compacted, Limit
+from phantombase.compactor_daemon.attempt.inputs import check_record_ttl
 from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.run_compactions import run_compactions
 from phantombase.compactor_daemon.fleet.zookeeper_claims import ring
@@ -243,7 +245,7 @@ def after_commit(
         return AfterCommit()
     scheduled, why = None, ""
     try:
-        done = schedule_compaction(table, lock, options.schedule)
+        done = schedule_compaction(table, lock, options.schedule, check=partial(check_record_ttl, output))
         scheduled, why = done.instant, done.why
         if options.notify is not None and scheduled is not None:
             options.notify()

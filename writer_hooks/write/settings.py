@@ -93,10 +93,10 @@ def write_settings(path: str | None) -> WriteSettings:
 
 
 def _idle(found: Iterable[str], chosen: frozenset[Service], mode: Mode, pressure: BackPressure) -> Iterator[str]:
-    """The settings without effect: of services that do not run, how long an inline compaction may take, and how long a
+    """The settings without effect: of services that do not run, of an inline compaction, and how long a
     write waits, or is slowed down, that is not."""
     off = tuple(f"{one.value}-" for one in Service if one not in chosen)
-    none = {"compaction-limit"} if mode is not Mode.INLINE else set[str]()
+    none = {"compaction-limit", "record-ttl"} if mode is not Mode.INLINE else set[str]()
     none |= {"slow-wait"} if pressure.slow_trigger is None else set()
     none |= {"stop-wait"} if pressure.action is not FullAction.WAIT else set()
     return (name for name in found if name.startswith(off) or name in none)

@@ -119,6 +119,7 @@ def rows(timeline: Timeline, window: Window, writes: str, times: str) -> str:
         compacted_logs={},
         clusterings=none,
         unlisted=False,
+        left_out=none,
     )
     table = pa.table({"_hoodie_commit_time": times.split()})
     node = bound(wanted_rows(timeline, window, found), table.schema)
