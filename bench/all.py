@@ -46,6 +46,7 @@ BENCHES = (
     "metadata_build",
     "fleet",
     "lake",
+    "idle_tables",
     "claims",
     "budget",
     "startup",

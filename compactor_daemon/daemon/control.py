@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 from phantombase.timeline.dashboard.verdict import Freshness
 from phantombase.timeline.instants.timeline import Timeline
-from phantombase.timeline.planning.options import Pace
+from phantombase.timeline.planning.options import Pace, is_near
 from phantombase.timeline.planning.schedule import Scheduled
 from phantombase.timeline.terminal.text_table import plural
 
@@ -30,6 +30,7 @@ from .dispatch import (
     OfTable,
     Relist,
     Request,
+    Resting,
     Resume,
     Rules,
     Serve,
@@ -213,8 +214,6 @@ Event: TypeAlias = (
     | TablesAssigned
     | Stopped
 )
-
-
 _NEVER_MS = 1 << 62
 _ECHO_MS = 500
 """How soon a table has a snapshot after its claims changed: not at once, since many busy daemons change them often."""
@@ -257,6 +256,7 @@ class Control:
     gone: list[str] = field(default_factory=list)
     takes: int = 0
     _leaving: set[str] = field(default_factory=set)
+    _resting: Resting = field(default_factory=Resting)
 
     def __post_init__(self) -> None:
         self.use.limit("", self.rules.budget)
@@ -264,8 +264,9 @@ class Control:
     def decide(self, at: Moment, pick: Callable[[int], int], upkeeps: int) -> NextSteps:
         """The next actions, see `next_steps`; in the state they have begun. `upkeeps`: see `Sharing`."""
         self._let_go()
-        sharing = Sharing(use=self.use, epoch_ms=at.epoch_ms, upkeeps=upkeeps)
-        steps = next_steps(self.tables, self.stop, at.now_ms, self.rules, pick, sharing)
+        awake = self._resting.awake(self.tables, at.now_ms, self.rules) if self.stop is None else self.tables
+        sharing = Sharing(use=self.use, epoch_ms=at.epoch_ms, upkeeps=upkeeps, resting=self._resting)
+        steps = next_steps(awake, self.stop, at.now_ms, self.rules, pick, sharing)
         for action in steps.actions:
             self.tables[action.table] = self._begun(action, self.tables[action.table], at)
         return steps
@@ -329,7 +330,7 @@ class Control:
             case WorkEnded():
                 return self._ended(event, state, at)
             case DoorbellRang():
-                return _by(0, state)
+                return _by(0, replace(state, rung=state.busy))
             case ClaimsChanged():
                 return state if state.is_startable(now) else _by(now + _ECHO_MS, state)
         assert isinstance(event, WorkBegan)
@@ -380,6 +381,8 @@ class Control:
         row = lag.oldest
         if row is not None and row.plan is None and lag.held is not None:
             row = replace(row, held=lag.held)
+        if row is None or not is_near(lag_s, lag.goal_s):
+            return Freshness(lag_s=round(lag_s, 3), goal_s=lag.goal_s)
         states = tuple(self.tables.values())
         waiting = sum(one.is_startable(at.now_ms) for one in states)
         is_full = waiting and sum(one.slots for one in states) >= self.rules.max_concurrent

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from heapq import nsmallest
 from itertools import islice
@@ -134,14 +134,44 @@ class NextSteps:
     ended: bool = False
 
 
+@dataclass(slots=True)
+class Resting:
+    """The tables on which nothing can be due before some moment: of thousands of idle ones, a turn compares each with
+    what is known of it, and no more. `until`: when the first of them wakes, `by_goal`: some have a goal of freshness,
+    as of the last turn."""
+
+    until: float = math.inf
+    by_goal: bool = False
+    _known: dict[str, tuple[TableState, int]] = field(default_factory=dict)
+
+    def awake(self, tables: Mapping[str, TableState], now_ms: int, rules: Rules) -> Mapping[str, TableState]:
+        """The other tables."""
+        known, until, found = self._known, math.inf, dict[str, TableState]()
+        if len(known) > len(tables):
+            known = self._known = {name: one for name, one in known.items() if name in tables}
+        for name, table in tables.items():
+            one = known.get(name)
+            if one is None or one[0] is not table:
+                one = known[name] = (table, table.rests_until(rules.services))
+                self.by_goal = self.by_goal or table.lag is not None
+            if one[1] <= now_ms:
+                found[name] = table
+            elif one[1] < until:
+                until = one[1]
+        self.until = until
+        return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
     """How pools share the slots: their use, and the ms since the epoch, to which their hours refer. `upkeeps`: the most
-    snapshots, requests and sweeps at a time, the most urgent first."""
+    snapshots, requests and sweeps at a time, the most urgent first. `resting`: the tables of the daemon that are left
+    out, with nothing to do, waiting or running."""
 
     use: QuotaUsage
     epoch_ms: int
     upkeeps: int = UPKEEP_LEAST
+    resting: Resting = field(default_factory=Resting)
 
 
 def next_steps(
@@ -172,7 +202,7 @@ def next_steps(
     serves = _serves(tables, closed, now_ms) if rules.services and (at_rest or not rules.once) else []
     if rules.once and at_rest and not serves and not any(t.serving for t in tables.values()):
         return NextSteps(ended=True)
-    wait_s = 0.0 if takes else _wait_s(tables, now_ms, rules)
+    wait_s = 0.0 if takes else min(_wait_s(tables, now_ms, rules), (sharing.resting.until - now_ms) / 1000)
     return NextSteps(actions=(*actions, *serves, *resumed, *takes), wait_s=wait_s)
 
 
@@ -297,7 +327,7 @@ def _turn(
 ) -> Callable[[str], tuple[float, float, int, str]]:
     """The order of the tables of a share. Where only some of its pools have a budget, that is compared, too."""
     by_lateness = any(pool.slo_s is not None for pool in sharing.use.pools.all)
-    by_lateness = by_lateness or any(table.lag is not None for table in tables.values())
+    by_lateness = by_lateness or sharing.resting.by_goal or any(table.lag is not None for table in tables.values())
     use = sharing.use
     budgets = [one for pool in use.pools.all if pool.share == share and (one := use.budget_of(pool)) is not None]
     if budgets:

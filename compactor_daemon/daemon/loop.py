@@ -66,7 +66,7 @@ _log = get_logger()
 _SUSPENDED_MAX = 32
 """The most instants that wait for writes in a thread of their own; further ones hold their slot while they wait."""
 _UPKEEP_THREADS = 8
-_QUEUED_S, _QUEUED_MAX, _LATEST = 0.1, 64, 1 / 16
+_QUEUED_S, _QUEUED_MAX, _LATEST = 0.1, 256, 1 / 16
 """Snapshots wait in the queue for at most about this time, so that a doorbell does too, and at most this number.
 
 A turn over thousands of tables takes far longer than the snapshots of 16 local ones. The last number is the weight of
@@ -75,7 +75,7 @@ the newest snapshot in the mean.
 _SERVICE_THREADS = 2
 """How many tables are served at a time: a clean may take long, and the other tables need snapshots concurrently."""
 _NEAR = 64
-_REST, _REST_MAX_S = 4.0, 0.05
+_REST, _IDLE_REST, _REST_MAX_S = 4.0, 30.0, 0.05
 """After a long turn, as with thousands of tables, events are collected for this multiple of it, up to a limit."""
 
 
@@ -233,7 +233,7 @@ class Daemon:
         """Waits for an event, then processes all events. `took_s`: how long the turn took."""
         with suppress(Empty):
             self._process(self._news.get(timeout=wait_s) if wait_s > 0 else self._news.get_nowait())
-            if (rest_s := took_s * _REST) > _REST_MAX_S / 10:
+            if (rest_s := took_s * (_REST if self._work else _IDLE_REST)) > _REST_MAX_S / 10:
                 time.sleep(min(rest_s, _REST_MAX_S))
             while True:
                 self._process(self._news.get_nowait())

@@ -171,6 +171,8 @@ class Metrics(Observer, Collector):
 
     def serves(self, table: str) -> None:
         """Creates a table's series at the start: a counter that appears with its first event would hide that event."""
+        if table in self._served:
+            return
         self._served.add(table)
         gauges = (self._pending, self._running, self._parked, self._paused, self._oldest)
         counters = (self._completed, self._failed, self._bytes_in, self._bytes_out, self._rows_in, self._rows_out)

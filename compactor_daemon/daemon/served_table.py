@@ -27,11 +27,12 @@ from phantombase.timeline.errors import (
     UnsupportedError,
 )
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.format.compaction_plan import TOTAL_IO_READ_MB, CompactionPlan
+from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.instant import SERVICES, Instant
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.instant_files import states_by_names
 from phantombase.timeline.instants.reserved_times import record_names
+from phantombase.timeline.instants.table_clock import TimelineMark
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.instants.triggers import Trigger
 from phantombase.timeline.locks.pause import COMPACTION, SILENCE, KnownPauses, Pause, held_by, pauses, refuse_paused
@@ -41,7 +42,7 @@ from phantombase.timeline.planning.options import Pace, ScheduleOptions, past_ru
 from phantombase.timeline.planning.planner import pending_writer
 from phantombase.timeline.planning.schedule import Scheduled, read_lag, schedule_compaction
 from phantombase.timeline.planning.survey import is_due
-from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.storage.contract import Storage, list_of_table
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
 from phantombase.timeline.table.history import WorkDone, read_history
@@ -83,8 +84,8 @@ from .table_state import Pending, SeenLag, SeenTable
 
 _ASK_AGAIN_S = 300.0
 """How soon to check again whether a compaction is due: time alone can make it so, without new writes."""
-_POLICIES_S = 300.0
-"""How soon a change of the table's policies counts, where nothing else reads them."""
+_SETTINGS_S = 300.0
+"""How soon a change of the table's settings and policies counts, where nothing else reads them."""
 _BY_LAG = Trigger(fired=False, why="the goal of freshness does not need a plan yet")
 _NUMBERS = re.compile(r"\d+")
 """The parts of the reason that no plan is due that change with each commit, and each second."""
@@ -133,6 +134,18 @@ class DaemonSettings:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Calm:
+    """A snapshot that found nothing to do, and nothing that time alone changes, but for a trigger. It holds `until` a
+    time at most, with these settings, while the timeline is as it was."""
+
+    seen: SeenTable
+    table: Snapshot
+    mark: TimelineMark
+    settings: DaemonSettings
+    until: float
+
+
 class TableOnStorage:
     """See the module. The first call that touches the table is `open`."""
 
@@ -161,11 +174,12 @@ class TableOnStorage:
         self._lags = LagTracker()
         self._costs: Costs | None = None
         self._opened: Table | None = None
+        self._calm: _Calm | None = None
         self.timeline: Timeline | None = None
 
     def open(self) -> None:
         """Verifies the guarantees of the storage. StorageError: it does not give them."""
-        self._storage().verify()
+        open_storage(self.path, self._settings.storage_options).verify()
 
     def _open(self) -> Table:
         return Table.open(self.path, self._settings.storage_options).with_clock(self._settings.clock)
@@ -182,31 +196,30 @@ class TableOnStorage:
         self._settings, kept = self._given.over(policies), policies.values.get(LOCK, "")
         if self._choose_lock is not None and kept != self._kept:
             self._lock, self._kept = self._choose_lock(storage), kept
-        self._policies_at = time.monotonic() + _POLICIES_S
-
-    def _storage(self) -> Storage:
-        return open_storage(self.path, self._settings.storage_options)
+        self._policies_at = time.monotonic() + _SETTINGS_S
 
     def snapshot(self) -> SeenTable:
-        """Lists the timeline once, and the records too if an instant is pending. Errors of the tree."""
+        """Lists the timeline once, and the records too if an instant is pending. A table on which nothing was to be
+        done, and whose timeline is as it was, costs no other request. Errors of the tree."""
+        calm, until = self._calm, time.monotonic() + _SETTINGS_S
+        is_same = calm is not None and calm.settings is self._settings and calm.seen.parked == self._parked
+        holds = calm is not None and is_same and time.monotonic() < calm.until
+        if calm is not None and holds and not (calm.mark.is_passed or self._asks(calm.table, None)):
+            return calm.seen
+        self._calm = None
         self._opened = table = self._opened.snapshot(cached=False) if self._opened is not None else self._open()
         if time.monotonic() >= self._policies_at:
             self._take_policies(table.storage)
         check_keepable(table, moves_rows=False)
-        seen = table.with_timeline(timeline := table.load_timeline())
+        entries = list_of_table(table.storage, table.config.timeline_folder)
+        seen = table.with_timeline(timeline := table.timelines.of(entries))
         self.timeline = timeline
         instants = [i.requested_time for i in timeline.pending_merges]
         clusterings = self._clusterings(seen)
         if (instants or clusterings) and table.layout.has_completion_times:
             table.times.check_zone(timeline)
         now, settings, lag = clock_ms(), self._settings, self._lag(seen)
-        due = False
-        if settings.schedule is not None and (timeline.instants != self._refused or time.monotonic() >= self._ask_at):
-            # A goal of freshness is not of this table alone: `dispatch` decides, by its lag.
-            goal_s = settings.schedule.freshness_s
-            asked = is_due(seen, settings.schedule, None if goal_s is None else _BY_LAG)
-            due = bool(asked) or isinstance(lag, PhantombaseError)
-            self._note_why_not("" if asked else f"not due: {asked.why}")
+        due = self._asks(seen, lag)
         # A table with nothing to do is not asked for pauses; once it is paused, each time.
         names = record_names(table.storage) if instants or clusterings or due or self._paused else ()
         ready = readiness_of(table.storage, instants + clusterings, now, settings.retry, names)
@@ -221,19 +234,21 @@ class TableOnStorage:
         if self._is_news("paused", "; ".join(one.words for one in self._paused)):
             _log.info("paused", table=self.path, why=[one.words for one in self._paused])
         self._plans = {i: p for i, p in self._plans.items() if i in instants}
-        needs_sizes = settings.sizes or settings.order is DaemonOrder.LARGEST
+        needs_sizes = settings.sizes or settings.gains or settings.order is DaemonOrder.LARGEST
+        sizes = {i: self._log_bytes(table, i) for i in instants} if needs_sizes else {}
         pending = [
             Pending(
                 instant=i,
                 requested_ms=None if (age := table.age_s(i)) is None else now - round(age * 1000),
                 readiness=ready[i],
-                log_bytes=self._log_bytes(table, i) if i in instants and needs_sizes else 0,
-                gain=self._gain(table, i) if i in instants and settings.gains else None,
+                log_bytes=sizes.get(i, 0),
+                gain=Gain.of_plan(self._plans[i], size) if settings.gains and (size := sizes.get(i)) else None,
             )
             for i in sorted(instants + clusterings)
         ]
-        plan = self._plan_gain(seen) if settings.plans and (due or self._is_open(lag)) else None
-        return SeenTable(
+        needs_plan = due or (isinstance(lag, SeenLag) and lag.free_ms is not None)  # sooner or later
+        plan = self._plan_gain(seen) if settings.plans and needs_plan else None
+        found = SeenTable(
             pending=tuple(pending),
             claimed=self.claims.names(),
             due=due,
@@ -244,6 +259,22 @@ class TableOnStorage:
             costs=self._costs_of(table) if settings.gains and (pending or due or plan) else USUAL,
             plan=plan,
         )
+        schedule = settings.schedule or ScheduleOptions()
+        has_rows = schedule.freshness_s is not None and not (isinstance(lag, SeenLag) and lag.oldest is None)
+        if not (due or has_rows or schedule.any_radical or found.paused or _unfinished(timeline.instants)):
+            mark = table.timelines.mark(entries, timeline)
+            self._calm = _Calm(seen=found, table=seen, mark=mark, settings=settings, until=until)
+        return found
+
+    def _asks(self, table: Snapshot, lag: SeenLag | PhantombaseError | None) -> bool:
+        """Whether a plan is due. A goal of freshness is not of this table alone: `dispatch` decides, by its lag."""
+        schedule = self._settings.schedule
+        is_open = table.timeline.instants != self._refused or time.monotonic() >= self._ask_at
+        if schedule is None or not is_open:
+            return False
+        asked = is_due(table, schedule, None if schedule.freshness_s is None else _BY_LAG)
+        self._note_why_not("" if asked else f"not due: {asked.why}")
+        return bool(asked) or isinstance(lag, PhantombaseError)
 
     def _lag(self, table: Snapshot) -> SeenLag | PhantombaseError | None:
         """The lag against the goal; None: there is no goal, or the table changed at each try. An error: it cannot be
@@ -285,7 +316,7 @@ class TableOnStorage:
 
     def request(self, pace: Pace | None = None) -> Scheduled:
         """Requests a compaction; after none, the next check follows a change of the timeline, or `_ASK_AGAIN_S`."""
-        table = self._opened_with_policies()
+        table, self._calm = self._opened_with_policies(), None
         assert self._settings.schedule is not None
         seen = table.load_timeline().instants
         if pace is not None:  # a snapshot does not ask for pauses of a table with nothing to do
@@ -391,7 +422,7 @@ class TableOnStorage:
         """See `Served`: its ledger is in the audit log, and it is not pending again, as after a rollback by Hudi. One
         listing of names shows this of all. Of an instant that it does not show, which is archived or moved by an
         upgrade, a fresh timeline does."""
-        storage = self._storage()
+        storage = open_storage(self.path, self._settings.storage_options)
         if storage.find(audit_path(instant)) is None:
             return frozenset()
         asked = frozenset((instant, *near))
@@ -437,20 +468,6 @@ class TableOnStorage:
 
     def close(self) -> None:
         self.claims.close()
-
-    def _gain(self, table: Table, instant: str) -> Gain | None:
-        """What a pending compaction merges; None: its plan does not state it, or cannot be read, as above."""
-        if not (log_bytes := self._log_bytes(table, instant)):
-            return None
-        operations = self._plans[instant].operations
-        read_mb = sum((one.metrics or {}).get(TOTAL_IO_READ_MB, 0.0) for one in operations)
-        files = sum(len(one.delta_file_paths) for one in operations)
-        return Gain(log_files=files, log_bytes=log_bytes, read_bytes=max(log_bytes, round(read_mb) << 20))
-
-    @staticmethod
-    def _is_open(lag: SeenLag | PhantombaseError | None) -> bool:
-        """Whether a goal of freshness will need a plan, sooner or later."""
-        return isinstance(lag, SeenLag) and lag.free_ms is not None
 
     def _plan_gain(self, table: Snapshot) -> Gain | None:
         """What a plan of all that waits would gain; None: nothing. Errors: as `read_lag`; no plan can be requested."""

@@ -74,15 +74,16 @@ class SeenTable:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
     """What the daemon knows about a table. Times in ms of the loop's clock. `busy`: a snapshot, request or sweep runs;
-    `serving`: its services run. `claimed`: instants that other processes had claimed at the last snapshot. `running`:
-    instants in progress here; of these, `suspended` wait for writes without a slot, and `resumable` have waited and ask
-    for a slot. `postponed`: instants that must not be tried before the given time. `seen`: a snapshot was tried.
-    `served`: the number of the last take on this table, counted over all tables. `troubles`: the number of failed
-    snapshots since the last good one. `leaving`: no new work begins on the table. `lag`: of the last snapshot. `runs`,
-    `bytes_s`: how long the last compactions took here, and the bytes that they read in a second; `run_s`: how long the
-    next one will take. `taken_ms`: of the last take while the table was over its goal, since the epoch. `began`: by
-    instant in progress. `asks_at`: when a plan may be requested again. `spread`: among how many more of the first
-    instants it picks, since other daemons were faster. `costs`: of its work, as of the last snapshot."""
+    `rung`: since it began, the doorbell has rung; `serving`: its services run. `claimed`: instants that other processes
+    had claimed at the last snapshot. `running`: instants in progress here; of these, `suspended` wait for writes
+    without a slot, and `resumable` have waited and ask for a slot. `postponed`: instants that must not be tried before
+    the given time. `seen`: a snapshot was tried. `served`: the number of the last take on this table, counted over all
+    tables. `troubles`: the number of failed snapshots since the last good one. `leaving`: no new work begins on the
+    table. `lag`: of the last snapshot. `runs`, `bytes_s`: how long the last compactions took here, and the bytes that
+    they read in a second; `run_s`: how long the next one will take. `taken_ms`: of the last take while the table was
+    over its goal, since the epoch. `began`: by instant in progress. `asks_at`: when a plan may be requested again.
+    `spread`: among how many more of the first instants it picks, since other daemons were faster. `costs`: of its work,
+    as of the last snapshot."""
 
     pool: Pool = field(default_factory=Pool)
 
@@ -95,6 +96,7 @@ class TableState:
     available: bool = True
     due: bool = False
     busy: bool = False
+    rung: bool = False
     serving: bool = False
     seen: bool = False
     snapshot_at: int = 0
@@ -140,7 +142,8 @@ class TableState:
             busy=False,
             seen=True,
             troubles=0,
-            snapshot_at=now_ms + poll_ms,
+            snapshot_at=0 if self.rung else now_ms + poll_ms,
+            rung=False,
         )
 
     def after_trouble(self, now_ms: int, poll_ms: int) -> TableState:
@@ -197,7 +200,7 @@ class TableState:
         """The state with the lag of a snapshot, and how long the next compaction will take: by those here, or else by
         those on the timeline; and by its bytes, of which one plan takes a batch."""
         if lag is None:
-            return replace(self, lag=None)
+            return self if self.lag is None else replace(self, lag=None)
         by_runs = estimated_s(self.runs or lag.runs, lag.goal_s)
         size = min(lag.source_bytes, batch_bytes(self.bytes_s, lag.goal_s))
         by_bytes = 0.0 if self.bytes_s is None else estimated_s((size / self.bytes_s,), lag.goal_s)
@@ -238,6 +241,15 @@ class TableState:
         """Whether the last snapshot was a good one, and nothing has asked for another one since: after a plan, only the
         next one tells which rows are left."""
         return self.troubles == 0 and self.snapshot_at > 0
+
+    def rests_until(self, services: bool) -> int:
+        """Before when nothing can be due on the table, which counts for no other table either; 0: something is, or is
+        in progress. `services`: these run."""
+        if self.pending or self.postponed or self.due or not (self.seen and self.idle) or self.leaving:
+            return 0
+        if self.lag is not None and (self.lag.oldest_ms is not None or self.lag.free_ms is not None):
+            return 0
+        return min(self.snapshot_at, self.sweep_at, self.serve_at if services else self.sweep_at)
 
     @property
     def idle(self) -> bool:

@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from phantombase.timeline.codec.output_options import parse_bytes
 from phantombase.timeline.errors import UsageError
+from phantombase.timeline.format.compaction_plan import TOTAL_IO_READ_MB, CompactionPlan
 from phantombase.timeline.table.history import WorkDone
 
 _FILE_BYTES = 1 << 20
@@ -72,6 +73,13 @@ class Gain:
     log_files: int
     log_bytes: int
     read_bytes: int
+
+    @staticmethod
+    def of_plan(plan: CompactionPlan, log_bytes: int) -> Gain:
+        """What a plan says; `log_bytes`: of its log files."""
+        read_mb = sum((one.metrics or {}).get(TOTAL_IO_READ_MB, 0.0) for one in plan.operations)
+        files = sum(len(one.delta_file_paths) for one in plan.operations)
+        return Gain(log_files=files, log_bytes=log_bytes, read_bytes=max(log_bytes, round(read_mb) << 20))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

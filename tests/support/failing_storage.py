@@ -194,9 +194,9 @@ class HookedStorage:
         """See `Storage`."""
         return list(self._call("list", folder))
 
-    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
+    def list_below(self, folder: str, before: str = "", after: str = "") -> Sequence[tuple[str, Entry]]:
         """See `Storage`."""
-        return list(files_below(self, folder, before))
+        return [one for one in files_below(self, folder, before) if one[0] > after]
 
     def find(self, path: str) -> Entry | None:
         """See `Storage`."""

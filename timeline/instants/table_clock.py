@@ -8,14 +8,16 @@ from datetime import datetime, timedelta, tzinfo
 from functools import cache
 
 from ..clocks import clock_ms
-from ..errors import ClockError, UsageError
+from ..errors import ClockError, MissingFileError, UsageError
 from ..event_log import get_logger
 from ..format.instant import Instant, State, format_time, hidden_writes, highest_states, is_time, next_time, parse_time
 from ..format.layout import Slicing
 from ..format.rollback_plan import RestorePlan, decode_restore_plan, decode_rollback_plan
 from ..format.table_config import TableConfig
-from ..storage.contract import Storage, list_of_table
+from ..storage.contract import Entry, Storage, list_of_table
+from ..storage.folders import AFTER_INSTANTS, HOODIE
 from ..storage.server_clock import ahead_of
+from ..storage.snapshot import without_snapshot
 from .clock_check import (
     ClockOptions,
     Stamp,
@@ -36,6 +38,8 @@ _log = get_logger()
 
 _FARTHEST = timedelta(hours=26)
 """The greatest difference of time zones: an instant further ahead is artificial, or a clock was wrong."""
+_OLD = timedelta(minutes=10)
+"""No clock of a writer is so slow."""
 _QUARTER_MS, _QUARTERS = 900_000, 13
 _SKEW_MAX_S = 1e9
 
@@ -234,7 +238,10 @@ class TimelineLoader:
         """The active timeline; with `archived` the archived instants too. The archived instants are always loaded where
         no active write is completed: all active writes may be rolled back, and earlier ones archived.
         UnknownStateError: an archived timeline exists and cannot be read."""
-        entries = list_of_table(self.storage, self.config.timeline_folder)
+        return self.of(list_of_table(self.storage, self.config.timeline_folder), archived=archived)
+
+    def of(self, entries: Sequence[Entry], *, archived: bool = False) -> Timeline:
+        """`load` by a listing of the timeline's folder."""
         layout = self.config.layout
         parsed = {e.name: layout.parse(e.name) for e in entries if not e.is_folder}
         files = [(i, e.modified_ms) for e in entries if (i := parsed.get(e.name)) is not None]
@@ -273,6 +280,41 @@ class TimelineLoader:
                 todo="correct the clock of its writer, and run `compactor-daemon archive TABLE` until it is archived",
             )
         return found
+
+    def mark(self, entries: Sequence[Entry], timeline: Timeline) -> TimelineMark:
+        """What is compared later to see whether the timeline has changed since it was listed."""
+        last = max((e.name for e in entries if e.name < AFTER_INSTANTS and not e.is_folder), default="")
+        newest = max((i.requested_time for i in timeline.instants), default="")
+        is_old = is_time(newest) and self.clock.now() - parse_time(newest) > _OLD
+        by_last = is_old and all(i.completed for i in timeline.instants) and self.config.timeline_folder != HOODIE
+        return TimelineMark(
+            storage=without_snapshot(self.storage),
+            folder=self.config.timeline_folder,
+            names=hash(tuple(entries)),
+            last=last if by_last and not self.storage.is_file_system else "",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineMark:
+    """See `TimelineLoader.mark`. `names`: a hash of all entries of the folder. `last`: the last name, where only later
+    ones are asked for, which costs an object store the less the more instants there are: nothing is pending, and no
+    clock is so wrong that a new instant is earlier. What is removed, or added before it, is not seen."""
+
+    storage: Storage
+    folder: str
+    names: int
+    last: str
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether the timeline has changed. One request."""
+        if self.last:
+            return bool(self.storage.list_below(self.folder, AFTER_INSTANTS, self.last))
+        try:
+            return hash(tuple(list_of_table(self.storage, self.folder))) != self.names
+        except MissingFileError:
+            return True
 
 
 def _starts_behind(files: Iterable[tuple[Instant, int]]) -> bool:

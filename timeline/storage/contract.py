@@ -78,9 +78,9 @@ class Storage(Protocol):
     def list(self, folder: str) -> list[Entry]:
         """The folder's entries, by name; MissingFileError if there is no such folder."""
 
-    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
+    def list_below(self, folder: str, before: str = "", after: str = "") -> Sequence[tuple[str, Entry]]:
         """(path relative to `folder`, entry) of every file in it and its subfolders; empty if there is no such folder.
-        `before`: only paths that sort before it, at less cost. Files that another process removes concurrently are
+        `before`, `after`: only paths that sort so, at less cost. Files that another process removes concurrently are
         omitted."""
 
     def find(self, path: str) -> Entry | None:
@@ -298,8 +298,8 @@ class ForwardingStorage:
     def list(self, folder: str) -> list[Entry]:
         return self.storage.list(self._full(folder))
 
-    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
-        return self.storage.list_below(self._full(folder), before)
+    def list_below(self, folder: str, before: str = "", after: str = "") -> Sequence[tuple[str, Entry]]:
+        return self.storage.list_below(self._full(folder), before, after)
 
     def find(self, path: str) -> Entry | None:
         return self.storage.find(self._full(path))

@@ -78,8 +78,8 @@ class HdfsStorage:
             raise StorageError("storage failed", path=self._shown(folder), found="a file, not a folder")
         return sorted((_entry(one) for one in found), key=lambda e: e.name)
 
-    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
-        return list(files_below(self, folder, before))
+    def list_below(self, folder: str, before: str = "", after: str = "") -> Sequence[tuple[str, Entry]]:
+        return [one for one in files_below(self, folder, before) if one[0] > after]
 
     def find(self, path: str) -> Entry | None:
         with suppress(MissingFileError), translated(self._shown(path)):

@@ -132,8 +132,8 @@ class LocalStorage:
                     continue
         return entries, names
 
-    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
-        return list(files_below(self, folder, before))
+    def list_below(self, folder: str, before: str = "", after: str = "") -> Sequence[tuple[str, Entry]]:
+        return [one for one in files_below(self, folder, before) if one[0] > after]
 
     def find(self, path: str) -> Entry | None:
         with suppress(MissingFileError), _translated(self._full(path)):

@@ -118,11 +118,11 @@ class ObjectStorage:
         ]
         return sorted(entries, key=lambda e: e.name)
 
-    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
+    def list_below(self, folder: str, before: str = "", after: str = "") -> Sequence[tuple[str, Entry]]:
         above, found = self.key(folder), list[Any]()
-        end = f"{above}/{before}" if before else None
+        end, start = (f"{above}/{name}" if name else None for name in (before, after))
         with self._translated(folder):
-            for chunk in obstore.list(self.clients.patient, above or None):
+            for chunk in obstore.list(self.clients.patient, above or None, offset=start):
                 wanted = [o for o in chunk if end is None or o["path"] < end]
                 found += wanted
                 if len(wanted) < len(chunk):

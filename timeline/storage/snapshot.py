@@ -103,10 +103,10 @@ class SnapshotStorage(ForwardingStorage):
                     self._lists[folder] = None
         return self._lists[folder]
 
-    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
-        if (folder, before) == (RECORDS, AFTER_INSTANTS):
+    def list_below(self, folder: str, before: str = "", after: str = "") -> Sequence[tuple[str, Entry]]:
+        if (folder, before, after) == (RECORDS, AFTER_INSTANTS, ""):
             return self._all_records()
-        return () if self._is_known_absent(folder) else self.storage.list_below(folder, before)
+        return () if self._is_known_absent(folder) else self.storage.list_below(folder, before, after)
 
     def find(self, path: str) -> Entry | None:
         folder, _, name = path.rpartition("/")

@@ -16,6 +16,7 @@ from phantombase.compactor_daemon.daemon.dispatch import (
     NextSteps,
     Relist,
     Request,
+    Resting,
     Resume,
     Rules,
     Serve,
@@ -232,6 +233,20 @@ def test_a_look_forgets_what_is_over() -> None:
     assert (seen.busy, seen.snapshot_at, dict(seen.postponed)) == (False, NOW + 10_000, {"1": NOW + 5})
 
 
+def test_a_table_that_rings_while_it_is_looked_at_is_looked_at_again() -> None:
+    rung = replace(SEEN, busy=True, rung=True).after_snapshot((), frozenset(), NOW, 10_000)
+    assert decided({"a": rung}).actions == (Relist("a"),)
+    assert decided({"a": rung.after_snapshot((), frozenset(), NOW, 10_000)}).actions == ()
+
+
+def test_a_table_with_nothing_to_do_rests_until_its_next_look() -> None:
+    resting, tables = Resting(), {"a": SEEN, "b": replace(SEEN, pending=pending("1")), "c": replace(SEEN, due=True)}
+    assert resting.awake(tables, NOW, Rules()).keys() == {"b", "c"}
+    assert resting.until == SEEN.snapshot_at
+    assert resting.awake({"a": SEEN}, SEEN.snapshot_at, Rules()).keys() == {"a"}
+    assert Resting().awake({"a": SEEN}, NOW, Rules(services=True)).keys() == {"a"}
+
+
 def test_of_a_table_in_trouble_nothing_is_taken_or_requested() -> None:
     """A request that failed waits, too: at once again, it would never rest."""
     over = SeenLag(goal_s=60, oldest_ms=NOW - 60_000, free_ms=NOW - 60_000)
@@ -280,6 +295,7 @@ _states = st.builds(
     snapshot_at=st.sampled_from([0, NOW + 1000]),
     sweep_at=st.sampled_from([0, NOW + 1000]),
     served=st.integers(0, 3),
+    lag=st.sampled_from([None, SeenLag(goal_s=60), SeenLag(goal_s=60, oldest_ms=NOW - 50_000, free_ms=NOW - 50_000)]),
 )
 
 
@@ -316,6 +332,11 @@ def test_whatever_is_known_decisions_keep_the_rules(
         assert not decision.ended
     # It never sleeps through something it could do, nor for ever.
     assert decision.ended or 0 <= decision.wait_s <= rules.poll_s
+    # Tables that are left out change nothing.
+    resting = Resting()
+    awake = tables if stop is not None else resting.awake(tables, NOW, rules)
+    fewer = next_steps(awake, stop, NOW, rules, first, replace(sharing(slots), resting=resting))
+    assert fewer == next_steps(tables, stop, NOW, rules, first, sharing(slots))
 
 
 def test_of_thousands_of_tables_the_most_urgent_are_looked_at_first() -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from phantombase.compactor_daemon.daemon import served_table
+from phantombase.compactor_daemon.daemon.served_table import TableOnStorage
 from phantombase.timeline.audit.ledgers import audit_path
+from phantombase.timeline.errors import PhantombaseError
+from phantombase.timeline.instants.triggers import TriggerStrategy
+from phantombase.timeline.planning.options import ScheduleOptions
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from tests.support.daemons import served_on
@@ -30,3 +37,57 @@ def test_what_others_have_done_is_known_by_names(tmp_path: Path, left: str | Non
     found = served.done_among(FIRST, [SECOND, THIRD])
     assert found == (frozenset({FIRST}) if is_done else frozenset())
     assert served.done_among(THIRD, [FIRST]) == frozenset()
+
+
+@pytest.fixture
+def moments(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The last one is the time of a served table."""
+    found = [0.0]
+    monkeypatch.setattr(served_table, "time", SimpleNamespace(monotonic=lambda: found[-1]))
+    return found
+
+
+def idle(tmp_path: Path, **settings: object) -> TableOnStorage:
+    """A table with one write, at rest."""
+    table = create_table(LocalStorage(str(tmp_path)), NewTable(name="t", version=9, key_fields=("id",)))
+    table.storage.put_if_absent(f".hoodie/timeline/{FIRST}_{SECOND}.deltacommit", b"{}")
+    served = served_on(table)
+    served._given = replace(served._given, **settings)  # type: ignore[arg-type]
+    return served
+
+
+def test_of_a_table_at_rest_only_the_timeline_is_listed(tmp_path: Path, moments: list[float]) -> None:
+    """Its settings are read again after five minutes, and as soon as its timeline changes."""
+    served = idle(tmp_path)
+    seen = served.snapshot()
+    (tmp_path / ".hoodie/hoodie.properties").unlink()
+    (tmp_path / ".hoodie/hoodie.properties.backup").unlink(missing_ok=True)
+    assert served.snapshot() is seen
+    moments.append(301.0)
+    with pytest.raises(PhantombaseError, match="not a Hudi table"):
+        served.snapshot()
+    with pytest.raises(PhantombaseError, match="not a Hudi table"):
+        served.snapshot()
+
+
+@pytest.mark.parametrize("name", [f"{SECOND}.compaction.requested", f"{SECOND}.deltacommit.requested"])
+def test_a_table_with_something_new_is_looked_at(name: str, tmp_path: Path, moments: list[float]) -> None:
+    served = idle(tmp_path)
+    served.snapshot()
+    LocalStorage(str(tmp_path)).put_if_absent(f".hoodie/timeline/{name}", b"")
+    assert len(served.snapshot().pending) == ("compaction" in name)
+    assert served.timeline is not None
+    assert len(served.timeline.instants) == 2
+
+
+def test_a_plan_that_time_alone_makes_due_is_seen(
+    tmp_path: Path, moments: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = idle(tmp_path, schedule=ScheduleOptions(strategy=TriggerStrategy.TIME_ELAPSED, max_delta_seconds=1 << 40))
+    assert not served.snapshot().due
+    assert served._calm is not None
+    asked = replace(
+        served._settings, schedule=ScheduleOptions(strategy=TriggerStrategy.TIME_ELAPSED, max_delta_seconds=1)
+    )
+    served._settings, served._calm = asked, replace(served._calm, settings=asked)
+    assert served.snapshot().due

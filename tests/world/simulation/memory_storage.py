@@ -75,9 +75,9 @@ class MemoryStorage:
         with self._lock:
             return [_entry(name, node[name]) for name in sorted(node)]
 
-    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
+    def list_below(self, folder: str, before: str = "", after: str = "") -> Sequence[tuple[str, Entry]]:
         """See `Storage`."""
-        return list(files_below(self, folder, before))
+        return [one for one in files_below(self, folder, before) if one[0] > after]
 
     def find(self, path: str) -> Entry | None:
         """See `Storage`."""

@@ -364,11 +364,11 @@ class SteppedStorage:
         """See `Storage`."""
         return self._world.disk.location
 
-    def list_below(self, folder: str, before: str = "") -> Sequence[tuple[str, Entry]]:
+    def list_below(self, folder: str, before: str = "", after: str = "") -> Sequence[tuple[str, Entry]]:
         """See `Storage`; a single listing of an object store."""
         if self.is_file_system:
-            return list(files_below(self, folder, before))
-        found: Sequence[tuple[str, Entry]] = self._world.call("list_below", folder, before)
+            return [one for one in files_below(self, folder, before) if one[0] > after]
+        found: Sequence[tuple[str, Entry]] = self._world.call("list_below", folder, before, after)
         return found
 
     def open_input(self, path: str, *, whole: bool = True) -> pa.NativeFile:

@@ -196,12 +196,16 @@ def test_many_instants_that_are_done_cost_one_listing(s3: S3Server, served: Tabl
     assert served.done_among(others[0], [*done, *others]) == frozenset([*done, *others])  # archived
 
 
-def test_an_idle_daemon_asks_for_the_names_and_the_settings(s3: S3Server, served: TableOnStorage) -> None:
-    """One listing of the timeline and one read of the settings for each snapshot, but for the first."""
-    served.snapshot()
-    count = Count(s3)
-    served.snapshot()
-    assert (count.others, count.data) == (2, 0), count.table
+def test_an_idle_daemon_asks_for_the_names_of_the_timeline(s3: S3Server, served: TableOnStorage) -> None:
+    """One listing for each snapshot, but for the first: of the names after the last one, where that is old."""
+    seen = served.snapshot()
+    for _ in range(3):
+        count = Count(s3)
+        assert served.snapshot() is seen
+        assert (count.others, count.data) == (1, 0), count.table
+        assert "start-after" in next(iter(count.table))
+    Table.open(served.path).storage.put_if_absent(".hoodie/timeline/29990101000000000.compaction.requested", b"{}")
+    assert [one.instant for one in served.snapshot().pending] == ["29990101000000000"]
 
 
 # What travels from an object store: parts of large files, and what is asked for at the same time.
