@@ -253,19 +253,23 @@ class Transaction:
     def _look_back(self, table: Table, path: str) -> None:
         """A process that slept between its last check and its put counts as dead: others may have removed its files.
         ConflictError: they roll this write back; its completed file is removed again. `path`: of that file, which is
-        gone if the write was archived since then."""
+        gone if the write was archived since then; an archiver removes it last."""
         with suppress(LockError):
             check_lock(table)
             if not self.heartbeats.lapsed(self.expiry_s):
                 return
         try:
             undone = self._undone()
-            if undone is None or self.table.storage.find(path) is None:
+            if undone is None or self.table.storage.find(path) is None or self._is_archived():
                 return
             self.table.storage.delete(path)
         except PhantombaseError as error:
             raise self._unknown(path, error) from error
         raise undone
+
+    def _is_archived(self) -> bool:
+        known = self.table.with_archive(self.table.load_timeline()).archived
+        return (self.instant, self.action) in _names(known)
 
     def _others(self, table: Table, *, everywhere: bool) -> bool:
         """Whether another write has completed since this one began: the record index may hold keys of both. One with a

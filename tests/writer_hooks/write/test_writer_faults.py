@@ -15,9 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from phantombase.compactor_daemon.archiving.archived_files import Archive, remove_instants
 from phantombase.compactor_daemon.undo.dead_writers import roll_back_dead_writers
 from phantombase.timeline.errors import ConflictError, LockError, StorageError, UnknownCommitError
 from phantombase.timeline.format.file_name import parse_data_file
+from phantombase.timeline.format.instant import Instant
+from phantombase.timeline.instants.instant_files import load_state_files
 from phantombase.timeline.locks.heartbeat import Heartbeats
 from phantombase.timeline.locks.table_lock import ProcessLock
 from phantombase.timeline.storage.contract import Storage
@@ -280,6 +283,27 @@ def test_a_write_rolled_back_right_before_its_commit_takes_it_back(
 
         with pytest.raises(UnknownCommitError):
             ground.write(HookedStorage(LocalStorage(str(path)), kept))
+    others.clear()
+    with ground.copy() as path:
+
+        def archived(call: Call) -> Any:
+            done = call.do()
+            if call.name == "put_if_absent" and call.path.endswith(".deltacommit") and not others:
+                others.append(archive_newest(path))
+            return done
+
+        ground.write(HookedStorage(LocalStorage(str(path)), archived))
+        assert read_rows(path) == ground.behind
+
+
+def archive_newest(path: Path) -> Instant:
+    """As far as an archiver comes that removes the files of the newest write, and is about to remove the last one."""
+    table = open_table(path)
+    timeline, files = table.load_timeline(), load_state_files(table.storage, table.config)
+    newest = timeline.completed_writes[timeline.latest_completed]
+    Archive(storage=table.storage, config=table.config, moment=table.times.moment).write([newest], timeline, files)
+    remove_instants(table.storage, [one for one in files.files(newest) if not one.instant.completed])
+    return newest
 
 
 def data_files(path: Path) -> set[str]:
