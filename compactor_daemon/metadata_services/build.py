@@ -19,13 +19,13 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from phantombase.timeline.clocks import Stopwatch, clock_ms
 from phantombase.timeline.codec.avro_schema import with_meta_columns
-from phantombase.timeline.errors import ConflictError, MissingFileError
+from phantombase.timeline.errors import ConflictError, LockError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
 from phantombase.timeline.format.table_config import save_table_config
@@ -115,6 +115,7 @@ def build_metadata(
     meanwhile, or pending actions did not end in time; LockError: the lock was lost. After an error, run again."""
     watch, seen = Stopwatch(), table.snapshot(cached=False)
     refuse_change_capture(seen, "building the metadata table of")
+    again = again or not _taken_out(seen, dead=True).isdisjoint(seen.config.metadata_partitions)
     chosen = choose(seen, options, _taken_out(seen), again=again)
     if not chosen.names:
         if not dry_run:
@@ -157,10 +158,11 @@ def _folders(table: Table) -> list[str]:
     return [f"{BUILDS}/{entry.name}" for entry in found if entry.is_folder]
 
 
-def _taken_out(table: Table) -> frozenset[str]:
-    """What earlier runs meant to build and did not."""
+def _taken_out(table: Table, *, dead: bool = False) -> frozenset[str]:
+    """What earlier runs meant to build and did not. `dead`: of those that have ended: if it is visible all the same, it
+    may have become so after the lock was lost, and lack what was written until then."""
     found = set[str]()
-    for folder in _folders(table):
+    for folder in _dead(table) if dead else _folders(table):
         try:
             names = json.loads(table.storage.read(f"{folder}/{_TAKEN_OUT}"))
         except (MissingFileError, ValueError):
@@ -169,20 +171,24 @@ def _taken_out(table: Table) -> frozenset[str]:
     return frozenset(found)
 
 
+def _dead(table: Table) -> list[str]:
+    """The folders of runs that ended without success."""
+    if not (folders := _folders(table)):
+        return []
+    storage = without_snapshot(table.storage)
+    now_ms = storage_ms(storage)
+    return [one for one in folders if not is_live(read_heartbeat(storage, f"{one}/{ALIVE}"), now_ms)]
+
+
 def died(table: Table) -> bool:
     """Whether a run died, and none is at work."""
-    storage = without_snapshot(table.storage)
-    now_ms, folders = storage_ms(storage), _folders(table)
-    return bool(folders) and not any(is_live(read_heartbeat(storage, f"{one}/{ALIVE}"), now_ms) for one in folders)
+    return bool(dead := _dead(table)) and len(dead) == len(_folders(table))
 
 
 def _remove_dead(table: Table) -> None:
     """Removes the folders of runs that ended without success. The new run has recorded what these took out."""
-    storage = without_snapshot(table.storage)
-    now_ms = storage_ms(storage)
-    for folder in _folders(table):
-        if not is_live(read_heartbeat(storage, f"{folder}/{ALIVE}"), now_ms):
-            storage.delete_folder(folder)
+    for folder in _dead(table):
+        without_snapshot(table.storage).delete_folder(folder)
 
 
 def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
@@ -200,7 +206,7 @@ def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
 @dataclass(kw_only=True)
 class _Build:
     """One run. `rounds`: the staged log files of each difference; `state`: what they lead to; `bases`: base files of
-    the first `merged` rounds."""
+    the first `merged` rounds. `saves`: whether the property may be saved."""
 
     table: Table
     lock: TableLock
@@ -215,6 +221,7 @@ class _Build:
     merged: int = 0
     bases: dict[tuple[str, str], IndexLog] = field(default_factory=dict)
     filling: Filling | None = None
+    saves: bool = False
 
     def execute(self) -> MetadataBuilt:
         seen = self.table.snapshot(cached=False)
@@ -235,10 +242,16 @@ class _Build:
         self._merged(self.table)
         watch = Stopwatch()
         while True:
-            with exclusive(self.table, self.lock, "make the metadata table visible") as held:
-                others = self._waits_for(held)
-                if not others:
-                    return self._switch(held)
+            try:
+                with exclusive(self.table, self.lock, "make the metadata table visible") as held:
+                    others = self._waits_for(held)
+                    if not others:
+                        return self._switch(held)
+            except LockError:
+                if self.saves:  # what others have completed since the lock was lost has no entry
+                    with suppress(LockError):
+                        _take_out(self.table, self.lock, replace(self.chosen, again=self.chosen.names))
+                raise
             if watch.seconds() >= self.options.pending_wait_s:
                 raise ConflictError(
                     "actions of other programs are pending, and may not know the metadata table",
@@ -327,6 +340,7 @@ class _Build:
             columns, version = (None, "") if measure is None else (measure.names, measure.version.name)
             put_definitions(storage, columns, version, record_index=self._is_indexed)
             config = config.with_index_definitions(INDEX_DEFINITIONS)
+        self.saves = True
         save_table_config(storage, config)
         if self._is_indexed:
             remove_wanted(storage)

@@ -17,6 +17,7 @@ from phantombase.compactor_daemon.metadata_services.chosen import BuildOptions
 from phantombase.compactor_daemon.undo.rollback import roll_back_newest
 from phantombase.timeline.errors import (
     ConflictError,
+    LockError,
     MissingFileError,
     PhantombaseError,
     TableChangedError,
@@ -42,7 +43,7 @@ from phantombase.writer_hooks.write.write import write
 from tests.support.compaction_steps import open_table, run_all
 from tests.support.evolved_tables import alter, columns_of
 from tests.support.failing_storage import Call, HookedStorage, ProcessDied, die_at_nth
-from tests.support.faults import Faults, make_old, pending_write
+from tests.support.faults import Faults, LockLostBehind, make_old, pending_write
 from tests.support.golden_tables import one_of, unzip_golden
 from tests.support.metadata_tables import AT_ONCE, entries, files_of, rows, serve
 from tests.support.record_indexes import check_index
@@ -393,6 +394,27 @@ def test_a_death_while_it_is_built_again(version: str, tmp_path: Path) -> None:
             later(copy)
             build(copy, again=True)
             check(copy, *names)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@one_of("path", "v9", "v6", indirect=True)
+def test_a_lock_that_is_lost_before_it_is_visible(path: Path, dies: bool) -> None:
+    """What others wrote meanwhile has no entry: it is taken out again, and a run after a death builds it again."""
+    done = list[object]()
+
+    def stalls(call: Call) -> object:
+        if done and dies and call.name == "delete":
+            raise ProcessDied(call.path)
+        if call.name == "overwrite" and call.path.endswith("/hoodie.properties") and not done:
+            done.append(writer(rows(range(6), 10**7)).upsert(str(path)))
+        return call.do()
+
+    table = open_table(path, HookedStorage(LocalStorage(str(path)), stalls))
+    with pytest.raises(ProcessDied if dies else LockError):
+        build_metadata(table, NO_WAIT, LockLostBehind(() if dies else done))
+    assert bool(open_table(path).config.metadata_partitions) == dies
+    later(path)
+    check(path, *build(path).built)
 
 
 def test_services_remove_what_a_dead_run_left_on_the_timeline(tmp_path: Path) -> None:
