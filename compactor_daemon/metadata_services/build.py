@@ -375,9 +375,9 @@ def _report(chosen: Chosen, state: ListedState) -> MetadataBuilt:
 
 def others_at_work(table: Snapshot) -> tuple[Instant, ...]:
     """The pending actions that a process of another program may complete, earliest first: all but plans that no
-    process has begun, rollbacks (their targets have no entry), and instants with a heartbeat of phantombase.
-    MalformedError: a plan is torn."""
-    pending = (i for i in table.timeline.instants if not i.completed and i.action != "rollback")
+    process has begun, rollbacks (their targets have no entry), savepoints (they add no file), and instants with a
+    heartbeat of phantombase. MalformedError: a plan is torn."""
+    pending = (i for i in table.timeline.instants if not i.completed and i.action not in ("rollback", "savepoint"))
     return tuple(i for i in pending if not _is_plan(table, i) and not _is_ours(table, i))
 
 

@@ -146,7 +146,8 @@ def build_in_a_write(path: Path) -> MetadataBuilt:
 
 
 def test_a_pending_write_of_hudi_is_waited_for(path: Path) -> None:
-    """One of phantombase is not: it asks in the lock. Nothing is visible where the wait ends; the next run tidies."""
+    """One of phantombase is not: it asks in the lock; nor is a savepoint. Nothing is visible where the wait ends; the
+    next run tidies."""
     version = open_table(path).config.version
     inflight = pending_write(path, version, "20270101000000000")
     with pytest.raises(ConflictError, match="actions of other programs are pending") as error:
@@ -159,6 +160,7 @@ def test_a_pending_write_of_hudi_is_waited_for(path: Path) -> None:
     drop_metadata_table(open_table(path), LOCK)
     inflight.unlink()
     inflight.with_suffix(".requested").unlink()
+    inflight.with_name(f"{open_table(path).load_timeline().latest_completed}.savepoint.inflight").touch()
     check(path, *build(path).built)
 
 
