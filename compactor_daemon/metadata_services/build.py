@@ -19,16 +19,15 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from phantombase.timeline.clocks import Stopwatch, clock_ms
 from phantombase.timeline.codec.avro_schema import with_meta_columns
-from phantombase.timeline.errors import ConflictError, LockError, MissingFileError
+from phantombase.timeline.errors import ConflictError, MissingFileError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.instant import Instant, State
-from phantombase.timeline.format.table_config import save_table_config
 from phantombase.timeline.instants.triggers import GATE_S_MAX
 from phantombase.timeline.locks.heartbeat import BEAT_S, heartbeat, is_live, put_wanted, read_heartbeat, remove_wanted
 from phantombase.timeline.locks.table_lock import TableLock
@@ -39,6 +38,7 @@ from phantombase.timeline.metadata_table.create import (
     fills_of,
     make_file_groups,
     put_metadata_table,
+    save_partitions,
 )
 from phantombase.timeline.metadata_table.index_logs import IndexLog
 from phantombase.timeline.metadata_table.measure import Measure
@@ -115,7 +115,8 @@ def build_metadata(
     meanwhile, or pending actions did not end in time; LockError: the lock was lost. After an error, run again."""
     watch, seen = Stopwatch(), table.snapshot(cached=False)
     refuse_change_capture(seen, "building the metadata table of")
-    again = again or not _taken_out(seen, dead=True).isdisjoint(seen.config.metadata_partitions)
+    if not _taken_out(seen, dead=True).isdisjoint(seen.config.metadata_partitions):
+        again, options = True, replace(options, indexes=())
     chosen = choose(seen, options, _taken_out(seen), again=again)
     if not chosen.names:
         if not dry_run:
@@ -159,8 +160,8 @@ def _folders(table: Table) -> list[str]:
 
 
 def _taken_out(table: Table, *, dead: bool = False) -> frozenset[str]:
-    """What earlier runs meant to build and did not. `dead`: of those that have ended: if it is visible all the same, it
-    may have become so after the lock was lost, and lack what was written until then."""
+    """What earlier runs meant to build and did not. `dead`: of those that have ended: what is visible all the same may
+    have become so after the lock was lost, and lack what was written until then."""
     found = set[str]()
     for folder in _dead(table) if dead else _folders(table):
         try:
@@ -197,7 +198,7 @@ def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
         return
     with exclusive(table, lock, "take partitions out of the metadata table", READ_INSIDE) as held:
         if set(chosen.again) & set(held.config.metadata_partitions):
-            save_table_config(held.storage, held.config.without_metadata_partitions(chosen.again))
+            save_partitions(held, held.config.without_metadata_partitions(chosen.again))
 
 
 # --- stage and switch ---------------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ def _take_out(table: Table, lock: TableLock, chosen: Chosen) -> None:
 @dataclass(kw_only=True)
 class _Build:
     """One run. `rounds`: the staged log files of each difference; `state`: what they lead to; `bases`: base files of
-    the first `merged` rounds. `saves`: whether the property may be saved."""
+    the first `merged` rounds."""
 
     table: Table
     lock: TableLock
@@ -221,7 +222,6 @@ class _Build:
     merged: int = 0
     bases: dict[tuple[str, str], IndexLog] = field(default_factory=dict)
     filling: Filling | None = None
-    saves: bool = False
 
     def execute(self) -> MetadataBuilt:
         seen = self.table.snapshot(cached=False)
@@ -242,16 +242,10 @@ class _Build:
         self._merged(self.table)
         watch = Stopwatch()
         while True:
-            try:
-                with exclusive(self.table, self.lock, "make the metadata table visible") as held:
-                    others = self._waits_for(held)
-                    if not others:
-                        return self._switch(held)
-            except LockError:
-                if self.saves:  # what others have completed since the lock was lost has no entry
-                    with suppress(LockError):
-                        _take_out(self.table, self.lock, replace(self.chosen, again=self.chosen.names))
-                raise
+            with exclusive(self.table, self.lock, "make the metadata table visible") as held:
+                others = self._waits_for(held)
+                if not others:
+                    return self._switch(held)
             if watch.seconds() >= self.options.pending_wait_s:
                 raise ConflictError(
                     "actions of other programs are pending, and may not know the metadata table",
@@ -340,8 +334,7 @@ class _Build:
             columns, version = (None, "") if measure is None else (measure.names, measure.version.name)
             put_definitions(storage, columns, version, record_index=self._is_indexed)
             config = config.with_index_definitions(INDEX_DEFINITIONS)
-        self.saves = True
-        save_table_config(storage, config)
+        save_partitions(held, config)
         if self._is_indexed:
             remove_wanted(storage)
         _log.info("metadata_built", table=storage.base_path, partitions=names, files=self.state.count)

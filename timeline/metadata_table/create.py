@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..codec.avro_schema import with_meta_columns
+from ..errors import LockError
 from ..event_log import get_logger
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.commit_metadata import encode as encode_commit
@@ -61,6 +62,19 @@ def drop_within(table: Table, why: str) -> Table:
         table.storage.delete_folder(METADATA_FOLDER)
         _log.warning("metadata_table_dropped", table=table.storage.base_path, why=why)
     return table.snapshot(cached=False)
+
+
+def save_partitions(table: Table, config: TableConfig) -> None:
+    """Saves settings that name other partitions; `table`: of a section. LockError: the lock was lost. If that was
+    before the settings were replaced, others may have written without an entry, or dropped the metadata table, since
+    then: so it is dropped. A process that dies before that leaves what `timeline validate` shows."""
+    try:
+        save_table_config(table.storage, config)
+    except LockError:
+        late = regardless(table).snapshot(cached=False)
+        if late.config == config:
+            drop_within(late, "the lock was lost before its partitions were saved")
+        raise
 
 
 _CLASSES = "org.apache.hudi.metadata.HoodieTableMetadata"

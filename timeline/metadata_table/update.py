@@ -16,10 +16,10 @@ from ..event_log import get_logger
 from ..format.commit_metadata import LEDGER, CommitMetadata
 from ..format.file_name import BaseFileName, parse_data_file
 from ..format.ledger import expired_rows
-from ..format.table_config import save_table_config
 from ..table.table import Table, open_metadata_table
 from . import commit
 from .commit import EncodedRecords, commit_records, newest_schema
+from .create import save_partitions
 from .index_logs import IndexLogs, RecordedKeys, index_file_groups, stage_index_logs
 from .measure import Measure, Measured, index_records
 from .read import read_entries
@@ -157,7 +157,7 @@ def apply_update(table: Table, change: Change, prepared: Update | None) -> None:
     assert update is not None
     if update.dropped:
         why = _why(table, change, update.dropped)
-        save_table_config(table.storage, table.config.without_metadata_partitions(update.dropped))
+        save_partitions(table, table.config.without_metadata_partitions(update.dropped))
         _log.warning(
             "indexes_dropped",
             table=table.storage.base_path,

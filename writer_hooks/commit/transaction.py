@@ -268,8 +268,7 @@ class Transaction:
         raise undone
 
     def _is_archived(self) -> bool:
-        known = self.table.with_archive(self.table.load_timeline()).archived
-        return (self.instant, self.action) in _names(known)
+        return (self.instant, self.action) in _names(self.table.with_archive(self.table.load_timeline()).archived)
 
     def _others(self, table: Table, *, everywhere: bool) -> bool:
         """Whether another write has completed since this one began: the record index may hold keys of both. One with a
