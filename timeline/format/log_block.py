@@ -16,8 +16,8 @@ the same bytes in table versions 6, 8 and 9:
 A block that breaks this framing (torn write) extends to the next magic or the end of the file. It is reported as
 CORRUPT and reading continues after it, as in Hudi.
 
-RECORD_POSITIONS, which names the rows of the base file that a block's records replace, is passed over: merging goes by
-keys, which are always right (hudi-format.md 5.2 has its form).
+RECORD_POSITIONS, which names the rows of the base file that a block's records replace, is not read: merging goes by
+keys. That there are positions tells that every row of a key was found, see `slice_merge` (hudi-format.md 5.2).
 
 Which blocks count: the rules are those of Hudi 1.x for every table version. On version 6 they deliberately differ from
 0.15.0 in two points. A block newer than the query instant is skipped; 0.15 stops reading the slice there and so hides

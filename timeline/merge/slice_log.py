@@ -88,13 +88,15 @@ def may_delete_by_value(storage: Storage, marker: DeleteMarker | None, slice_: F
 class LogCounts:
     """The content of a slice's logs: entries by block headers, blocks that count, blocks skipped by cause.
     `merged`: the instants of the blocks that count. `uncommitted`: the instants of blocks skipped as uncommitted; these
-    may count later in the same files."""
+    may count later in the same files. `by_position`: a block names rows of the slice's base file by their positions,
+    so its write has found each row of a key that is doubled there."""
 
     entries: int = 0
     blocks: int = 0
     skipped: tuple[tuple[Skipped, int], ...] = ()
     merged: tuple[str, ...] = ()
     uncommitted: tuple[str, ...] = ()
+    by_position: bool = False
 
     def skipped_blocks(self, cause: Skipped) -> int:
         """Number of blocks skipped for one cause."""
@@ -135,10 +137,17 @@ def read_logs(
             raise MalformedError(what, path=block.path, expected=str(count), found=str(found))
         entries += count
         read_bytes += block.content_bytes
+    counts = replace(count_blocks(selection, entries), by_position=_names_base_rows(slice_, selection))
     if spill is None:
-        return fold.finish(), count_blocks(selection, entries)
+        return fold.finish(), counts
     spill.add(fold.drain())
-    return spill, count_blocks(selection, entries)
+    return spill, counts
+
+
+def _names_base_rows(slice_: FileSlice, selection: Selection) -> bool:
+    base = slice_.base.name.instant if slice_.base is not None else None
+    of = HeaderKey.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS
+    return base is not None and any(b.headers.get(of) == base for b in selection.blocks)
 
 
 @lru_cache(maxsize=64)

@@ -10,8 +10,8 @@ file come last.
                                    EVENT_TIME_0X               delete block, or ordering value >= the base row's
                                    (a null ordering value in the base always loses)
 
-Duplicate keys in one base file: Hudi 1.x and every 0.15 reader change only the first row, a 0.15 compaction changes all
-of them (`every_duplicate`).
+Duplicate keys in one base file: a 0.15 compaction changes all their rows, and so does Hudi 1.x where log blocks name
+rows of the base file by position: their write found each row (`every_duplicate`). Else only the first row is changed.
 
 `IdentityTally` sums the hashes of the input and output rows of a compaction, for the ledger's `Identity`."""
 

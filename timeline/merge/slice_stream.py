@@ -33,7 +33,7 @@ from ..gathered import gathered
 from ..storage.contract import Storage, open_listed
 from ..view.view import FileSlice
 from .log_fold import Winners
-from .rule import NO_CHANGES, Changes, Keyed, SliceRules, Where, expired
+from .rule import NO_CHANGES, Changes, Keyed, MergeRule, SliceRules, Where, expired
 from .slice_log import LogCounts, check_slice, read_logs
 from .slice_merge import IdentityTally, SliceMerge, identity_columns, identity_sum
 from .spilled_merge import LogSpill, SpilledMerge
@@ -119,8 +119,14 @@ class SliceStream:
     def _matching(self, rows: pa.Table) -> pa.Table:
         return rows if self._where is None else self._where.rows(rows).select(self._schema.names)
 
+    @property
+    def _rule(self) -> MergeRule:
+        """After the logs were read."""
+        every = self._rules.merge.every_duplicate or self.log_counts.by_position
+        return replace(self._rules.merge, every_duplicate=every)
+
     def _in_memory(self, won: Winners) -> Iterator[pa.Table]:
-        merge = self._merge = SliceMerge(self._rules.merge, won, hashed=self._rules.identity)
+        merge = self._merge = SliceMerge(self._rule, won, hashed=self._rules.identity)
         if not won.entries:  # nothing to merge, so keys and ordering values are not needed
             for table in self._base_tables(self._out, Needed.MATCHING):
                 merge.untouched(table.num_rows)
@@ -138,7 +144,7 @@ class SliceStream:
     def _spilled(self, spill: LogSpill, stack: ExitStack) -> Iterator[pa.Table]:
         rules = self._rules
         folder = stack.enter_context(spill_folder(rules.spill_folder))
-        merge = self._merge = SpilledMerge(rules.merge, spill, self._out, folder, hashed=rules.identity)
+        merge = self._merge = SpilledMerge(self._rule, spill, self._out, folder, hashed=rules.identity)
         needed = project(rules.schema, [*rules.keys.fields, *rules.ordering_fields])
         if spill.gaps is not None or rules.merge.unset is not None:
             needed = self._base_schema  # base rows complete the rows of the logs

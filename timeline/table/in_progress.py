@@ -47,7 +47,7 @@ from ..instants.instant_files import Torn
 from ..instants.reserved_times import has_tombstone, reserved_path
 from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock, is_elsewhere, refuse_other_lock
-from ..storage.contract import Storage
+from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE
 from ..storage.snapshot import GuardedStorage, check_guard, unguarded
 from ..view.facts import HASHING_METADATA, is_consistently_hashed
@@ -71,6 +71,17 @@ def refuse_consistent_hashing(table: Table, what: str) -> None:
     """UnsupportedError for tables with consistent-hashing buckets."""
     if is_consistently_hashed(table.storage):
         raise _refusal(what, "the consistent-hashing bucket index", f"{table.storage.base_path}/{HASHING_METADATA}")
+
+
+BUCKETS_BY_PARTITION = f"{HOODIE}/.bucket_index/partition_bucket_index_meta/configs"
+"""Since 1.1 Hudi may give partitions numbers of buckets of their own, by rules in the newest of these files."""
+
+
+def refuse_buckets_by_partition(table: Table, what: str) -> None:
+    """UnsupportedError for tables whose partitions have different numbers of buckets."""
+    if listed_if_there(table.storage, BUCKETS_BY_PARTITION):
+        kind = "numbers of buckets by partition (hoodie.bucket.index.partition.expressions)"
+        raise _refusal(what, kind, f"{table.storage.base_path}/{BUCKETS_BY_PARTITION}")
 
 
 def refuse_change_capture(table: Table, what: str) -> None:

@@ -27,7 +27,11 @@ from phantombase.timeline.metadata_table.update import check_keepable
 from phantombase.timeline.shown import Shown
 from phantombase.timeline.storage.contract import Storage
 from phantombase.timeline.storage.server_clock import storage_ms
-from phantombase.timeline.table.in_progress import is_pending_service, refuse_consistent_hashing
+from phantombase.timeline.table.in_progress import (
+    is_pending_service,
+    refuse_buckets_by_partition,
+    refuse_consistent_hashing,
+)
 from phantombase.timeline.table.table import Snapshot, Table, TableSchema
 
 from ...timeline.gathered import gathered
@@ -120,10 +124,17 @@ def write_batch(
 
 def check(table: Table, engine: Engine, what: Write) -> None:
     """Raises what `write` would raise for the table, its settings and the columns of the rows; changes nothing."""
-    refuse_consistent_hashing(table, "writing")
+    _refuse_buckets(table, what)
     _schema(table.snapshot(same_settings=True, cached=False), engine, what)
     if not what.options.drop_metadata_table:
         check_keepable(table)
+
+
+def _refuse_buckets(table: Table, what: Write) -> None:
+    """UnsupportedError: Hudi divides rows into buckets in a way that writes here do not follow."""
+    refuse_consistent_hashing(table, "writing")
+    if what.options.buckets is not None:
+        refuse_buckets_by_partition(table, "writing")
 
 
 def _schema(table: Snapshot, engine: Engine, what: Write) -> TableSchema:
@@ -146,8 +157,8 @@ def _refuse_record_index(table: Table) -> None:
 
 
 def _checked(table: Table, engine: Engine, what: Write) -> tuple[Table, TableLock]:
-    """The table and its lock. UnsupportedError: see `check_keepable`, `refuse_consistent_hashing`, `_schema`."""
-    refuse_consistent_hashing(table, "writing")
+    """The table and its lock. UnsupportedError: see `check_keepable`, `_refuse_buckets`, `_schema`."""
+    _refuse_buckets(table, what)
     if what.options.drop_metadata_table or table.config.captures_changes or not table.config.populate_meta_fields:
         _schema(table.snapshot(same_settings=True, cached=False), engine, what)
     options = what.options

@@ -20,6 +20,7 @@ from phantombase.timeline.errors import MalformedError
 from phantombase.timeline.format.layout import Layout
 from phantombase.timeline.format.record_key import KeySplit, bucket_of
 from phantombase.timeline.read.table_read import ReadOptions, read_table
+from phantombase.timeline.table.in_progress import BUCKETS_BY_PARTITION
 from phantombase.timeline.table.table import Table
 from phantombase.timeline.view.view import FileGroup
 from phantombase.writer_hooks.erase.key_list import keys_of_rows
@@ -234,6 +235,18 @@ def test_half_the_number_is_refused_in_a_new_partition(tmp_path: Path) -> None:
         patch.setattr(bucket_step, "_RECORDED", "another key")
         with pytest.raises(UsageError, match="file ids that begin with 8 digits below 4"):
             bucketed(["new"], 4, 9, "y").upsert(path)
+
+
+def test_numbers_of_buckets_by_partition_are_left_to_hudi(tmp_path: Path) -> None:
+    """In a new partition of such a table Hudi would look for the keys in other buckets, and double the rows."""
+    path = str(tmp_path)
+    bucketed(["k1"], 4, 9).upsert(path)
+    (tmp_path / BUCKETS_BY_PARTITION).mkdir(parents=True)
+    bucketed(["k1"], 4, 9, ts=2).upsert(path)
+    (tmp_path / BUCKETS_BY_PARTITION / "00000000000000.hashing_config").write_text('{"expressions": "y,8"}')
+    with pytest.raises(UnsupportedError, match=r"numbers of buckets by partition.*Use Hudi"):
+        bucketed(["k1"], 4, 9, "y").upsert(path)
+    assert read_table(Table.open(path))["ts"].to_pylist() == [2]
 
 
 @pytest.mark.parametrize("name", ["v6_log_only", "v9_log_only"])

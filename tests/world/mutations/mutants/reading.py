@@ -83,6 +83,8 @@ MERGING: tuple[Mutant, ...] = (
     ("timeline/merge/slice_merge", "first &= ~self._seen[key]", "pass", "slice_merge"),
     ("timeline/merge/slice_merge", "first[np.unique(key, return_index=True)[1]] = True", "first[:] = True", "slice_merge"),
     ("timeline/merge/slice_merge", "if self._rule.every_duplicate:", "if True:", "slice_merge"),
+    ("timeline/merge/slice_stream", " or self.log_counts.by_position\n", "\n", "merge/doubled_rows"),
+    ("timeline/merge/slice_log", "b.headers.get(of) == base for", "of in b.headers for", "merge/doubled_rows"),
     ("timeline/merge/slice_merge", "if self._rule.every_duplicate:", "if False:", "slice_merge"),
     ("timeline/merge/slice_merge", "self._seen[key] = True\n", "self._seen[key[:1]] = True\n", "slice_merge"),
     ("timeline/merge/slice_merge", "np.flatnonzero(self._won.is_update & ~self._seen)", "np.flatnonzero(self._won.is_update)", "slice_merge"),
