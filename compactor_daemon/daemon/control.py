@@ -239,9 +239,8 @@ def _plan_state(pending: Pending, state: TableState, at: Moment) -> PlanState:
     match pending.readiness:
         case Parked(reason) | Paused(reason):
             return PlanState(instant=pending.instant, state=type(pending.readiness).__name__.lower(), why=reason)
-        case Waits():
-            return PlanState(instant=pending.instant, state="backing off")
-    return PlanState(instant=pending.instant, state="waiting")
+    waits = isinstance(pending.readiness, Waits)
+    return PlanState(instant=pending.instant, state="backing off" if waits else "waiting")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -311,6 +310,7 @@ class Control:
             case SnapshotTaken(seen=seen, available=available):
                 pending = tuple(_on_clock(p, at) for p in seen.pending)
                 state = state.after_snapshot(pending, seen.claimed, now, poll_ms).with_lag(seen.lag)
+                self.use.owes(state.pool, seen.before)
                 return replace(state, due=seen.due and self.stop is None, available=available, costs=seen.costs)
             case UpkeepFailed():
                 return state.after_trouble(now, poll_ms)

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from phantombase.timeline.errors import (
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.format.compaction_plan import CompactionPlan
 from phantombase.timeline.format.instant import SERVICES, Instant
+from phantombase.timeline.format.replace_request import ClusterPlan
 from phantombase.timeline.instants.clock_check import ClockOptions
 from phantombase.timeline.instants.instant_files import states_by_names
 from phantombase.timeline.instants.reserved_times import record_names
@@ -45,7 +46,6 @@ from phantombase.timeline.planning.survey import is_due
 from phantombase.timeline.storage.contract import Storage, list_of_table
 from phantombase.timeline.storage.open_storage import open_storage
 from phantombase.timeline.storage.storage_options import StorageOptions
-from phantombase.timeline.table.history import WorkDone, read_history
 from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot
 
 from ..attempt.attempt import WaitScope, keep_slot
@@ -71,7 +71,7 @@ from ..attempt.pending_clusterings import work_left
 from ..attempt.slice_task import Runner
 from ..clustering.cluster import resume_clustering
 from ..clustering.options import ClusterOptions
-from ..fleet.budget import USUAL, Costs, Gain
+from ..fleet.budget import USUAL, Gain, PastWork
 from ..fleet.claims import Claims, HeldClaim, while_held
 from ..options import AttemptOptions, BenefitOptions
 from ..services.options import LOCK, Policies, Service, ServiceOptions, read_policies
@@ -89,8 +89,6 @@ _SETTINGS_S = 300.0
 _BY_LAG = Trigger(fired=False, why="the goal of freshness does not need a plan yet")
 _NUMBERS = re.compile(r"\d+")
 """The parts of the reason that no plan is due that change with each commit, and each second."""
-_LEARNED = 32
-"""Of how many of the last units of work the costs are learned."""
 _EXECUTED = SERVICES | {"replacecommit"}
 _log = get_logger()
 
@@ -101,7 +99,7 @@ class DaemonSettings:
     `services`: those that `serve` runs. `given`: options that count more than those of the table (`Policies.over`).
     `sizes`: the bytes of pending instants must be known. `gains`: what they gain and cost, too; `plans`: also what a
     plan would gain that is due. `clusters`: pending clusterings are executed too; all writers share the table's
-    lock."""
+    lock. `began_ms`: when the daemon began."""
 
     who: str
     output: OutputOptions
@@ -118,6 +116,7 @@ class DaemonSettings:
     plans: bool = False
     clusters: bool = False
     given: frozenset[str] = frozenset()
+    began_ms: int = field(default_factory=clock_ms)
 
     def over(self, policies: Policies) -> DaemonSettings:
         """The same with the options of a table. UsageError: see `Policies.over`."""
@@ -172,7 +171,7 @@ class TableOnStorage:
         self._parked = False
         self._paused: tuple[Pause, ...] = ()
         self._lags = LagTracker()
-        self._costs: Costs | None = None
+        self._past = PastWork()
         self._opened: Table | None = None
         self._calm: _Calm | None = None
         self.timeline: Timeline | None = None
@@ -215,7 +214,8 @@ class TableOnStorage:
         seen = table.with_timeline(timeline := table.timelines.of(entries))
         self.timeline = timeline
         instants = [i.requested_time for i in timeline.pending_merges]
-        clusterings = self._clusterings(seen)
+        plans = self._clusterings(seen)
+        clusterings = list(plans)
         if (instants or clusterings) and table.layout.has_completion_times:
             table.times.check_zone(timeline)
         now, settings, lag = clock_ms(), self._settings, self._lag(seen)
@@ -242,7 +242,7 @@ class TableOnStorage:
                 requested_ms=None if (age := table.age_s(i)) is None else now - round(age * 1000),
                 readiness=ready[i],
                 log_bytes=sizes.get(i, 0),
-                gain=Gain.of_plan(self._plans[i], size) if settings.gains and (size := sizes.get(i)) else None,
+                gain=Gain.of(plans.get(i) or self._plans.get(i), sizes.get(i, 0)) if settings.gains else None,
             )
             for i in sorted(instants + clusterings)
         ]
@@ -256,14 +256,18 @@ class TableOnStorage:
             parked=self._parked,
             paused=bool(self._paused),
             lag=None if isinstance(lag, PhantombaseError) else lag,
-            costs=self._costs_of(table) if settings.gains and (pending or due or plan) else USUAL,
+            costs=self._past.costs(table.storage, settings.benefit.reads_per_hour)
+            if settings.gains and (pending or due or plan)
+            else USUAL,
             plan=plan,
+            before=self._past.spent(table.storage, settings.began_ms) if settings.gains else (0.0, 0.0),
         )
         schedule = settings.schedule or ScheduleOptions()
         has_rows = schedule.freshness_s is not None and not (isinstance(lag, SeenLag) and lag.oldest is None)
         if not (due or has_rows or schedule.any_radical or found.paused or _unfinished(timeline.instants)):
             mark = table.timelines.mark(entries, timeline)
-            self._calm = _Calm(seen=found, table=seen, mark=mark, settings=settings, until=until)
+            rest = replace(found, before=(0.0, 0.0)) if any(found.before) else found  # it counts once
+            self._calm = _Calm(seen=rest, table=seen, mark=mark, settings=settings, until=until)
         return found
 
     def _asks(self, table: Snapshot, lag: SeenLag | PhantombaseError | None) -> bool:
@@ -299,12 +303,12 @@ class TableOnStorage:
             writer=None if writer is None else writer.requested_time,
         )
 
-    def _clusterings(self, table: Snapshot) -> list[str]:
+    def _clusterings(self, table: Snapshot) -> dict[str, ClusterPlan]:
         """The pending clusterings that may be executed here, by this machine's clock: a snapshot puts nothing on
         storage. One whose plan cannot be read stops no compaction."""
-        error, found = "", list[str]()
+        error, found = "", dict[str, ClusterPlan]()
         try:
-            found = [one.time for one in work_left(table, clock_ms)] if self._settings.clusters else []
+            found = {one.time: one.plan for one in work_left(table, clock_ms)} if self._settings.clusters else {}
         except MalformedError as unreadable:
             error = str(unreadable)
         if self._is_news("clusterings_unknown", error):
@@ -438,7 +442,8 @@ class TableOnStorage:
         self, instant: str, held: HeldClaim, limit: Limit, wait_scope: WaitScope = keep_slot
     ) -> Compacted | None:
         """Brings a claimed instant to its end; None: another process has done so. Errors: as `compact_instant`."""
-        table, self._costs = self._opened_with_policies(), None
+        table = self._opened_with_policies()
+        self._past.forget()
         seen = table.snapshot()
         how: dict[str, Any] = {
             "lock": self._lock,
@@ -476,15 +481,6 @@ class TableOnStorage:
         if not found.log_files:
             return None
         return Gain(log_files=found.log_files, log_bytes=found.log_bytes, read_bytes=found.source_bytes)
-
-    def _costs_of(self, table: Table) -> Costs:
-        """By the history of the table, read again after each work here; the usual ones where it cannot be read."""
-        if self._costs is None:
-            rows: Sequence[WorkDone] = ()
-            with suppress(PhantombaseError):
-                rows = read_history(table.storage, last=_LEARNED).work
-            self._costs = Costs.learned(rows)
-        return replace(self._costs, reads=self._settings.benefit.reads_per_hour)
 
     def _log_bytes(self, table: Table, instant: str) -> int:
         """The bytes of the planned logs; 0 if a plan of Hudi does not state them. 0 also if the plan cannot be read:

@@ -9,7 +9,7 @@ from phantombase.timeline.planning.options import batch_bytes, estimated_s
 from phantombase.timeline.view.view import OldestRow
 
 from ..attempt.failures import Readiness, Ready, Waits
-from ..fleet.budget import USUAL, Costs, Gain, WaitingWork, lateness
+from ..fleet.budget import USUAL, Costs, Gain, Spent, WaitingWork, lateness
 from ..fleet.pools import Pool
 
 _KEPT, _LEARN = 5, 0.3
@@ -58,7 +58,8 @@ class SeenTable:
     `oldest_s`: age of the oldest pending instant in seconds, see `Clock.oldest`. `parked`: the clusterings that daemons
     plan were parked when the services ran last. `paused`: a person has paused services of the
     table; of one with nothing to do, as far as is known. `lag`: where there is a goal of freshness, and its state is
-    known. `costs`: see `fleet.budget`. `plan`: what a plan that is due would gain, if that is asked for."""
+    known. `costs`: see `fleet.budget`. `plan`: what a plan that is due would gain, if that is asked for. `before`: what
+    work took in the hour before the daemon began; of the first snapshot under a budget."""
 
     pending: tuple[Pending, ...]
     claimed: frozenset[str]
@@ -69,6 +70,7 @@ class SeenTable:
     lag: SeenLag | None = None
     costs: Costs = USUAL
     plan: Gain | None = None
+    before: Spent = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

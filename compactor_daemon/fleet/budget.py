@@ -1,6 +1,8 @@
-"""A budget of work, and which work comes first under it: that of the greatest benefit for its cost (no I/O).
+"""A budget of work, and which work comes first under it: that of the greatest benefit for its cost. No I/O, but for
+`PastWork`.
 
-    benefit   bytes that readers need not merge any more, and `_FILE_BYTES` for each file, times the reads of an hour
+    benefit   bytes that readers need not merge any more, and `_FILE_BYTES` for each file that they need not open; of a
+              clustering that sorts, a part of its bytes, which filters may skip; times the reads of an hour
     cost      what the table's last compactions took for each byte that their plans read, in the budget's unit
     first     what would miss its goal of freshness, or has waited for its SLO or a day: the latest first
     then      the greatest benefit for its cost, which counts twice as much after an hour of waiting
@@ -8,25 +10,37 @@
 Work begins while anything is left of the budget; what it takes beyond that is paid before the next work begins. So a
 budget holds on average, nothing is too large for it, and all waits end: it delays work, and drops none. The services of
 tables are paid from what is left, and do not wait for it: what they take beyond that is not owed, or services that take
-more than the budget would hold all work for ever."""
+more than the budget would hold all work for ever. A daemon that begins owes what the history of its tables shows of the
+hour before, so that one that is started again and again does not take more."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
 from typing import TypeAlias
 
+from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.codec.output_options import parse_bytes
-from phantombase.timeline.errors import UsageError
-from phantombase.timeline.format.compaction_plan import TOTAL_IO_READ_MB, CompactionPlan
-from phantombase.timeline.table.history import WorkDone
+from phantombase.timeline.errors import PhantombaseError, UsageError
+from phantombase.timeline.format.compaction_plan import TOTAL_IO_READ_MB, TOTAL_LOG_FILES_SIZE, CompactionPlan
+from phantombase.timeline.format.replace_request import ClusterPlan
+from phantombase.timeline.read.pins import all_pins
+from phantombase.timeline.storage.contract import Storage
+from phantombase.timeline.table.history import WorkDone, read_history
 
 _FILE_BYTES = 1 << 20
 """What a file that readers need not open is worth."""
+_SORTED_PART = 0.1
+"""The part of the bytes of sorted rows that filters are expected to skip."""
+_PAID = ("compaction", "log compaction", "clustering")
+"""The kinds of work that wait for a budget."""
+_LEARNED = 32
+"""Of how many of the last units of work the costs are learned."""
 _STARVED_S = 86_400.0
 _HOUR_S = 3600.0
 _SAVED_S = 60.0
@@ -68,18 +82,41 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """What a compaction merges, and the bytes that its plan reads for that."""
+    """What a compaction or clustering merges, and the bytes that its plan reads for that. Of a clustering: `joined`, by
+    how many base files there are fewer after it; `sorts`: its rows get another order."""
 
     log_files: int
     log_bytes: int
     read_bytes: int
+    joined: int = 0
+    sorts: bool = False
 
     @staticmethod
-    def of_plan(plan: CompactionPlan, log_bytes: int) -> Gain:
-        """What a plan says; `log_bytes`: of its log files."""
+    def of(plan: CompactionPlan | ClusterPlan | None, log_bytes: int = 0) -> Gain | None:
+        """What a plan says. `log_bytes`: of the logs of a compaction; 0: its plan does not state them, and None."""
+        if isinstance(plan, ClusterPlan):
+            slices, log_bytes = (
+                [one for of in plan.groups for one in of.slices],
+                round(plan.stated(TOTAL_LOG_FILES_SIZE)),
+            )
+            return Gain(
+                log_files=sum(len(one.logs) for one in slices),
+                log_bytes=log_bytes,
+                read_bytes=max(1, log_bytes, round(plan.stated(TOTAL_IO_READ_MB)) << 20),
+                joined=max(0, sum(bool(one.base) for one in slices) - sum(of.outputs for of in plan.groups)),
+                sorts=bool(plan.sort_by),
+            )
+        if plan is None or not log_bytes:
+            return None
         read_mb = sum((one.metrics or {}).get(TOTAL_IO_READ_MB, 0.0) for one in plan.operations)
         files = sum(len(one.delta_file_paths) for one in plan.operations)
         return Gain(log_files=files, log_bytes=log_bytes, read_bytes=max(log_bytes, round(read_mb) << 20))
+
+    @property
+    def worth(self) -> float:
+        """For one reader, in bytes."""
+        by_files = (self.log_files + self.joined) * _FILE_BYTES
+        return self.log_bytes + by_files + (_SORTED_PART * self.read_bytes if self.sorts else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +155,40 @@ Spent: TypeAlias = tuple[float, float]
 """Core-seconds, and bytes read and written."""
 
 
+class PastWork:
+    """What a table itself shows of the work on it, and of its readers. What cannot be read counts as nothing."""
+
+    def __init__(self) -> None:
+        self._costs: Costs | None = None
+        self._told = False
+
+    def forget(self) -> None:
+        """Work begins: what it takes shall count, too."""
+        self._costs = None
+
+    def costs(self, storage: Storage, reads: float) -> Costs:
+        """By its history. `reads`: of an hour, as its owner says; each reader with a pin counts as one at least."""
+        if self._costs is None:
+            self._costs = Costs.learned(_rows(storage, last=_LEARNED))
+        with suppress(PhantombaseError):
+            now = clock_ms()
+            reads = max(reads, len({pin.name for pin in all_pins(storage) if pin.is_live(now)}))
+        return replace(self._costs, reads=reads)
+
+    def spent(self, storage: Storage, began_ms: int) -> Spent:
+        """What compactions and clusterings took in the hour before a daemon began; later nothing."""
+        rows = () if self._told else _rows(storage, since_ms=began_ms - round(1000 * _HOUR_S))
+        self._told = True
+        paid = [one for one in rows if one.ended_ms < began_ms and one.kind in _PAID]
+        return sum(one.core_seconds for one in paid), float(sum(one.bytes for one in paid))
+
+
+def _rows(storage: Storage, **which: int) -> Sequence[WorkDone]:
+    with suppress(PhantombaseError):
+        return read_history(storage, **which).work
+    return ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingWork:
     """Work that could begin now. `instant` "": a plan that is not requested yet. `late`: 1 and more if it must begin
@@ -133,7 +204,7 @@ class WaitingWork:
 
     @property
     def benefit(self) -> float:
-        return (self.gain.log_bytes + self.gain.log_files * _FILE_BYTES) * self.costs.reads
+        return self.gain.worth * self.costs.reads
 
     def cost(self, budget: Budget) -> float:
         """An estimate, in the budget's unit."""
@@ -218,13 +289,11 @@ def _why(one: WaitingWork, budget: Budget) -> str:
     from phantombase.timeline.terminal.text_table import human_bytes, human_duration, plural  # late: as above
 
     gain, costs = one.gain, one.costs
-    what = (
-        "its plan does not say what it merges"
-        if not gain.read_bytes
-        else (
-            f"{plural(gain.log_files, 'log file')}, {human_bytes(gain.log_bytes)}, for {budget.words(one.cost(budget))}"
-        )
-    )
+    parts = [plural(gain.log_files, "log file"), str(human_bytes(gain.log_bytes))] if gain.log_bytes else []
+    parts += [f"{plural(gain.joined, 'base file')} less"] if gain.joined else []
+    parts += ["rows sorted"] if gain.sorts else []
+    cost = f"for {budget.words(one.cost(budget))}"
+    what = ", ".join([*parts, cost]) if gain.read_bytes else "its plan does not say what it merges"
     by = f"as its last {plural(costs.runs, 'compaction')} took" if costs.runs else "as compactions usually take"
     reads = "" if costs.reads == 1 else f", {costs.reads:g} reads an hour"
     waits = f", waiting for {human_duration(one.waits_s)}" if one.waits_s >= 1 else ""
@@ -240,6 +309,12 @@ class Purse:
     def __init__(self, budget: Budget, now: int) -> None:
         self.budget, self._at, self._left = budget, now, budget.most * _SAVED_S / _HOUR_S
         self._expected: dict[tuple[str, str], float] = {}
+        self._before = 0.0
+
+    def owes(self, core_s: float, size: float, members: int = 1) -> None:
+        """What work on a table has taken in the hour before: more than an hour's budget of it is paid first."""
+        self._before += self.budget.of(core_s, size)
+        self._left = min(self._left, self.budget.most / max(1, members) - self._before)
 
     def begin(self, key: tuple[str, str], cost: float) -> None:
         """Work begins; `cost`: what it is expected to take."""

@@ -231,6 +231,11 @@ class QuotaUsage:
         for purse in self._purses_of(pool):
             purse.pay(*spent, owed=owed)
 
+    def owes(self, pool: Pool, spent: Spent) -> None:
+        """See `Purse.owes`."""
+        for purse in self._purses_of(pool):
+            purse.owes(*spent, self.members)
+
     def begin(self, pool: Pool, key: tuple[str, str], size: int, now: int, work: WaitingWork | None = None) -> None:
         """Work begins. `work`: for budgets."""
         self._credited(pool, now)

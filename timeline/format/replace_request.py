@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -103,7 +103,7 @@ class ClusterPlan:
     one after the other. `strategy`: the class that executes it in Hudi. `is_own`: phantombase made the plan. `staged`:
     the run that staged its files before it was put, "" if none did. `has_bootstrap`: it names files outside the table.
     `spans_partitions`: a group has slices of several partitions, as a planner of a user may make it; here it is one
-    group for each."""
+    group for each. `metrics`: what a decoded plan states of each group, see `operation_metrics`."""
 
     groups: tuple[ClusterGroup, ...]
     sort_by: tuple[str, ...] = ()
@@ -113,6 +113,11 @@ class ClusterPlan:
     staged: str = ""
     has_bootstrap: bool = False
     spans_partitions: bool = False
+    metrics: tuple[Mapping[str, float], ...] = field(default=(), compare=False)
+
+    def stated(self, name: str) -> float:
+        """The sum of a metric over the groups."""
+        return sum(of.get(name, 0.0) for of in self.metrics)
 
     def check_known(self, where: str) -> None:
         """UnsupportedError: phantombase does not know what the class does that executes the plan, the plan has
@@ -215,6 +220,7 @@ def decode_cluster_plan(data: bytes, where: str) -> ClusterPlan | None:
         staged=staged if (staged := extra.get(_STAGED, "")) and RECORD_NAME.fullmatch(staged) else "",
         has_bootstrap=any(one["bootstrapFilePath"] for group in groups for one in group["slices"] or ()),
         spans_partitions=any(len(_by_partition(group)) > 1 for group in groups),
+        metrics=tuple(group["metrics"] or {} for group in groups),
     )
 
 

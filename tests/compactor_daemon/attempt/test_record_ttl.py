@@ -162,13 +162,13 @@ def refused(path: Path, ttl: str = "created=90d") -> PhantombaseError:
     return error
 
 
-@pytest.mark.parametrize("column", ["n", "info.d", "gone", "_hoodie_commit_time"])
-def test_a_column_without_dates_is_refused_by_name(column: str, tmp_path: Path) -> None:
+def test_a_column_without_dates_is_refused_by_name(tmp_path: Path) -> None:
     for _ in range(2):
         upsert(tmp_path / "t", a=OLD)
-    error = refused(tmp_path / "t", f"{column}=1d")
-    assert isinstance(error, UsageError)
-    assert (error.expected, str(error.found).split(",")[0]) == ("created", column)
+    for column in ("n", "info.d", "gone", "_hoodie_commit_time"):
+        error = refused(tmp_path / "t", f"{column}=1d")
+        assert isinstance(error, UsageError)
+        assert (error.expected, str(error.found).split(",")[0]) == ("created", column)
 
 
 def test_tables_whose_keys_are_looked_up_are_refused(tmp_path: Path) -> None:
@@ -182,10 +182,10 @@ def test_tables_whose_keys_are_looked_up_are_refused(tmp_path: Path) -> None:
     assert "record_index" in str(refused(tmp_path / "indexed"))
 
 
-@pytest.mark.parametrize("text", ["created", "=90d", "created=90", "created=0d", "created=90w"])
-def test_what_is_no_column_and_age_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="record-ttl"):
-        OutputOptions(record_ttl=text)
+def test_what_is_no_column_and_age_is_refused() -> None:
+    for text in ("created", "=90d", "created=90", "created=0d", "created=90w"):
+        with pytest.raises(UsageError, match="record-ttl"):
+            OutputOptions(record_ttl=text)
 
 
 def test_a_table_keeps_the_option_for_maintenance_and_a_clustering_refuses_it(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.daemon.control import Control, Moment, ServicesRan, WorkEnded, WorkSuspended
 from phantombase.compactor_daemon.daemon.dispatch import Rules, Sharing, Take, next_steps
 from phantombase.compactor_daemon.daemon.table_state import Pending, TableState
-from phantombase.compactor_daemon.fleet.budget import Budget, Costs, Gain, WaitingWork, rank
+from phantombase.compactor_daemon.fleet.budget import Budget, Costs, Gain, Purse, WaitingWork, rank
 from phantombase.compactor_daemon.fleet.catalog import FolderListing, fleet_of, serves
 from phantombase.compactor_daemon.fleet.pools import Hours, Pool, QuotaUsage, matches, pools_of
 from phantombase.timeline.errors import UsageError
@@ -429,3 +429,14 @@ def test_a_dry_run_prints_the_order_and_changes_nothing(tmp_path: Path) -> None:
     assert (wrong.exit_code, "other columns than those of partitions" in wrong.stdout) == (1, True), wrong.output
     refused = CliRunner().invoke(app, [*words[:3], "--dry-run"])
     assert "Add --budget" in str(refused.exception)
+
+
+def test_a_daemon_that_begins_owes_what_was_spent_in_the_hour_before() -> None:
+    """More than an hour's budget of it is paid first, by each of several daemons in its part; less changes nothing."""
+    for members, size, free_s in ((1, 0.5, 0), (1, 1.5, 1801), (2, 1.5, 7201)):
+        purse = Purse(Budget.parse("1g"), 0)
+        for _ in range(2):
+            purse.owes(9.0, size * GB / 2, members)
+        assert bool(purse.why_not(0, members)) is bool(free_s)
+        assert bool(purse.why_not(free_s * 1000 - 2000, members)) is bool(free_s)
+        assert not purse.why_not(free_s * 1000, members)

@@ -33,7 +33,9 @@ from phantombase.compactor_daemon.cli.main import COMMANDS, app
 from phantombase.compactor_daemon.clustering.options import ClusterOptions, Grouping
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder
 from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
+from phantombase.compactor_daemon.daemon.table_state import TableState
 from phantombase.compactor_daemon.execution.runners import LocalRunner
+from phantombase.compactor_daemon.fleet.budget import Budget
 from phantombase.compactor_daemon.fleet.claims import TableClaims
 from phantombase.compactor_daemon.metadata_services.due import MetadataOptions
 from phantombase.compactor_daemon.options import AttemptOptions
@@ -43,8 +45,11 @@ from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import BarrierError, StorageError, UsageError
 from phantombase.timeline.format.table_config import PROPERTIES
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.read.held_pins import hold
+from phantombase.timeline.read.pins import PinOptions
 from phantombase.timeline.storage.folders import CLUSTERINGS
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.history import WorkDone, put_work
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.engine.engine import LocalEngine
 from phantombase.writer_hooks.options import Operation, Write, WriteOptions
@@ -323,6 +328,39 @@ def test_a_torn_plan_of_a_clustering_is_said_once(tmp_path: Path) -> None:
         plan.write_bytes(whole)
         assert [one.instant for one in two.snapshot().pending] == [time]
     assert [one["event"] for one in logs] == ["clusterings_unknown"]
+
+
+def test_what_a_budget_is_told_of_a_pending_clustering(tmp_path: Path) -> None:
+    """By its plan; by the pins of its readers; and, once, by the work of the hour before the daemon began."""
+    path = tmp_path / "trips"
+    small_files(path, 9)
+    request(path, alive=False)
+    storage = LocalStorage(str(path))
+    settings = replace(served(path, ServiceOptions())._settings, clusters=True, gains=True)
+    two = TableOnStorage(str(path), TableClaims(open_table(path), "a"), LOCK, LocalRunner(1), settings)
+    hours = {"a": 0.5, "b": 2.0, "c": -0.1}
+    for name, before in hours.items():
+        ended = settings.began_ms - round(before * 3_600_000)
+        work = WorkDone(
+            id=name * 16, kind="compaction", outcome="done", who="", started_ms=0, ended_ms=ended, bytes_read=7
+        )
+        put_work(storage, replace(work, core_seconds=3.0))
+    with hold(storage, PinOptions.of("x", "1h"), ""), hold(storage, PinOptions.of("y", "1h"), ""):
+        seen = two.snapshot()
+    (one,) = seen.pending
+    assert one.gain is not None
+    files = len(list(path.glob("*/*.parquet")))
+    assert (one.gain.joined > 0, one.gain.joined < files, one.gain.log_files, one.gain.sorts) == (True, True, 0, False)
+    assert (seen.costs.reads, seen.before) == (2.0, (3.0, 7.0))
+    seen = two.snapshot()
+    assert (seen.costs.reads, seen.before) == (1.0, (0.0, 0.0))
+    late = TableState(costs=seen.costs).work("t", one, 0, 0)
+    assert late.score(Budget.parse("1g")) > 0
+    small_files(tmp_path / "calm", 9)
+    put_work(LocalStorage(str(tmp_path / "calm")), replace(work, ended_ms=settings.began_ms - 1))
+    calm = served(tmp_path / "calm", ServiceOptions())
+    calm = TableOnStorage(calm.path, calm.claims, LOCK, LocalRunner(1), settings)
+    assert [calm.snapshot().before for _ in range(3)] == [(0.0, 7.0), (0.0, 0.0), (0.0, 0.0)]
 
 
 def _losing_its_claim(two: TableOnStorage) -> TableOnStorage:

@@ -105,7 +105,12 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/served_table", "if any(one.service is Service.CLUSTER and not one.failed for one in done) and Service.CLUSTER not in stopped:", "if held is not None:", "services/services"),
     ("compactor_daemon/daemon/served_table", " and Service.CLUSTER not in stopped:", ":", "services/services"),
     ("compactor_daemon/daemon/served_table", "resumes=not self._settings.clusters", "resumes=True", "daemon/fleet"),
-    ("compactor_daemon/daemon/served_table", "for one in work_left(table, clock_ms)] if self._settings.clusters else []", "for one in work_left(table, clock_ms)]", "daemon/fleet"),
+    ("compactor_daemon/daemon/served_table", "for one in work_left(table, clock_ms)} if self._settings.clusters else {}", "for one in work_left(table, clock_ms)}", "daemon/fleet"),
+    ("compactor_daemon/fleet/budget", "        self._told = True\n", "", "services/services"),
+    ("compactor_daemon/fleet/budget", "if one.ended_ms < began_ms and one.kind", "if one.kind", "services/services"),
+    ("compactor_daemon/daemon/served_table", "seen=rest,", "seen=found,", "services/services"),
+    ("compactor_daemon/fleet/budget", "min(self._left, self.budget.most / max(1, members) - self._before)", "self._left - self._before", "fleet/usage"),
+    ("compactor_daemon/fleet/budget", "                joined=max(0, sum(bool", "                joined=min(0, sum(bool", "services/services"),
     ("compactor_daemon/fleet/claims", "return nullcontext() if table.storage.is_file_system else claim(table, instant, wait_s)", "return nullcontext()", "claims"),
     ("compactor_daemon/execution/run_compactions", " and not isinstance(error, ClaimedError)", "", "claims"),
     # Claims.
