@@ -157,7 +157,9 @@ class ExecuteOptions:
         return self.executor is Executor.SPARK or (self.executor is Executor.AUTO and self.wants_spark is not None)
 
 
-_MASTER = re.compile(r"local(\[(\d+|\*)( *, *\d+)?\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+", re.IGNORECASE)
+_MASTER = re.compile(
+    r"local(\[([1-9]\d*|\*)( *, *\d+)?\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+", re.IGNORECASE
+)
 """Spark itself finds a wrong one only after its JVM has started."""
 _MASTERS = "local[N], local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
 _ON_CLUSTER = "the --master of a cluster, and not --executor local"

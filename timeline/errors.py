@@ -71,7 +71,7 @@ class PhantombaseError(Exception):
         named = (("at", self.path), ("instant", self.instant), ("expected", self.expected), ("found", self.found))
         parts = (f"{label} {_short(part)}" for label, part in named if part is not None)
         line = "; ".join((_short(self.what), *parts))
-        return f"{line}. {self.todo}" if self.todo else line
+        return f"{line.removesuffix('.')}. {self.todo}" if self.todo else line
 
     def below(self, base: str) -> Self:
         """The same error, its path below a base: a path within a table does not name the table."""

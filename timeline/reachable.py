@@ -11,10 +11,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
+from urllib.parse import urlsplit
 
 from .event_log import NAME, get_logger
 
 _WAIT_S = 3.0
+
+
+def is_port(text: str) -> bool:
+    """Whether a text is the number of a port."""
+    return text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) <= 65535
+
+
+def is_server_url(text: str) -> bool:
+    """Whether a text is `http[s]://HOST[:PORT]`, with or without a path."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
 
 
 def why_unreachable(servers: Sequence[str], port: int) -> str | None:

@@ -133,3 +133,16 @@ def same_place(one: str, other: str) -> bool:
 def _place(location: str) -> str:
     path = base_path(location)
     return path.replace("s3a://", "s3://", 1).replace("s3n://", "s3://", 1).replace("file:///", "/", 1)
+
+
+def partition_name(columns: Sequence[CatalogColumn], values: Sequence[str]) -> str:
+    """The name of a partition in Hive, `a=1/b=2`, with its escapes."""
+    return "/".join(f"{_escaped(c.name)}={_escaped(value)}" for c, value in zip(columns, values, strict=True))
+
+
+def _escaped(text: str) -> str:
+    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
+
+
+_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 32)}
+"""Of `FileUtils.escapePathName` in Hive."""

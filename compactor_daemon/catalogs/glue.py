@@ -15,6 +15,7 @@ from typing import Any
 
 from phantombase.timeline.clocks import CATALOG_AGAIN, retries
 from phantombase.timeline.errors import StorageError, UsageError
+from phantombase.timeline.reachable import is_server_url
 from phantombase.timeline.storage.storage_options import Settings
 
 from .catalog import (
@@ -71,7 +72,8 @@ class Glue:
     @staticmethod
     def parse(text: str, settings: Settings, *, archive: bool, batch: int) -> Glue:
         """From `glue:[REGION][@ENDPOINT]`. UsageError."""
-        if (found := _WHERE.fullmatch(text)) is None:
+        found = _WHERE.fullmatch(text)
+        if found is None or not is_server_url(found["endpoint"] or "https://host"):
             raise UsageError("not a catalog of AWS Glue", expected=EXPECTED, found=text)
         region, endpoint = found["region"] or settings.of("region") or "", found["endpoint"] or ""
         return Glue(region, endpoint, settings, archive=archive, batch=batch)

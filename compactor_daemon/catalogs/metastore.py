@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import getpass
 import io
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import StorageError, UsageError, fault_of, reason_of, without_classes
-from phantombase.timeline.reachable import waiting, why_unreachable
+from phantombase.timeline.reachable import is_port, waiting, why_unreachable
 
 from .catalog import (
     EXPECTED,
@@ -30,6 +29,7 @@ from .catalog import (
     CatalogPartition,
     CatalogTable,
     batches,
+    partition_name,
 )
 from .kerberos import SASL, Kerberos, check_principal
 
@@ -98,8 +98,9 @@ service Metastore {
 """
 _PORT = 9083
 _NO_HOST = frozenset("/ ")
-_CONNECT_MS, _ANSWER_MS = 30_000, 120_000
-"""The longest waits for a connection, and for an answer: a thousand partitions were seen to take a metastore 4 s."""
+_CONNECT_MS, _FIRST_MS, _ANSWER_MS = 30_000, 60_000, 120_000
+"""The longest waits for a connection, for the first answer, and for another one: a thousand partitions were seen to
+take a metastore 4 s. A server that expects TLS or SASL never answers."""
 _AT_ONCE = 500
 _PLAIN, _TLS = "hive", "hives"
 
@@ -179,7 +180,7 @@ class Metastore:
 def _server(text: str, whole: str) -> tuple[str, int]:
     host, separator, port = text.strip().rpartition(":")
     host, port = (host, port) if separator else (port, str(_PORT))
-    if not host or re.fullmatch(r"[0-9]{1,5}", port) is None or not _NO_HOST.isdisjoint(host):
+    if not host or not is_port(port) or not _NO_HOST.isdisjoint(host):
         raise UsageError(
             "not a Hive Metastore",
             expected=EXPECTED,
@@ -194,7 +195,7 @@ def _connected(store: Metastore, kinds: Any) -> Iterator[Any]:
     from thriftpy2.rpc import client_context
     from thriftpy2.transport import TTransportException
 
-    how: dict[str, Any] = {"connect_timeout": _CONNECT_MS, "socket_timeout": _ANSWER_MS}
+    how: dict[str, Any] = {"connect_timeout": _CONNECT_MS, "socket_timeout": _FIRST_MS}
     if store.tls:
         import ssl
 
@@ -203,19 +204,46 @@ def _connected(store: Metastore, kinds: Any) -> Iterator[Any]:
         how["socket_timeout"] = _CONNECT_MS
     with ExitStack() as stack:
         for number, server in enumerate(store.servers, start=1):
+            how["trans_factory"] = asked = _Asked(f"waiting for the Hive Metastore at {server[0]}:{server[1]}")
             if store.principal is not None:
                 how["trans_factory"] = Kerberos(
                     principal=store.principal, host=server[0], shown=store.shown, answer_ms=_ANSWER_MS
                 )
             try:
-                with waiting(f"waiting for the Hive Metastore at {server[0]}:{server[1]}"):
-                    client = stack.enter_context(client_context(kinds.Metastore, *server, **how))
+                with waiting(asked.words):
+                    asked.client = stack.enter_context(client_context(kinds.Metastore, *server, **how))
             except (TTransportException, OSError):
                 if number == len(store.servers):
                     raise
             else:
                 break
-        yield client
+        yield asked
+
+
+class _Asked:
+    """The calls of a client, each with a word of what is waited for; the first answer is waited for less long."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+        self.client: Any = None
+        self._socket: Any = None
+
+    def get_transport(self, made: Any) -> Any:
+        """As thriftpy2 does by default."""
+        from thriftpy2.transport import TBufferedTransportFactory
+
+        self._socket, factory = made, cast(Any, TBufferedTransportFactory())
+        return factory.get_transport(made)
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*args: Any) -> Any:
+            with waiting(self.words):
+                answer = getattr(self.client, name)(*args)
+            if self._socket is not None:
+                self._socket.set_timeout(_ANSWER_MS)
+            return answer
+
+        return ask
 
 
 class _Calls:
@@ -372,16 +400,3 @@ def _partition(raw: Any) -> CatalogPartition:
         columns=_known(place and place.cols),
         raw=raw,
     )
-
-
-def partition_name(columns: Sequence[CatalogColumn], values: Sequence[str]) -> str:
-    """The name of a partition in Hive, `a=1/b=2`, with its escapes."""
-    return "/".join(f"{_escaped(c.name)}={_escaped(value)}" for c, value in zip(columns, values, strict=True))
-
-
-def _escaped(text: str) -> str:
-    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)
-
-
-_ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 32)}
-"""Of `FileUtils.escapePathName` in Hive."""

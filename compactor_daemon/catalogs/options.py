@@ -149,13 +149,15 @@ class SyncOptions:
         return (self.to or "").startswith("glue:")
 
     def check_named(self, flag: str) -> None:
-        """UsageError: no catalog is named. `flag`: how it is."""
+        """UsageError: no catalog is named, or it is none. `flag`: how it is."""
         if self.to is None:
             raise UsageError(
                 "no catalog is named to sync to",
                 expected=f"{flag} hive:HOST:PORT, {flag} glue:[REGION] or {flag} iceberg:NAME",
                 todo=f"Add {flag}, or `to` in a file.",
             )
+        if not self.to.startswith(ICEBERG):
+            open_catalog(self.to, StorageOptions())
 
     def __post_init__(self) -> None:
         check_least(self, least_of(SyncOptions))

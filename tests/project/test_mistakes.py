@@ -193,6 +193,25 @@ def test_a_typo(args: tuple[str, ...], what: str, fails: Fails, table: Path) -> 
     assert traces(table) == before
 
 
+NO_SERVER: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("sync", "--to", "hive:127.0.0.1:99999"), "not a Hive Metastore"),
+    (("sync", "--to", "hive:127.0.0.1:0"), "not a Hive Metastore"),
+    (("sync", "--to", "glue:eu-west-1@http://127.0.0.1:99999"), "not a catalog of AWS Glue"),
+    (("run", "--once", "--services", "sync", "--sync-to", "junk", "--sole-writer"), "unknown kind of catalog"),
+    (("maintain", "--sync-to", "hive:", "--sole-writer"), "not a Hive Metastore"),
+    (("schedule", "--lock", "zookeeper:127.0.0.1:99999/a/b"), "impossible settings of a ZooKeeper lock"),
+    (("compact", "--master", "local[0]"), "not a Spark master"),
+)
+
+
+def test_what_is_no_server(fails: Fails, table: Path) -> None:
+    """Before anything begins, also where a daemon would try it again and again."""
+    before = traces(table)
+    for args, what in NO_SERVER:
+        assert what in fails(args[0], table, *args[1:], code=2)
+    assert traces(table) == before
+
+
 _ROWS = pa.table({"id": ["a"], "ts": [1]})
 IN_PYTHON: tuple[tuple[Callable[[Any], Any], str], ...] = (
     (lambda _: writer(_ROWS).option(retry=3), r"no such option; found retry\. Did you mean retries\?"),

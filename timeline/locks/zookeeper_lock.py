@@ -26,7 +26,7 @@ from typing import Any
 from ..clocks import clock_ms
 from ..errors import LockError, UsageError, fault_of
 from ..event_log import get_logger
-from ..reachable import waiting, why_unreachable
+from ..reachable import is_port, waiting, why_unreachable
 from .section import Section
 from .zookeeper_connection import (
     CHECK_SESSION,
@@ -64,7 +64,8 @@ class ZooKeeperLock:
 
     def __post_init__(self) -> None:
         names = self.folder.split("/")[1:]
-        good = _HOSTS.fullmatch(self.hosts.partition("/")[0]) and self.key and "/" not in self.key
+        good = _HOSTS.fullmatch(self.servers) and self.key and "/" not in self.key
+        good = good and all(is_port(one.rpartition(":")[2]) for one in self.servers.split(","))
         if not good or "" in names or not set(names).isdisjoint((".", "..")):
             raise UsageError(
                 "impossible settings of a ZooKeeper lock",

@@ -212,7 +212,7 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    port: int = option(DEFAULT_PORT, "The port; 0: any free one.", least=0)
+    port: int = option(DEFAULT_PORT, "The port; 0: any free one.", least=0, most=65535)
     host: str = option(
         "127.0.0.1", "The address to listen on; one beyond this machine needs --token-file.", metavar="ADDRESS"
     )

@@ -131,6 +131,7 @@ def _holder() -> bytes:
 
 
 _ENVIRONMENT = ("HADOOP_CONF_DIR", "HADOOP_HOME", "HADOOP_USER_NAME", "HADOOP_PROXY_USER", "KRB5CCNAME")
+_FIRST_S = 60.0
 _TRIES_OF_ONE_NAME_NODE = "2"
 """A single name node that does not answer is reported within seconds, and not after minutes."""
 
@@ -152,11 +153,34 @@ def _opened(authority: str, environment: tuple[str | None, ...], process: int) -
     if port:
         settings["dfs.client.failover.max.attempts"] = _TRIES_OF_ONE_NAME_NODE
     try:
-        return Client(f"hdfs://{authority}", settings)
+        client = Client(f"hdfs://{authority}", settings)
     except (OSError, RuntimeError, ValueError) as error:
         what = "the name node or name service cannot be used"
         expected = "hdfs://HOST:PORT/PATH, or hdfs://NAMESERVICE/PATH as hdfs-site.xml in HADOOP_CONF_DIR names it"
         raise UsageError(what, path=f"hdfs://{authority}", expected=expected, found=shown(error)) from error
+    _check_answers(client, f"hdfs://{authority}")
+    return client
+
+
+def _check_answers(client: Client, url: str) -> None:
+    """StorageError: the server takes connections, and does not answer; the client would wait for ever. Other errors
+    are those of the first request."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        with suppress(OSError, RuntimeError, ValueError):
+            client.get_file_info("/")
+        answered.set()
+
+    threading.Thread(target=ask, name="hdfs-first-answer", daemon=True).start()
+    if not answered.wait(_FIRST_S):
+        raise StorageError(
+            "the name node does not answer",
+            path=url,
+            expected=f"an answer within {_FIRST_S:g} s",
+            found="a server that takes connections",
+            todo="Check that host and port are those of dfs.namenode.rpc-address.",
+        )
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from ..clocks import READ_AGAIN, retries
 from ..errors import UsageError, fault_of
 from ..ranges import Span, open_ranges
+from ..reachable import is_server_url
 from .contract import count_requests
 from .object_url import AZURE, GCS, S3, Cloud, ObjectUrl
 from .server_clock import RequestPace, StoreFacts
@@ -185,6 +186,8 @@ def _asked(ask: Callable[[], Any], expected: int | list[int]) -> Any:
 
 _ANSWER_S, _TRANSFER_S, _COPY_S = 30, 600, 3600
 """Timeouts of a small request, of one that carries up to some GiB, and of a copy within the store."""
+_SILENT_S = 60.0
+"""So long a store may send nothing of an answer. A request that carries much may take longer: its answer comes last."""
 _PATIENCE: RetryConfig = {
     "max_retries": 1000,
     "retry_timeout": timedelta(seconds=30),
@@ -193,6 +196,7 @@ _PATIENCE: RetryConfig = {
 """An overloaded store refuses all requests for some seconds. Ten tries, obstore's default, take about three."""
 _ONCE: RetryConfig = {"max_retries": 0, "retry_timeout": timedelta(seconds=60)}
 _HIDDEN = "***"
+_URLS, _HTTP = ("endpoint", "base_url", "authority_host"), "allow_http"
 
 
 _known: dict[int, StoreFacts] = {}
@@ -205,13 +209,15 @@ def forget() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """`patient` retries when a request fails. `once` does not: the outcome of a conditional write must be known.
-    `copying` is `once` with the timeout of a copy of some GiB. `place`: one name for all URLs of the place."""
+    """`patient` retries when a request fails; so does `sending`, which waits for an answer longer. `once` does not: the
+    outcome of a conditional write must be known. `copying` is `once` with the timeout of a copy of some GiB. `place`:
+    one name for all URLs of the place."""
 
     cloud: Cloud
     bucket: str
     place: str
     patient: Any
+    sending: Any
     once: Any
     copying: Any
     identity: int
@@ -236,17 +242,24 @@ class Clients:
         """An error in one line, without secrets."""
         return _hidden(store_words(error), self._secrets)
 
-    @property
-    def missing(self) -> str | None:
-        """What to do if a store refuses this process: supply the secrets that another process did not send to it."""
-        if not self.settings.withheld:
+    def advice(self, error: Exception) -> str | None:
+        """What to do if a store refuses this process: supply the secrets that another process did not send to it, or
+        any. None: it is another error."""
+        if withheld := ", ".join(self.settings.withheld):
+            return (
+                "The options of the driver hold secrets, which are never sent: give "
+                f"{withheld} to each executor (spark.executorEnv.NAME, or a role of the machine)."
+            )
+        if not any(host in str(error) for host in _ROLES):
             return None
         return (
-            "The options of the driver hold secrets, which are never sent: give "
-            f"{', '.join(self.settings.withheld)} to each executor (spark.executorEnv.NAME, or a role of the machine)."
+            f"Give credentials of {self.cloud.name}, as options or as variables {self.cloud.environment}...: this "
+            "machine has no role that gives some."
         )
 
 
+_ROLES = ("169.254.169.254", "169.254.170.", "metadata.google.internal")
+"""Where the role of a machine or container is asked for credentials."""
 _TRIES = re.compile(r"(?:,? after \d+ retries)?(?:, max_retries: \d+)?(?:, retry_timeout: [\d.]+\w+)? +- ")
 _CAUSE = re.compile(r'message: "([^"]+)"')
 """The cause that the system gave, in what obstore appends for its own debugging."""
@@ -257,6 +270,7 @@ def store_words(error: Exception) -> str:
     text, _, inner = str(error).partition("Debug source:")
     words = _TRIES.sub(": ", re.sub(r"^Generic \w+ error: ", "", " ".join(text.split())))
     causes = [one for one in _CAUSE.findall(inner) if one not in words]
+    causes += ["no answer in time"] if "kind: Timeout" in inner else []
     return "; ".join([words[:500] or fault_of(error), *causes[-1:]])
 
 
@@ -287,10 +301,11 @@ def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, st
         )
     secrets = secrets_of(cloud, settings, named)
     own = _OPENERS[cloud.name](url, settings, named)
+    _check_urls(url, settings, named)
 
-    def opened(seconds: int, *, patient: bool = False, **more: Any) -> Any:
+    def opened(seconds: int, silent_s: float | None = None, *, patient: bool = False, **more: Any) -> Any:
         retries = _PATIENCE if patient else _ONCE
-        return own(client_options=_connection(cloud, settings, named, seconds), retry_config=retries, **more)
+        return own(client_options=_connection(cloud, settings, named, seconds, silent_s), retry_config=retries, **more)
 
     copying: Any = {"copy_if_not_exists": "multipart"} if cloud is S3 else {}
     try:
@@ -298,7 +313,8 @@ def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, st
             cloud=cloud,
             bucket=url.bucket,
             place=url.place(account),
-            patient=opened(_TRANSFER_S, patient=True),
+            patient=opened(_TRANSFER_S, _SILENT_S, patient=True),
+            sending=opened(_TRANSFER_S, patient=True),
             once=opened(_ANSWER_S),
             copying=opened(_COPY_S, **copying),
             identity=hash((url.cloud.name, url.bucket, settings, environment)),
@@ -312,16 +328,33 @@ def _opened(url: ObjectUrl, settings: Settings, environment: tuple[tuple[str, st
         raise UsageError(
             what,
             path=url.bucket,
-            found=_hidden(f"{error}", secrets),
+            found=_hidden(store_words(error), secrets),
             todo="Correct the option, or the variable of the environment.",
         ) from None
 
 
-def _connection(cloud: Cloud, settings: Settings, environment: Mapping[str, str], seconds: int) -> ClientConfig:
+def _check_urls(url: ObjectUrl, settings: Settings, environment: Mapping[str, str]) -> None:
+    """UsageError: obstore panics over what is no URL, and does not say why it refuses one without TLS."""
+    names = {setting.name for setting in SETTINGS[url.cloud.name]}
+    found = {n: settings.of(n) or from_environment(url.cloud, n, environment) or "" for n in names & {*_URLS, _HTTP}}
+    for name in filter(found.get, _URLS):
+        if not is_server_url(found[name]):
+            raise UsageError("not the URL of a server", path=url.bucket, expected="http[s]://HOST[:PORT]", found=name)
+        if found[name].startswith("http:") and found[_HTTP].lower() not in ("1", "true", "on", "yes", "y"):
+            raise UsageError(
+                "a server without TLS is not allowed", path=url.bucket, found=name, todo=f"Add the option {_HTTP}=true."
+            )
+
+
+def _connection(
+    cloud: Cloud, settings: Settings, environment: Mapping[str, str], seconds: int, silent_s: float | None
+) -> ClientConfig:
     """Options of the connection: passed with the timeout, since obstore then reads none from the environment."""
     given = ((name, settings.of(name) or from_environment(cloud, name, environment)) for name in CONNECTION)
     found: Any = {name: value for name, value in given if value is not None}
     found["timeout"] = timedelta(seconds=seconds)
+    if silent_s is not None:
+        found["read_timeout"] = timedelta(seconds=silent_s)
     return found  # type: ignore[no-any-return]
 
 

@@ -101,7 +101,7 @@ class ObjectStorage:
             if isinstance(error, FileNotFoundError) and not any(none in str(error) for none in _NO_BUCKET):
                 raise MissingFileError("no such object", path=where) from error
             raise StorageError(
-                "storage failed", path=where, found=self.clients.text(error), todo=self.clients.missing
+                "storage failed", path=where, found=self.clients.text(error), todo=self.clients.advice(error)
             ) from error
 
     # --- reading
@@ -161,7 +161,7 @@ class ObjectStorage:
 
     def open_output(self, path: str) -> IO[bytes]:
         with self._translated(path):
-            upload: Any = Upload(self.clients.patient, self.key(path))
+            upload: Any = Upload(self.clients.sending, self.key(path))
             return upload  # type: ignore[no-any-return]
 
     def close_output(self, file: IO[bytes]) -> None:
@@ -254,7 +254,7 @@ class ObjectStorage:
 
     def overwrite(self, path: str, data: bytes) -> None:
         with self._translated(path):
-            obstore.put(self.clients.patient, self.key(path), data, use_multipart=False)
+            obstore.put(self.clients.sending, self.key(path), data, use_multipart=False)
 
     def delete(self, path: str) -> None:
         with suppress(MissingFileError), self._translated(path):

@@ -6,6 +6,7 @@ import copy
 import json
 import re
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 from phantombase import writer
 from phantombase.compactor_daemon.archiving.archive import archive_table
 from phantombase.compactor_daemon.archiving.choice import ArchiveOptions
-from phantombase.compactor_daemon.catalogs import sync
+from phantombase.compactor_daemon.catalogs import metastore, sync
 from phantombase.compactor_daemon.catalogs.options import Names, SyncOptions, SyncResult
 from phantombase.compactor_daemon.catalogs.sync import sync_table
 from phantombase.compactor_daemon.catalogs.tables import MARK, widens
@@ -412,8 +413,15 @@ def test_a_metastore_with_tls(path: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_metastore_that_is_down_is_one_error_and_the_next_server_is_asked(
-    path: Path, memory_metastore: MemoryMetastore
+    path: Path, memory_metastore: MemoryMetastore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Or takes connections and never answers, as one that expects TLS."""
+    monkeypatch.setattr(metastore, "_FIRST_MS", 200)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        pytest.raises(StorageError, match=r"did not answer.*timed out"),
+    ):
+        sync_table(open_table(path), SyncOptions(to=f"hive:127.0.0.1:{mute.getsockname()[1]}"))
     why = r"did not answer; at hive:127.0.0.1:1; .*connection refused.*hive:HOST:PORT\?principal=hive/_HOST@REALM"
     with pytest.raises(StorageError, match=why):
         sync_table(open_table(path), SyncOptions(to="hive:127.0.0.1:1"))

@@ -20,7 +20,8 @@ from typing import Any
 import pyspark
 import pytest
 
-from phantombase.compactor_daemon.catalogs.metastore import interface, partition_name
+from phantombase.compactor_daemon.catalogs.catalog import partition_name
+from phantombase.compactor_daemon.catalogs.metastore import interface
 from phantombase.compactor_daemon.jvm_archive import spark_java
 from phantombase.timeline.reachable import why_unreachable
 from tests.support.servers.zookeeper_server import free_ports

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
@@ -18,10 +19,11 @@ from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.fleet.catalog import FolderListing
 from phantombase.timeline.errors import MissingFileError, NotATableError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.service.served_tables import ServedTables
-from phantombase.timeline.storage import contract, local
+from phantombase.timeline.storage import contract, hdfs_files, local, object_clients
 from phantombase.timeline.storage.contract import Entry, list_at_once, list_of_table
 from phantombase.timeline.storage.folders import RECORDS
 from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.storage.object_store import ObjectStorage
 from phantombase.timeline.storage.open_storage import full_path, open_storage
 from phantombase.timeline.storage.snapshot import ContentCache, SnapshotStorage
 from phantombase.timeline.storage.staged_file import place_staged, staged_output
@@ -38,6 +40,44 @@ def test_a_path_and_its_url_are_one_storage(url: str, tmp_path: Path) -> None:
     found = open_storage(url.format(path=tmp_path, name=tmp_path.name))
     assert found == open_storage(str(tmp_path))
     assert found.base_path == str(tmp_path)
+
+
+def test_a_server_that_takes_connections_and_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port of another service, or one that expects TLS."""
+    monkeypatch.setattr(object_clients, "_SILENT_S", 0.2)
+    monkeypatch.setattr(object_clients, "_PATIENCE", object_clients._ONCE)
+    monkeypatch.setattr(hdfs_files, "_FIRST_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        where = f"127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(StorageError, match="no answer in time"):
+            open_storage("s3://b/t", {"endpoint": f"http://{where}", "allow_http": "1", **KEYS}).list("")
+        with pytest.raises(StorageError, match=f"the name node does not answer; at hdfs://{where}"):
+            open_storage(f"hdfs://{where}/t").list("")
+
+
+def test_what_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client of object stores panics over it. One without credentials asks a role of the machine."""
+    refused = {
+        "junk": "not the URL of a server",
+        "http://h:99999": "not the URL of a server",
+        "http://h:1": "allow_http=true",
+    }
+    for endpoint, what in refused.items():
+        with pytest.raises(UsageError, match=what):
+            open_storage("s3://b/t", {"endpoint": endpoint, **KEYS})
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        with pytest.raises(UsageError, match=what):
+            open_storage("s3://b/t", KEYS)
+        monkeypatch.delenv("AWS_ENDPOINT_URL")
+        with pytest.raises(UsageError, match=what):
+            open_storage("gs://b/t", {"base_url": endpoint})
+    storage = open_storage("s3://b/t", {"region": "x"})
+    assert isinstance(storage, ObjectStorage)
+    assert "credentials of S3" in str(storage.clients.advice(OSError("GET http://169.254.169.254/latest")))
+    assert storage.clients.advice(OSError("403")) is None
+
+
+KEYS = {"access_key_id": "the-key", "secret_access_key": "the-secret", "region": "x"}
 
 
 @pytest.mark.parametrize(
