@@ -11,13 +11,14 @@ may stay in a Hive Metastore: it has no rows. Glue refuses 4 of the second one, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from phantombase.timeline.errors import ConflictError, UnsupportedError, UsageError
+from phantombase.timeline.errors import ConflictError, StorageError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
@@ -36,6 +37,7 @@ _EMPTY: Mapping[tuple[str, ...], CatalogPartition] = {}
 """The partitions of a new table."""
 _FEW, _AT_ONCE = 500, 2
 """Of more partitions two tables are changed at once."""
+_SLOW_S, _SILENT_MOST_S = 5.0, 300.0
 _TRIES = 5
 """As often as another process may sync meanwhile; the next sync goes on from the mark."""
 _Work: TypeAlias = Callable[[Calls], SyncedTable]
@@ -340,8 +342,27 @@ def _check_columns(found: CatalogTable, wanted: CatalogTable, where: str) -> Non
             )
 
 
+_silent: dict[str, tuple[float, StorageError]] = {}
+"""By name of a catalog that let a sync wait in vain, until when it is not asked, by the monotonic clock, and its error.
+"""
+
+
 def run_service(table: Table, options: SyncOptions, lock: TableLock, means: ServiceMeans) -> ServiceAnswer:
-    done = sync_table(table, options, dry_run=means.dry_run)
+    """A catalog that does not answer costs each sync its timeouts, and behind them wait the cleans of other tables, or
+    a writer. So this process does not ask it for nine times as long as the last sync took, at most five minutes."""
+    name, begun = str(options.to), time.monotonic()
+    until, last = _silent.get(name, (begun, None))
+    if last is not None and begun < until:
+        found = f"{last.found}; this process asks again in {until - begun:.0f} s"
+        raise StorageError(last.what, path=last.path, found=found, todo=last.todo)
+    try:
+        done = sync_table(table, options, dry_run=means.dry_run)
+    except StorageError as error:
+        took_s = time.monotonic() - begun
+        if "did not answer" in error.what and took_s >= _SLOW_S:
+            _silent[name] = begun + took_s + min(9 * took_s, _SILENT_MOST_S), error
+        raise
+    _silent.pop(name, None)
     changed = done.changed
     would = "would change " if means.dry_run and changed else ""
     what = done.why or f"{would}{done.catalog} {done.database}: " + (

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -25,7 +26,11 @@ from phantombase.compactor_daemon.catalogs.tables import MARK, widens
 from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
+from phantombase.compactor_daemon.unit_of_work import ServiceMeans
 from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.storage.local import LocalStorage
+from phantombase.timeline.table.table import Table
+from phantombase.writer_hooks.schema.new_table import NewTable, create_table
 from tests.support.compaction_steps import open_table
 from tests.support.golden_tables import LOCK
 from tests.support.places import capture_logs
@@ -427,3 +432,42 @@ def test_a_metastore_that_is_down_is_one_error_and_the_next_server_is_asked(
         sync_table(open_table(path), SyncOptions(to="hive:127.0.0.1:1"))
     done = sync_table(open_table(path), SyncOptions(to=f"hive:127.0.0.1:1,127.0.0.1:{memory_metastore.port}"))
     assert done.changed == ()
+
+
+def test_a_catalog_that_does_not_answer_holds_up_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind each sync of a daemon wait the services of other tables: a dead catalog takes a tenth of the time at most.
+    What fails quickly, or is refused, is asked each time, and so are other catalogs."""
+    now, asked, errors = 0.0, list[str](), dict[str, tuple[str, float]]()
+
+    def one(table: Table, options: SyncOptions, *, dry_run: bool) -> SyncResult:
+        nonlocal now
+        asked.append(to := str(options.to))
+        what, took_s = errors.get(to, ("", 0.0))
+        now += took_s
+        if what:
+            raise StorageError(what, path=to, found="a timeout")
+        return SyncResult(catalog=to, database="d")
+
+    monkeypatch.setattr(sync, "sync_table", one)
+    monkeypatch.setattr(sync, "time", SimpleNamespace(monotonic=lambda: now))
+    table = create_table(LocalStorage(str(tmp_path)), NewTable(name="t", version=9, key_fields=("id",)))
+
+    def ask(to: str) -> str:
+        asked.clear()
+        try:
+            sync.run_service(table, SyncOptions(to=to), LOCK, ServiceMeans())
+        except StorageError as error:
+            return f"{error.what}: {error.found}"
+        return "done"
+
+    errors |= {"dead": ("it did not answer", 30.0), "quick": ("it did not answer", 4.0), "other": ("refused", 30.0)}
+    for to in errors:
+        ask(to)
+    assert ask("dead") == "it did not answer: a timeout; this process asks again in 236 s"
+    assert not asked
+    for to in ("quick", "other", "well"):
+        ask(to)
+        assert asked == [to]
+    errors.clear()
+    now += 270.0
+    assert [ask("dead"), *asked] == ["done", "dead"]

@@ -559,4 +559,8 @@ ORPHANS: tuple[Mutant, ...] = (
     (_ORPHAN_REMOVAL, "    if item is None or (item.kind is OrphanKind.LOG", "    if item is not None:\n        return True\n    if item is None or (item.kind is OrphanKind.LOG", "unfinished_uploads"),
     ("compactor_daemon/services/serve", "s.least_s if every_s else 0.0", "0.0", "services"),
     ("compactor_daemon/services/serve", "s.least_s if every_s else 0.0", "s.least_s", "services"),
+    # Catalogs.
+    ("compactor_daemon/catalogs/sync", "if last is not None and begun < until:", "if False:", "catalogs/sync"),
+    ("compactor_daemon/catalogs/sync", "\"did not answer\" in error.what and took_s", "took_s", "catalogs/sync"),
+    ("compactor_daemon/catalogs/sync", " and took_s >= _SLOW_S:", ":", "catalogs/sync"),
 )  # fmt: skip
