@@ -17,7 +17,7 @@ A block that breaks this framing (torn write) extends to the next magic or the e
 CORRUPT and reading continues after it, as in Hudi.
 
 RECORD_POSITIONS, which names the rows of the base file that a block's records replace, is not read: merging goes by
-keys. That there are positions tells that every row of a key was found, see `slice_merge` (hudi-format.md 5.2).
+keys. That all blocks have it tells that every row of a key was found, see `slice_merge` (hudi-format.md 5.2).
 
 Which blocks count: the rules are those of Hudi 1.x for every table version. On version 6 they deliberately differ from
 0.15.0 in two points. A block newer than the query instant is skipped; 0.15 stops reading the slice there and so hides
@@ -97,6 +97,12 @@ class LogBlock:
     def is_partial(self) -> bool:
         """Whether its rows are partial updates: they have only the columns of the block's schema."""
         return self.kind is not BlockKind.DELETE and self.headers.get(HeaderKey.IS_PARTIAL, "").lower() == "true"
+
+    def names_rows_of(self, base: str | None) -> bool:
+        """Whether it names the rows of this base file that its entries change, by their positions. `base`: its instant,
+        None: there is none."""
+        named = self.headers.get(HeaderKey.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS)
+        return base is not None and named == base and HeaderKey.RECORD_POSITIONS in self.headers
 
     @property
     def compacted_instants(self) -> tuple[str, ...]:

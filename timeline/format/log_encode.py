@@ -150,12 +150,12 @@ def rollback_block(instant: str, target: str) -> bytes:
 
 
 def copied_block(block: LogBlock, content: pa.Buffer, *, instant: str, compacted: Sequence[str]) -> Parts:
-    """A data or delete block, copied by a log compaction at `instant`: the same content, without record positions.
+    """A data or delete block, copied by a log compaction at `instant`: the same content and record positions.
     `compacted`: see `data_block`. The block's kind and schema are enough to decode the content; rows that have only the
     columns of this schema remain partial updates."""
     headers = _headers(instant, block.header(HeaderKey.SCHEMA), compacted)
-    if block.is_partial:
-        headers |= _PARTIAL
+    kept = (HeaderKey.IS_PARTIAL, HeaderKey.RECORD_POSITIONS, HeaderKey.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS)
+    headers |= {key: block.headers[key] for key in kept if key in block.headers}
     return _block(block.kind, headers, [content])
 
 

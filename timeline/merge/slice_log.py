@@ -88,8 +88,8 @@ def may_delete_by_value(storage: Storage, marker: DeleteMarker | None, slice_: F
 class LogCounts:
     """The content of a slice's logs: entries by block headers, blocks that count, blocks skipped by cause.
     `merged`: the instants of the blocks that count. `uncommitted`: the instants of blocks skipped as uncommitted; these
-    may count later in the same files. `by_position`: a block names rows of the slice's base file by their positions,
-    so its write has found each row of a key that is doubled there."""
+    may count later in the same files. `by_position`: all blocks name rows of the slice's base file by their positions,
+    so their writes have found each row of a key that is doubled there."""
 
     entries: int = 0
     blocks: int = 0
@@ -146,8 +146,7 @@ def read_logs(
 
 def _names_base_rows(slice_: FileSlice, selection: Selection) -> bool:
     base = slice_.base.name.instant if slice_.base is not None else None
-    of = HeaderKey.BASE_FILE_INSTANT_TIME_OF_RECORD_POSITIONS
-    return base is not None and any(b.headers.get(of) == base for b in selection.blocks)
+    return all(block.names_rows_of(base) for block in selection.blocks)
 
 
 @lru_cache(maxsize=64)

@@ -10,8 +10,8 @@ file come last.
                                    EVENT_TIME_0X               delete block, or ordering value >= the base row's
                                    (a null ordering value in the base always loses)
 
-Duplicate keys in one base file: a 0.15 compaction changes all their rows, and so does Hudi 1.x where log blocks name
-rows of the base file by position: their write found each row (`every_duplicate`). Else only the first row is changed.
+Duplicate keys in one base file: a 0.15 compaction changes all their rows, and so does Hudi 1.x where all log blocks
+name rows of the base file by position: each write found every row (`every_duplicate`). Else only the first row changes.
 
 `IdentityTally` sums the hashes of the input and output rows of a compaction, for the ledger's `Identity`."""
 

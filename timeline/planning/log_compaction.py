@@ -41,7 +41,8 @@ class LogPiece:
     """The blocks of one instant in a slice. `files`: the files with these blocks; `replaced`: the instants that a log
     compaction replaces. `deletes`: it has a delete block; `partial`: a block of partial updates. `place`: its newest
     writer instant. `whole`: its files contain no other blocks, no part of it was rolled back, and its columns have the
-    current names: readers expect the columns of a copied block under the names of the log compaction's time."""
+    current names: readers expect the columns of a copied block under the names of the log compaction's time.
+    `by_position`: each of its blocks names rows of the slice's base file by their positions."""
 
     instant: str
     files: tuple[LogFile, ...]
@@ -50,6 +51,7 @@ class LogPiece:
     partial: bool
     place: str
     whole: bool
+    by_position: bool = False
 
     @property
     def log_bytes(self) -> int:
@@ -90,6 +92,8 @@ def log_runs(
     broken |= {instant for of in owners.values() if len(of) > 1 for instant in of}
     deletes = {b.instant for b in selection.blocks if b.kind is BlockKind.DELETE}
     partial = {b.instant for b in selection.blocks if b.is_partial}
+    base = slice_.base.name.instant if slice_.base is not None else None
+    by_key = {b.instant for b in selection.blocks if not b.names_rows_of(base)}
 
     def piece(instant: str) -> LogPiece:
         below = [i for i in _originals(instant, stands_for) if i in paths]
@@ -101,6 +105,7 @@ def log_runs(
             deletes=instant in deletes,
             partial=instant in partial,
             place=max((i for i in below if not stands_for[i]), default=instant),
+            by_position=instant not in by_key,
         )
 
     pieces = [piece(instant) for instant in dict.fromkeys(b.instant for b in selection.blocks)]
@@ -135,8 +140,9 @@ def folds_exactly(rules: SliceRules, pieces: Sequence[LogPiece], *, bottom: bool
     an ordering value is lost once a row has won against it, and that row could then lose against an older row below the
     pieces. So the pieces must be the bottom. Rows marked deleted are not delete-block entries. On version 6 the readers
     of 0.15 and 1.x merge by different rules. A row that lacks columns takes them from rows below the pieces, unless a
-    delete between them discards these. In all these cases the entries are copied unchanged."""
-    if rules.merge.unset is not None or any(p.partial for p in pieces):
+    delete between them discards these. Where all name rows of the base file, each row of a doubled key is changed; a
+    winner names none. In all these cases the entries are copied unchanged."""
+    if rules.merge.unset is not None or any(p.partial for p in pieces) or all(p.by_position for p in pieces):
         return False
     if rules.merge.mode is MergeMode.COMMIT_TIME:
         return True
