@@ -21,11 +21,11 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from phantombase.compactor_daemon.execution.spark_session import arrow_of_spark
 from phantombase.timeline.codec.avro_schema import OPERATION
 from phantombase.timeline.codec.calendar import old_calendar
 from phantombase.timeline.codec.conform import NO_DEFAULTS, Defaults
 from phantombase.timeline.codec.parquet_read import Share, open_parquet, readable
-from phantombase.timeline.codec.spark_types import arrow_of_spark
 from phantombase.timeline.codec.stored_names import SAME_NAMES, Names
 from phantombase.timeline.errors import MissingFileError, UnknownStateError, UnsupportedError, UsageError
 from phantombase.timeline.prefetch import prefetched

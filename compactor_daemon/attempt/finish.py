@@ -12,9 +12,10 @@ A pending instant needs none of this: the next run publishes its decision, or op
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Protocol
 
 from phantombase.timeline.audit.ledgers import entries
 from phantombase.timeline.errors import LockError, MalformedError, PausedError, PhantombaseError
@@ -88,6 +89,27 @@ def finish_completed(table: Table, lock: TableLock) -> Snapshot:
     if failed is not None:
         raise failed
     return table.snapshot() if littered else seen
+
+
+class Releasable(Protocol):
+    """A claim, see `fleet.claims`."""
+
+    def release(self) -> None: ...
+
+
+def sweep_table(table: Table, lock: TableLock, take: Callable[[str], Releasable | None]) -> bool:
+    """Finishes instants of which `take` gives a claim; whether nothing was left."""
+    for instant in (littered := littered_instants(table)):
+        if (held := take(instant)) is None:
+            continue
+        try:
+            finish(table, instant, lock)
+        except PhantombaseError as error:
+            _log.warning("not_finished", table=table.storage.base_path, instant=instant, error=str(error))
+        finally:
+            held.release()
+    forget_archived(table)
+    return not littered
 
 
 def littered_instants(table: Table) -> tuple[str, ...]:

@@ -24,7 +24,6 @@ from .catalog import (
     MADE_BY,
     OUTPUT,
     SERDE,
-    Calls,
     CatalogColumn,
     CatalogPartition,
     CatalogTable,
@@ -70,6 +69,10 @@ struct DropPartitionsRequest {
   4: optional bool deleteData, 5: optional bool ifExists, 8: optional bool needResult
 }
 struct DropPartitionsResult { 1: optional list<Partition> partitions }
+struct EventsAfter { 1: required i64 lastEvent, 2: optional i32 maxEvents }
+struct Event { 1: required i64 eventId, 4: optional string dbName, 5: optional string tableName }
+struct Events { 1: required list<Event> events }
+struct LastEvent { 1: required i64 eventId }
 struct EnvironmentContext { 1: map<string, string> properties }
 exception Refused { 1: string message }
 exception AlreadyExists { 1: string message }
@@ -93,7 +96,9 @@ service Metastore {
     throws (1: Refused a, 2: AlreadyExists b, 3: Refused c),
   void alter_partitions(1: string db_name, 2: string tbl_name, 3: list<Partition> new_parts)
     throws (1: Refused a, 2: Refused b),
-  DropPartitionsResult drop_partitions_req(1: DropPartitionsRequest req) throws (1: NoSuchObject a, 2: Refused b)
+  DropPartitionsResult drop_partitions_req(1: DropPartitionsRequest req) throws (1: NoSuchObject a, 2: Refused b),
+  Events get_next_notification(1: EventsAfter rqst),
+  LastEvent get_current_notificationEventId()
 }
 """
 _PORT = 9083
@@ -146,7 +151,7 @@ class Metastore:
         return f"{_TLS if self.tls else _PLAIN}:" + ",".join(f"{host}:{port}" for host, port in self.servers)
 
     @contextmanager
-    def calls(self) -> Iterator[Calls]:
+    def calls(self) -> Iterator[_Calls]:
         """See `TableCatalog`."""
         kinds = interface()
         from thriftpy2.thrift import TException
@@ -254,6 +259,17 @@ class _Calls:
 
     def databases(self) -> list[str]:
         return list(self._client.get_all_databases())
+
+    def changed(self, after: int) -> tuple[int, set[tuple[str, str]]]:
+        """The number of the last notification, and the tables of those that came after another one, by database and
+        name. Of many, only of the first. None, where the numbers begin again or `after` is below 0."""
+        last = self._client.get_current_notificationEventId().eventId
+        if not 0 <= after < last:
+            return last, set()
+        asked = self._kinds.EventsAfter(lastEvent=after, maxEvents=_AT_ONCE)
+        found = self._client.get_next_notification(asked).events
+        tables = {(one.dbName, one.tableName) for one in found if one.tableName}
+        return max((one.eventId for one in found), default=last), tables
 
     def create_database(self, name: str) -> None:
         made = self._kinds.Database(name=name, description=MADE_BY, parameters={})

@@ -47,6 +47,7 @@ from ..daemon.work import Summary
 from ..fleet.budget import Budget, rank
 from ..fleet.catalog import Catalog
 from ..fleet.pools import Pools
+from ..fleet.wakes import WakeOptions
 from ..options import AttemptOptions, BenefitOptions, ExecuteOptions
 from ..services.options import Service, ServiceOptions, parse_services
 from .fleet_flags import CatalogFlags, ZooKeeperFlags
@@ -110,6 +111,7 @@ def run_command(
     tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="base paths of the tables")] = None,
     catalog: CatalogFlags,
     zookeeper: ZooKeeperFlags,
+    wakes: WakeOptions,
     once: Annotated[bool, typer.Option("--once", help=help_of(Rules, "once"))] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print in which order a --budget lets work begin, and why; change nothing")
@@ -187,8 +189,8 @@ def run_command(
     ):
         if given is None and (idle := typed_options(ctx, names)):
             raise UsageError(f"{', '.join(idle)} without {needed.split()[0]} has no effect", todo=f"Add {needed}.")
-    if once and (idle := typed_options(ctx, ("services_interval",))):
-        raise UsageError(f"{', '.join(idle)} with --once has no effect: services run once", todo="Leave it out.")
+    if once and (idle := (*typed_options(ctx, ("services_interval",)), *wakes.given)):
+        raise UsageError(f"{', '.join(idle)} with --once has no effect: all is done once", todo="Leave it out.")
     execute.refuse_idle(typed_names(ctx, execute.idle))
     if schedule or services is not None or (lock is not None and sole_writer):
         check_writers_known(
@@ -244,6 +246,7 @@ def run_command(
                 sole_writer=sole_writer,
                 observer=metrics,
                 events=events,
+                wakes=wakes,
             )
         )
         if http.metrics_port is not None:

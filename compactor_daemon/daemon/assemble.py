@@ -36,6 +36,7 @@ from ..fleet.budget import WaitingWork
 from ..fleet.catalog import Catalog, FleetTables, Members, Taken, fleet_of, serves, warn_of_empty_pools
 from ..fleet.claims import Claims, HeldClaim, NoClaims, TableClaims, table_id
 from ..fleet.pools import Pool, Pools
+from ..fleet.wakes import WakeOptions, listening
 from ..fleet.zookeeper_claims import ZooKeeperClaims
 from ..fleet.zookeeper_session import ZooKeeperOptions, ZooKeeperSession, zookeeper_session
 from ..options import ExecuteOptions
@@ -151,11 +152,12 @@ def open_daemon(
     observer: Observer | None = None,
     runner: Runner | None = None,
     events: Path | None = None,
+    wakes: WakeOptions | None = None,
 ) -> Iterator[Daemon]:
     """A daemon for some tables, or for those of a `catalog`, ready to `run`. Errors of the tree: ZooKeeper, or every
     named table, cannot be used. A table that cannot be used is tried again. `zookeeper` None: a single daemon. `lock`:
     as for `table_lock`. `sole_writer`: no other process writes to the tables. `runner`: a runner that is open
-    already. `events`: see `Daemon`."""
+    already. `events`: see `Daemon`. `wakes`: what else wakes it."""
     given = all_storage_options(paths, settings.storage_options, execute, runner)
     settings = replace(settings, storage_options=given, clusters=lock is not None or sole_writer)
     if runner is None:
@@ -213,6 +215,7 @@ def open_daemon(
         if catalog is not None:
             heard = observer or Observer()
             stack.enter_context(_discovered(catalog, daemon, lazy, session, settings.who, rules, heard))
+        stack.enter_context(listening(wakes or WakeOptions(), daemon, catalog, session, given))
         yield daemon
 
 

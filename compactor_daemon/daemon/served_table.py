@@ -65,7 +65,7 @@ from ..attempt.failures import (
     record_failure,
     release_failures,
 )
-from ..attempt.finish import finish, forget_archived, littered_instants
+from ..attempt.finish import sweep_table
 from ..attempt.inputs import check_record_ttl
 from ..attempt.pending_clusterings import work_left
 from ..attempt.slice_task import Runner
@@ -86,6 +86,7 @@ _ASK_AGAIN_S = 300.0
 """How soon to check again whether a compaction is due: time alone can make it so, without new writes."""
 _SETTINGS_S = 300.0
 """How soon a change of the table's settings and policies counts, where nothing else reads them."""
+_SWEPT_S = 3600.0
 _BY_LAG = Trigger(fired=False, why="the goal of freshness does not need a plan yet")
 _NUMBERS = re.compile(r"\d+")
 """The parts of the reason that no plan is due that change with each commit, and each second."""
@@ -166,7 +167,8 @@ class TableOnStorage:
         self._policies_at = 0.0
         self._plans: dict[str, CompactionPlan] = {}
         self._refused: tuple[Instant, ...] = ()
-        self._ask_at = 0.0
+        self._swept: tuple[Instant, ...] = ()
+        self._ask_at = self._sweep_at = 0.0
         self._said: dict[str, str] = {}
         self._parked = False
         self._paused: tuple[Pause, ...] = ()
@@ -198,8 +200,8 @@ class TableOnStorage:
         self._policies_at = time.monotonic() + _SETTINGS_S
 
     def snapshot(self) -> SeenTable:
-        """Lists the timeline once, and the records too if an instant is pending. A table on which nothing was to be
-        done, and whose timeline is as it was, costs no other request. Errors of the tree."""
+        """Lists the timeline once, and the records too if an instant is pending; of a table at rest, as `_Calm` says,
+        nothing else. Errors of the tree."""
         calm, until = self._calm, time.monotonic() + _SETTINGS_S
         is_same = calm is not None and calm.settings is self._settings and calm.seen.parked == self._parked
         holds = calm is not None and is_same and time.monotonic() < calm.until
@@ -346,20 +348,15 @@ class TableOnStorage:
         return state not in ("", before)
 
     def sweep(self) -> None:
-        """Finishes instants that are not pending any more, except those that another process has claimed."""
-        table = self._open()
-        if held_by(table.storage, COMPACTION) is not None:
+        """Finishes instants that are not pending any more, except those that another process has claimed. A table at
+        rest on which nothing was left needs no other search for an hour."""
+        seen, calm = () if self.timeline is None else self.timeline.instants, self._calm
+        if calm is not None and calm.table.timeline.instants == self._swept and time.monotonic() < self._sweep_at:
             return
-        for instant in littered_instants(table):
-            if (held := self.claims.take(instant)) is None:
-                continue
-            try:
-                finish(table, instant, self._lock)
-            except PhantombaseError as error:
-                _log.warning("not_finished", table=self.path, instant=instant, error=str(error))
-            finally:
-                held.release()
-        forget_archived(table)
+        table = self._open()
+        if held_by(table.storage, COMPACTION) is None:
+            is_clean = sweep_table(table, self._lock, self.claims.take)
+            self._swept, self._sweep_at = seen if is_clean else (), time.monotonic() + _SWEPT_S
 
     def serve(
         self, every_s: float, stopping: Callable[[], bool], handing_over: Callable[[], bool] = lambda: False

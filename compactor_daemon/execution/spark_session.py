@@ -1,22 +1,29 @@
-"""Spark: checks before a start, the start in the background while the table is loaded, and its Hadoop configuration."""
+"""Spark: checks before a start, the start in the background while the table is loaded, and its Hadoop configuration.
+
+Its schemas become Arrow's with every PySpark from 3.5 on; pyspark is imported only when it is needed."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from phantombase.timeline.errors import SparkError, reason_of, without_classes
+from phantombase.timeline.errors import SparkError, UsageError, reason_of, without_classes
 from phantombase.timeline.reachable import waiting, why_unreachable
 from phantombase.timeline.storage.object_url import names_at
 
 from ..jvm_archive import NO_ARCHIVE, class_archive, require_pyspark, spark_java
 from ..options import ExecuteOptions
+
+if TYPE_CHECKING:  # a start waits for no pyarrow
+    import pyarrow as pa
 
 _STANDALONE = "spark://"
 _PORT = 7077
@@ -182,3 +189,35 @@ def last_words(log: IO[bytes]) -> str:
     lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
     lines = [line for line in lines if line and not line.startswith(("at ", "... "))]  # without frames of stacks
     return " | ".join(lines[-_LAST_LINES:]) or "none"
+
+
+def arrow_of_spark(schema: Any) -> pa.Schema:
+    """The Arrow schema of the batches that Spark exchanges with Python; timestamps are in UTC.
+    PySparkException: a type that Arrow does not have. UsageError: a record has two fields of one name, which PySpark
+    before 4.0 does not check."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    asked: dict[str, Any] = {"error_on_duplicated_field_names_in_struct": True, "timezone": "UTC"}
+    known = inspect.signature(to_arrow_schema).parameters
+    found = to_arrow_schema(schema, **{name: value for name, value in asked.items() if name in known})
+    for path, kind in _records(found):
+        names = [kind.field(i).name for i in range(kind.num_fields)]
+        if len(set(names)) < len(names):
+            raise UsageError(
+                "a record with two fields of one name",
+                found=f"{path}: {', '.join(names)}",
+                todo="Rename one of them in the DataFrame.",
+            )
+    return found
+
+
+def _records(schema: pa.Schema) -> Iterator[tuple[str, pa.StructType]]:
+    """All records of a schema, also those in lists and maps, with their paths."""
+    import pyarrow as pa
+
+    waiting = [(field.name, field.type) for field in schema]
+    while waiting:
+        path, kind = waiting.pop()
+        if pa.types.is_struct(kind):
+            yield path, kind
+        waiting += [(f"{path}.{kind.field(i).name}", kind.field(i).type) for i in range(kind.num_fields)]

@@ -172,16 +172,16 @@ class CatalogListing:
 
     def __init__(self, where: str, options: StorageOptions) -> None:
         """UsageError: not a catalog."""
-        self._store = open_catalog(where, options)
+        self.store = open_catalog(where, options)
 
     @property
     def shown(self) -> str:
-        return self._store.shown
+        return self.store.shown
 
     def tables(self) -> Mapping[str, str]:
         """See `TableListing`. StorageError: no answer. UsageError: a package is missing."""
         by_path: dict[str, str] = {}
-        with self._store.calls() as calls:
+        with self.store.calls() as calls:
             for database in calls.databases():
                 for table in calls.all_tables(database):
                     if table.is_hudi and (path := base_path(table.location)):

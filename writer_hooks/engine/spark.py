@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 
 from phantombase.compactor_daemon.attempt.slice_task import Runner
 from phantombase.compactor_daemon.execution.runners import SparkRunner, spark_words
-from phantombase.compactor_daemon.execution.spark_session import RunningSpark, hadoop_conf
-from phantombase.timeline.codec.spark_types import arrow_of_spark
+from phantombase.compactor_daemon.execution.spark_session import RunningSpark, arrow_of_spark, hadoop_conf
 from phantombase.timeline.errors import PhantombaseError, SparkError, UnsupportedError, UsageError
 from phantombase.timeline.storage.contract import Storage
 

@@ -91,3 +91,29 @@ def test_a_plan_that_time_alone_makes_due_is_seen(
     )
     served._settings, served._calm = asked, replace(served._calm, settings=asked)
     assert served.snapshot().due
+
+
+def test_a_table_at_rest_is_not_searched_for_leftovers_again(
+    tmp_path: Path, moments: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For an hour, if there were none, and unless its timeline changes."""
+    served, searched = idle(tmp_path), list[int]()
+
+    def search(*_: object) -> bool:
+        searched.append(1)
+        return len(searched) > 1
+
+    monkeypatch.setattr(served_table, "sweep_table", search)
+    for _ in range(3):
+        served.snapshot()
+        served.sweep()
+    assert len(searched) == 2
+    LocalStorage(str(tmp_path)).put_if_absent(f".hoodie/timeline/{THIRD}_{THIRD}.deltacommit", b"{}")
+    served.snapshot()
+    served.sweep()
+    served.sweep()
+    assert len(searched) == 3
+    moments.append(3601.0)
+    served.snapshot()
+    served.sweep()
+    assert len(searched) == 4

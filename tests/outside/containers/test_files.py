@@ -134,6 +134,46 @@ def test_the_manifests_for_the_prometheus_operator_are_those_of_the_pods_and_ale
     ]
 
 
+SCALED = {
+    *("scaleTargetRef", "minReplicaCount", "maxReplicaCount", "pollingInterval", "cooldownPeriod"),
+    *("fallback", "advanced", "triggers"),
+}
+"""Fields of KEDA's ScaledObject (keda.sh/v1alpha1)."""
+
+
+def test_keda_scales_the_daemons_by_metrics_that_they_have() -> None:
+    """Its behavior is that of Kubernetes' autoscaler, whose schema is asked. Pods end one by one, in the time that
+    their work needs, and hand it over."""
+    one = load(DEPLOY / "kubernetes/keda/scaledobject.yaml")
+    daemon, spec = manifest("daemon"), one["spec"]
+    assert (one["apiVersion"], one["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+    assert spec.keys() <= SCALED
+    assert spec["scaleTargetRef"] == {"name": daemon["metadata"]["name"]}
+    assert 1 <= spec["minReplicaCount"] <= spec["fallback"]["replicas"] <= spec["maxReplicaCount"]
+    (trigger,) = spec["triggers"]
+    assert trigger["type"] == "prometheus"
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())
+    assert trigger["metadata"].keys() == {"serverAddress", "query", "threshold"}
+    promql_parser.parse(trigger["metadata"]["query"])
+    assert set(re.findall(r"phantombase_\w+", trigger["metadata"]["query"])) <= metrics()
+    behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    target = {"apiVersion": daemon["apiVersion"], "kind": daemon["kind"], **spec["scaleTargetRef"]}
+    scaler = {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 10, "behavior": behavior}
+    made = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "x"}}
+    kubernetes_validate.validate({**made, "spec": scaler}, KUBERNETES, strict=True)
+    (down,) = behavior["scaleDown"]["policies"]
+    pod = daemon["spec"]["template"]["spec"]
+    assert down["value"] == 1
+    assert down["periodSeconds"] >= pod["terminationGracePeriodSeconds"]
+    assert "--on-term=hand-over" in pod["containers"][0]["args"]
+    component = load(DEPLOY / "kubernetes/keda/kustomization.yaml")
+    assert (component["kind"], component["resources"]) == ("Component", ["scaledobject.yaml"])
+    (patch,) = component["patches"]
+    assert patch["target"] == {"kind": daemon["kind"], "name": daemon["metadata"]["name"]}
+    assert yaml.safe_load(patch["patch"]) == [{"op": "remove", "path": "/spec/replicas"}]
+    assert "replicas" in daemon["spec"]
+
+
 def test_what_an_object_store_changes_has_its_counterpart() -> None:
     """What is taken away or replaced is there, by the names that a merge goes by."""
     (changed,) = load(OBJECT_STORE / "daemon.yaml")["spec"]["template"]["spec"]["containers"]
@@ -254,15 +294,27 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     [
         ("kubernetes-object-store", {"ConfigMap", "Deployment", "PodDisruptionBudget"}),
         ("kubernetes/monitoring", {"PodMonitor", "PrometheusRule"}),
+        ("kubernetes/keda", {"ScaledObject", "Deployment"}),
     ],
 )
-def test_kustomizations_build(folder: str, kinds: set[str]) -> None:
-    """Offline; a fleet over a bucket has no volume for tables, and names its credentials."""
+def test_kustomizations_build(folder: str, kinds: set[str], tmp_path: Path) -> None:
+    """Offline; a fleet over a bucket has no volume for tables, and names its credentials. A component is used."""
+    built_of = DEPLOY / folder
+    if load(built_of / "kustomization.yaml")["kind"] == "Component":
+        shutil.copytree(DEPLOY, tmp_path / "deploy")
+        built_of = tmp_path / "deploy/mine"
+        built_of.mkdir()
+        text = "resources: [../kubernetes-object-store]\ncomponents: [../kubernetes/keda]\n"
+        (built_of / "kustomization.yaml").write_text(text)
     built = subprocess.run(
-        ["kubectl", "kustomize", str(DEPLOY / folder)], capture_output=True, text=True, check=True, timeout=120
+        ["kubectl", "kustomize", str(built_of)], capture_output=True, text=True, check=True, timeout=120
     )
     documents = list(yaml.safe_load_all(built.stdout))
     assert kinds <= {one["kind"] for one in documents}
+    if folder == "kubernetes/keda":
+        assert all(
+            "replicas" not in d["spec"] for d in documents if d["metadata"]["name"] == "phantombase" and "spec" in d
+        )
     if folder == "kubernetes-object-store":
         (daemon,) = [d for d in documents if d["metadata"]["name"] == "phantombase" and d["kind"] == "Deployment"]
         pod = daemon["spec"]["template"]["spec"]

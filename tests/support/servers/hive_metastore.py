@@ -224,6 +224,7 @@ class MemoryMetastore:
 
     def clear(self) -> None:
         self.bases: dict[str, dict[str, Any]] = {"default": {}}
+        self.notes: list[tuple[str | None, str | None]] = []
         self.parts: dict[tuple[str, str], dict[tuple[str, ...], Any]] = {}
 
     def change(self, name: str, *, location: str = "", plain: bool = False, unpartitioned: bool = False) -> None:
@@ -317,6 +318,16 @@ class MemoryMetastore:
         for values in [v for v in there if self._name(request.dbName, request.tblName, v) in request.parts.names]:
             del there[values]
         return self.kinds.DropPartitionsResult()
+
+    def get_current_notificationEventId(self) -> Any:
+        self._asked("get_current_notificationEventId")
+        return self.kinds.LastEvent(eventId=len(self.notes))
+
+    def get_next_notification(self, request: Any) -> Any:
+        """Of tables, which a test has noted in `notes`."""
+        self._asked("get_next_notification")
+        later = [*enumerate(self.notes, 1)][request.lastEvent : request.lastEvent + request.maxEvents]
+        return self.kinds.Events(events=[self.kinds.Event(eventId=n, dbName=of[0], tableName=of[1]) for n, of in later])
 
     def _name(self, database: str, name: str, values: tuple[str, ...]) -> str:
         return partition_name(self.bases[database][name].partitionKeys, values)

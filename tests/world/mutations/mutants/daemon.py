@@ -50,6 +50,15 @@ DAEMON: tuple[Mutant, ...] = (
     ("compactor_daemon/daemon/served_table", "timeline.instants != self._refused or", "True or", "daemon/fleet"),
     ("compactor_daemon/daemon/served_table", "except (MalformedError, UnsupportedError, MissingFileError):", "except MissingFileError:", "stuck"),
     ("compactor_daemon/daemon/assemble", "            check_keepable(table, moves_rows=False)\n            claims", "            claims", "daemon/fleet"),
+    # Tables at rest, and what wakes them.
+    ("compactor_daemon/daemon/served_table", "calm.mark.is_passed or ", "", "served_table"),
+    ("compactor_daemon/daemon/served_table", "        holds = calm is not None and is_same and time.monotonic() < calm.until\n", "        holds = is_same\n", "served_table"),
+    ("compactor_daemon/daemon/served_table", "(calm.mark.is_passed or self._asks(calm.table, None))", "calm.mark.is_passed", "served_table"),
+    ("compactor_daemon/daemon/table_state", "snapshot_at=0 if self.rung else", "snapshot_at=", "dispatch"),
+    ("compactor_daemon/daemon/table_state", "if self.pending or self.postponed or self.due or", "if self.pending or self.postponed or", "dispatch"),
+    ("compactor_daemon/daemon/dispatch", "            elif one[1] < until:\n                until = one[1]\n", "", "dispatch"),
+    ("compactor_daemon/fleet/wakes", "            if one in here:\n", "            if True:\n", "wakes"),
+    ("compactor_daemon/fleet/wakes", "        for table in sorted(woken):\n            wake(table)\n        if done:\n            self._client.delete_message_batch(QueueUrl=self.shown, Entries=done)\n", "        if done:\n            self._client.delete_message_batch(QueueUrl=self.shown, Entries=done)\n        for table in sorted(woken):\n            wake(table)\n", "wakes"),
     # The tables of a catalog.
     ("compactor_daemon/daemon/table_state", "poll_ms << min(self.troubles, 16)", "poll_ms", "dispatch daemon"),
     ("compactor_daemon/daemon/table_state", "            troubles=0,\n", "", "dispatch"),
