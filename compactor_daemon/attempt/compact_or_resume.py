@@ -306,6 +306,8 @@ def _summary(storage: Storage, decision: CommitDecision, seconds: float, *, resu
     commit = decode_commit(decision.content, decision.completed_path)
     stats = [s for part in commit.partition_to_write_stats.values() for s in part]
     ledgers = decode_ledgers(ledger_of(commit) or "", decision.completed_path)
+    if expired := sum(one.ledger.expired for one in ledgers):
+        _log.info("rows_left_out", instant=decision.instant, rows=expired, why="past their time")
     note_work(files_before=sum(len(one.inputs) for one in ledgers))
     note_work(files_after=sum(len(one.outputs) for one in ledgers))
     bases = [storage.find(one.path(one.base)) for one in ledgers if one.base is not None]

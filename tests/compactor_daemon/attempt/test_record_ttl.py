@@ -28,6 +28,7 @@ from phantombase.timeline.table.table import Table
 from tests.support.change_feeds import feed, moments_of, request
 from tests.support.compaction_steps import OPTIONS, decided, open_table, staged
 from tests.support.golden_tables import one_of
+from tests.support.places import capture_logs
 
 NOW = datetime.now(UTC)
 OLD, NEW = NOW - timedelta(days=100), NOW - timedelta(days=1)
@@ -81,7 +82,9 @@ def test_merged_rows_past_their_time_are_left_out_and_counted(version: int, tmp_
     """Only the merged row counts: a renewed one stays, one whose update is old goes. Null stays."""
     path = table_of(tmp_path / "t", version)
     states = moments_of(open_table(path))
-    assert compact(str(path), output=KEPT).done[0].rows == len(LEFT)
+    with capture_logs() as logs:
+        assert compact(str(path), output=KEPT).done[0].rows == len(LEFT)
+    assert [one["rows"] for one in logs if one["event"] == "rows_left_out"] == [3]
     assert keys(path) == LEFT
     table, instant, commit = commit_of(path)
     (stat,) = commit.partition_to_write_stats[""]
