@@ -137,11 +137,7 @@ class SliceTask:
         parts: dict[str, object] = {
             "inputs": sizes,
             "schema": self.round.schema_text,
-            "merge": [
-                rules.merge.mode.value,
-                [str(t) for t in rules.merge.ordering_types],
-                rules.merge.every_duplicate,
-            ],
+            "merge": repr(rules.merge),
             "keys": [*rules.keys.fields, *rules.ordering_fields],
         }
         if self.log is not None:

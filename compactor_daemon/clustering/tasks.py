@@ -108,11 +108,7 @@ class ClusterTask:
             "outputs": self.part.group.file_ids,
             "schema": spec.schema_text,
             "sort": [*spec.sort_by, spec.sort_order.value],
-            "merge": [
-                rules.merge.mode.value,
-                [str(t) for t in rules.merge.ordering_types],
-                rules.merge.every_duplicate,
-            ],
+            "merge": repr(rules.merge),
             "keys": [*rules.keys.fields, *rules.ordering_fields],
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

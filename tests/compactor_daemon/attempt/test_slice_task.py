@@ -31,7 +31,7 @@ from phantombase.timeline.codec.parquet_write import write_base_file
 from phantombase.timeline.codec.spill_file import POSITION, SortedRun, SpillFile
 from phantombase.timeline.errors import AttemptDeadError, LedgerError, StorageError, UsageError
 from phantombase.timeline.format.ledger import Ledger
-from phantombase.timeline.format.merge_settings import NotGiven
+from phantombase.timeline.format.merge_settings import DeleteMarker, NotGiven
 from phantombase.timeline.format.table_config import MergeMode
 from phantombase.timeline.instants.reserved_times import attempt_folder
 from phantombase.timeline.merge.gaps import Unset
@@ -116,6 +116,9 @@ DEPENDS: dict[str, Callable[[SliceTask], SliceTask]] = {
     "merge mode": lambda t: with_merge(t, mode=MergeMode.COMMIT_TIME),
     "ordering type": lambda t: with_merge(t, ordering_types=(pa.string(),)),
     "duplicates": lambda t: with_merge(t, every_duplicate=not t.rules.merge.every_duplicate),
+    "values not given": lambda t: with_merge(t, unset=Unset(values=NotGiven())),
+    "delete marker": lambda t: with_merge(t, marker=DeleteMarker(field="op", value="D", in_logs=True)),
+    "deletes win": lambda t: with_merge(t, deletes_win=True),
     "key fields": lambda t: changed(t, rules=replace(t.rules, keys=replace(t.rules.keys, fields=("other",)))),
     "ordering fields": lambda t: changed(t, rules=replace(t.rules, ordering_fields=("other",))),
     "a log is made": lambda t: changed(t, log=LogOutput(instant=t.instant, version=1, fold=True)),
