@@ -149,16 +149,23 @@ _MERGE_PROPERTIES_SINCE = 9
 
 def merge_settings(properties: Mapping[str, str], version: int) -> MergeSettings:
     """How the table merges, by the rules of the Hudi release that is the reference for its version. Version 6: by
-    payload class, as in Hudi 0.15. Versions 8 and 9: by merge mode. If that is missing, by merge strategy id, else by
-    payload class, else by whether there is an ordering field, as in Hudi 1.2; then by the mode of partial updates and
-    the merge properties of version 9. UnsupportedError: custom modes, strategies, payload classes and properties, a
-    strategy that contradicts the payload."""
-    found = _settings_0x(properties) if version < FIRST_OF_1X else _settings(properties, version)
+    payload class, as in Hudi 0.15, unless Hudi 1.x has made the table. Versions 8 and 9: by merge mode. If that is
+    missing, by merge strategy id, else by payload class, else by whether there is an ordering field, as in Hudi 1.2;
+    then by the mode of partial updates and the merge properties of version 9. UnsupportedError: custom modes,
+    strategies, payload classes and properties, a strategy that contradicts the payload."""
+    is_0x = version < FIRST_OF_1X and not _is_made_by_1x(properties)
+    found = _settings_0x(properties) if is_0x else _settings(properties, max(version, FIRST_OF_1X))
     return replace(
         found,
         not_given=_not_given(properties, version) or found.not_given,
         marker=_delete_marker(properties, version) or found.marker,
     )
+
+
+def _is_made_by_1x(properties: Mapping[str, str]) -> bool:
+    """Whether a table of version 6 has its ordering fields under the name that Hudi has since 1.1. Hudi 0.15 finds none
+    then, and merges by commit time; such a table's own writers and readers have the rules of versions 8 and 9."""
+    return bool(properties.get(_ORDERING)) and not properties.get(_ORDERING_0X)
 
 
 def _settings_0x(properties: Mapping[str, str]) -> MergeSettings:

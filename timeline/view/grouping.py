@@ -413,7 +413,7 @@ def _slices_by_completion(
     if pending is not None:
         stacks.setdefault(pending, [])
     for log in logs:
-        completion, later = timeline.completion_time(log.name.instant), uncompleted.get(log.name.instant)
+        completion, later = _completion_time(log, timeline), uncompleted.get(log.name.instant)
         if completion is not None:
             at_most = [instant for instant in stacks if instant <= completion]
         elif later is not None:
@@ -423,3 +423,12 @@ def _slices_by_completion(
         home = max(at_most, default=log.name.instant)
         stacks.setdefault(home, []).append(log)
     return stacks
+
+
+def _completion_time(log: LogFile, timeline: Timeline) -> str | None:
+    """When the write of a log file completed. A version 6 log on a pending compaction is named after it; an upgrade
+    keeps both, and Hudi 1.2.0 does not see the log's rows until the compaction is completed. Its write names it."""
+    completion = timeline.completion_time(log.name.instant)
+    if completion is None and log.marks is not None:
+        completion = max((timeline.completion_time(w.instant) or "" for w in log.marks.writes), default=None)
+    return completion

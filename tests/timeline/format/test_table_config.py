@@ -50,7 +50,7 @@ def config_of(version: int = 9, /, **changes: str | None) -> TableConfig:
         "hoodie.table.type": "MERGE_ON_READ",
         "hoodie.table.checksum": "3609136688",
         "hoodie.table.recordkey.fields": "id",
-        "hoodie.table.ordering.fields": "ts",
+        "hoodie.table.precombine.field" if version == 6 else "hoodie.table.ordering.fields": "ts",
     }
     edits = {f"hoodie.{key.replace('__', '.')}": value for key, value in changes.items()}
     return TableConfig(properties={k: v for k, v in {**base, **edits}.items() if v is not None})
@@ -275,6 +275,20 @@ def test_merge_mode_of_version_6(payload: str | None, expected: MergeMode) -> No
     """By payload class alone, Hudi 0.15's default being overwrite-with-latest."""
     config = config_of(6, compaction__payload__class=payload, compaction__record__merger__strategy=EVENT_TIME_ID)
     assert config.merge_mode is expected
+
+
+@for_each(
+    [
+        ("OverwriteWithLatestAvroPayload", MergeMode.COMMIT_TIME),
+        ("DefaultHoodieRecordPayload", MergeMode.EVENT_TIME),
+        ("AWSDmsAvroPayload", MergeMode.COMMIT_TIME),
+    ]
+)
+def test_merge_mode_of_version_6_as_1x_makes_it(payload: str, expected: MergeMode) -> None:
+    """With hoodie.write.table.version=6, 1.2.0 names the ordering fields as on version 9: 0.15 does not find them."""
+    made = {"compaction__payload__class": f"{PAYLOADS}{payload}", "table__ordering__fields": "ts"}
+    assert config_of(6, table__precombine__field=None, **made).merge_mode is expected
+    assert config_of(6, **made).merge_mode is not expected
 
 
 @for_each(

@@ -84,6 +84,8 @@ MERGING: tuple[Mutant, ...] = (
     ("timeline/merge/slice_merge", "first &= ~self._seen[key]", "pass", "slice_merge"),
     ("timeline/merge/slice_merge", "first[np.unique(key, return_index=True)[1]] = True", "first[:] = True", "slice_merge"),
     ("timeline/merge/slice_merge", "if self._rule.every_duplicate:", "if True:", "slice_merge"),
+    ("timeline/view/grouping", "    if completion is None and log.marks is not None:\n", "    if False:\n", "view/upgraded_with_plan"),
+    ("timeline/format/merge_settings", " and not _is_made_by_1x(properties)", "", "table_config"),
     ("timeline/merge/slice_stream", " or self.log_counts.by_position\n", "\n", "merge/doubled_rows"),
     ("timeline/merge/slice_log", "all(block.names_rows_of(base)", "any(block.names_rows_of(base)", "merge/doubled_rows"),
     ("timeline/format/log_block", " and named == base and", " and", "merge/doubled_rows"),
