@@ -162,9 +162,7 @@ def merge_rules(
     table: Snapshot, schema: TableSchema, output: OutputOptions, expiry: Expiry | None = None
 ) -> SliceRules:
     """How slices are merged and what their ledgers count. `expiry`: see `expiry_of`."""
-    rules = slice_rules(
-        table, schema, every_duplicate=table.layout.every_duplicate_compacted, batch_rows=output.batch_rows
-    )
+    rules = slice_rules(table, schema, every_duplicate=not table.config.merges_as_1x, batch_rows=output.batch_rows)
     return replace(rules, memory_bytes=output.memory_limit, spill_folder=output.spill_dir, identity=True, expiry=expiry)
 
 

@@ -311,7 +311,7 @@ def _read_log(table: Table, path: str, recorded: GroupLedger) -> tuple[int, int,
 
 def rules_of_audit(table: Table, schema: TableSchema, recorded: GroupLedger) -> SliceRules:
     """How the inputs are merged again."""
-    every = table.layout.every_duplicate_compacted
+    every = not table.config.merges_as_1x
     rules = slice_rules(table.with_timeline(table.load_timeline()), schema, every_duplicate=every)
     ledger = recorded.ledger
     return replace(rules, identity=ledger.identity is not None, memory_bytes=_MEMORY_BYTES, expiry=ledger.expiry)

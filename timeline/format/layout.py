@@ -44,10 +44,9 @@ _TOO_NEW = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Names, folders, encodings and the slicing rule of one family of table versions.
-    `float_text_in_logs`: Avro log rows widen float to double through text (see `conform`). `every_duplicate_compacted`:
-    a compaction changes every base row of a duplicated key (see `slice_merge`). `judge`: the Hudi release that defines
-    the correct answers for these versions."""
+    """Names, folders, encodings and the slicing rule of one family of table versions. How their rows are merged:
+    `merge_settings`, `TableConfig.merges_as_1x`. `judge`: the Hudi release that defines the correct answers for these
+    versions."""
 
     versions: frozenset[int]
     default_timeline_folder: str
@@ -55,8 +54,6 @@ class Layout:
     has_completion_times: bool
     encoding: MetadataEncoding
     slicing: Slicing
-    float_text_in_logs: bool
-    every_duplicate_compacted: bool
     judge: str
 
     @property
@@ -120,8 +117,6 @@ LAYOUT_1 = Layout(
     has_completion_times=False,
     encoding=MetadataEncoding.JSON,
     slicing=Slicing.BY_BASE_INSTANT,
-    float_text_in_logs=False,
-    every_duplicate_compacted=True,
     judge="0.15.0",
 )
 
@@ -132,7 +127,5 @@ LAYOUT_2 = Layout(
     has_completion_times=True,
     encoding=MetadataEncoding.AVRO,
     slicing=Slicing.BY_COMPLETION_TIME,
-    float_text_in_logs=True,
-    every_duplicate_compacted=False,
     judge="1.2.0",
 )

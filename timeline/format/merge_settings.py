@@ -153,7 +153,7 @@ def merge_settings(properties: Mapping[str, str], version: int) -> MergeSettings
     missing, by merge strategy id, else by payload class, else by whether there is an ordering field, as in Hudi 1.2;
     then by the mode of partial updates and the merge properties of version 9. UnsupportedError: custom modes,
     strategies, payload classes and properties, a strategy that contradicts the payload."""
-    is_0x = version < FIRST_OF_1X and not _is_made_by_1x(properties)
+    is_0x = version < FIRST_OF_1X and not is_made_by_1x(properties)
     found = _settings_0x(properties) if is_0x else _settings(properties, max(version, FIRST_OF_1X))
     return replace(
         found,
@@ -162,7 +162,7 @@ def merge_settings(properties: Mapping[str, str], version: int) -> MergeSettings
     )
 
 
-def _is_made_by_1x(properties: Mapping[str, str]) -> bool:
+def is_made_by_1x(properties: Mapping[str, str]) -> bool:
     """Whether a table of version 6 has its ordering fields under the name that Hudi has since 1.1. Hudi 0.15 finds none
     then, and merges by commit time; such a table's own writers and readers have the rules of versions 8 and 9."""
     return bool(properties.get(_ORDERING)) and not properties.get(_ORDERING_0X)

@@ -17,7 +17,16 @@ from ..errors import MalformedError, MissingFileError, NotATableError, StorageEr
 from ..storage.contract import Storage, listed_if_there
 from ..storage.folders import HOODIE, RECORDS, inside_table, join
 from .layout import Layout, Slicing
-from .merge_settings import KEY_GENERATOR_TYPE, USE_HUDI, MergeSettings, key_generator_of, merge_settings, refusal
+from .merge_settings import (
+    FIRST_OF_1X,
+    KEY_GENERATOR_TYPE,
+    USE_HUDI,
+    MergeSettings,
+    is_made_by_1x,
+    key_generator_of,
+    merge_settings,
+    refusal,
+)
 from .merge_settings import PROPERTIES as PROPERTIES
 from .merge_settings import MergeMode as MergeMode
 
@@ -210,6 +219,12 @@ class TableConfig:
     def merge_mode(self) -> MergeMode:
         """Which of two records of one key wins; UnsupportedError for custom rules."""
         return self.merge_settings.mode
+
+    @property
+    def merges_as_1x(self) -> bool:
+        """Whether the rules of Hudi 1.x hold, also on version 6. Then floats in Avro logs widen to double through text
+        (see `conform`), and compactions change only the first row of a duplicated key (see `slice_merge`)."""
+        return self.version >= FIRST_OF_1X or is_made_by_1x(self.properties)
 
     @property
     def may_have_upgraded_logs(self) -> bool:

@@ -48,7 +48,7 @@ def slice_rules(
         merge=MergeRule(mode=MergeMode.COMMIT_TIME, ordering_types=()),
         visibility=visibility_of(timeline, as_of=as_of),
         # Hudi 0.15.0 converts floats in logs through text, too, if columns evolve on read.
-        float_text_in_logs=table.layout.float_text_in_logs or schema.evolved is not None,
+        float_text_in_logs=config.merges_as_1x or schema.evolved is not None,
         batch_rows=batch_rows,
         names=schema.names,
         # Avro's rule holds on version 6: Hudi 0.15.0 follows it in logs and when it compacts, 1.2.0 fails.

@@ -209,7 +209,7 @@ class Measure:
             columns_to_index(schema.file_text, definitions, version),
             index_version(definitions, version),
             schema.arrow,
-            table.layout.float_text_in_logs,
+            table.config.merges_as_1x,
         )
 
     @property

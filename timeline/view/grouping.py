@@ -413,7 +413,7 @@ def _slices_by_completion(
     if pending is not None:
         stacks.setdefault(pending, [])
     for log in logs:
-        completion, later = _completion_time(log, timeline), uncompleted.get(log.name.instant)
+        completion, later = _completion_time(log, timeline, pending), uncompleted.get(log.name.instant)
         if completion is not None:
             at_most = [instant for instant in stacks if instant <= completion]
         elif later is not None:
@@ -425,10 +425,9 @@ def _slices_by_completion(
     return stacks
 
 
-def _completion_time(log: LogFile, timeline: Timeline) -> str | None:
+def _completion_time(log: LogFile, timeline: Timeline, plan: str | None) -> str | None:
     """When the write of a log file completed. A version 6 log on a pending compaction is named after it; an upgrade
     keeps both, and Hudi 1.2.0 does not see the log's rows until the compaction is completed. Its write names it."""
-    completion = timeline.completion_time(log.name.instant)
-    if completion is None and log.marks is not None:
-        completion = max((timeline.completion_time(w.instant) or "" for w in log.marks.writes), default=None)
-    return completion
+    if log.name.instant == plan and log.marks is not None:
+        return max((timeline.completion_time(w.instant) or "" for w in log.marks.writes), default=None)
+    return timeline.completion_time(log.name.instant)

@@ -288,7 +288,9 @@ def test_merge_mode_of_version_6_as_1x_makes_it(payload: str, expected: MergeMod
     """With hoodie.write.table.version=6, 1.2.0 names the ordering fields as on version 9: 0.15 does not find them."""
     made = {"compaction__payload__class": f"{PAYLOADS}{payload}", "table__ordering__fields": "ts"}
     assert config_of(6, table__precombine__field=None, **made).merge_mode is expected
+    assert config_of(6, table__precombine__field=None, **made).merges_as_1x
     assert config_of(6, **made).merge_mode is not expected
+    assert not config_of(6, **made).merges_as_1x
 
 
 @for_each(
