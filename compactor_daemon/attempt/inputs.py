@@ -81,14 +81,15 @@ def expiry_of(
     return Expiry(column=column, before_ms=table.times.milliseconds(instant) - 1000 * age_s)
 
 
-def check_record_ttl(output: OutputOptions, table: Snapshot, plan: CompactionPlan) -> None:
-    """Before a plan is requested. UsageError: the column of `record_ttl` has no date or time. UnsupportedError: keys
-    are looked up, so the table must know of each key that ends. A writer that finds a key in the old base file, while
-    the compaction is pending, puts its row into a log of that file group; under any index but that of buckets, later
-    writers do not look for the key there, and would write it a second time. An index of keys in the metadata table
-    would name a key that is gone."""
-    if output.row_age is not None and not plan.merges_logs:
-        _check_record_ttl(table, table.newest_schema(), output.row_age[0], plan.groups)
+def check_record_ttl(output: OutputOptions, table: Snapshot, plan: CompactionPlan | None = None) -> None:
+    """Before a plan is requested, or the option is kept for later ones. UsageError: the column of `record_ttl` has no
+    date or time. UnsupportedError: keys are looked up, so the table must know of each key that ends. A writer that
+    finds a key in the old base file, while the compaction is pending, puts its row into a log of that file group;
+    under any index but that of buckets, later writers do not look for the key there, and would write it a second time.
+    An index of keys in the metadata table would name a key that is gone."""
+    if output.row_age is not None and not (plan is not None and plan.merges_logs):
+        groups = () if plan is None else plan.groups
+        _check_record_ttl(table, table.newest_schema(), output.row_age[0], groups)
 
 
 def _check_record_ttl(table: Table, schema: TableSchema, column: str, groups: Iterable[GroupKey]) -> None:

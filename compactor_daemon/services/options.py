@@ -274,8 +274,8 @@ def change_policies(
     table: Table, lock: TableLock, changes: Mapping[str, str | None], *, dry_run: bool = False
 ) -> Policies:
     """Sets policies, and removes those that are None, in one step under the lock. `dry_run`: only checks. UsageError:
-    an unknown name, not a value, or values that contradict each other; nothing was changed. LockError: also if a new
-    `lock` of the table cannot be taken."""
+    an unknown name, not a value, or values that contradict each other, or the table; nothing was changed.
+    UnsupportedError: see `check_record_ttl`. LockError: also if a new `lock` of the table cannot be taken."""
     for name, value in changes.items():
         if value is not None and name not in policy_names():
             near = difflib.get_close_matches(name, policy_names(), n=1)
@@ -290,6 +290,10 @@ def change_policies(
         values = {name: text for name, text in {**before, **changes}.items() if text is not None}
         if values != before:
             _check(values)
+            if changes.get("record-ttl") is not None and seen.timeline.completed:  # else there is no schema yet
+                from ..attempt.inputs import check_record_ttl  # late: it takes pyarrow
+
+                check_record_ttl(Policies(values=values).over(OutputOptions()), seen)
             text = "".join(f"{PREFIX}{name}={value}\n" for name, value in sorted(values.items()))
             if not dry_run:
                 seen.storage.overwrite(PATH, text.encode())

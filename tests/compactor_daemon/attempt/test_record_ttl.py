@@ -195,6 +195,8 @@ def test_a_table_keeps_the_option_for_maintenance_and_a_clustering_refuses_it(tm
     path = table_of(tmp_path / "t")
     kept = CliRunner().invoke(app, ["config", "set", str(path), "record-ttl=created=90d", "--sole-writer"])
     assert kept.exit_code == 0, kept.output
+    wrong = CliRunner().invoke(app, ["config", "set", str(path), "record-ttl=n=90d", "--sole-writer"])
+    assert "record-ttl needs a column of the table with a date or a timestamp" in str(wrong.exception)
     with pytest.raises(UsageError, match="a clustering keeps all rows"):
         cluster(str(path), output=KEPT, sole_writer=True)
     steps = maintain(str(path), services="clean", sole_writer=True)
