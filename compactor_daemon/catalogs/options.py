@@ -149,18 +149,18 @@ class SyncOptions:
         return (self.to or "").startswith("glue:")
 
     def check_named(self, flag: str) -> None:
-        """UsageError: no catalog is named, or it is none. `flag`: how it is."""
+        """UsageError: no catalog is named. `flag`: how it is."""
         if self.to is None:
             raise UsageError(
                 "no catalog is named to sync to",
                 expected=f"{flag} hive:HOST:PORT, {flag} glue:[REGION] or {flag} iceberg:NAME",
                 todo=f"Add {flag}, or `to` in a file.",
             )
-        if not self.to.startswith(ICEBERG):
-            open_catalog(self.to, StorageOptions())
 
     def __post_init__(self) -> None:
         check_least(self, least_of(SyncOptions))
+        if self.to is not None and not self.to.startswith(ICEBERG):
+            open_catalog(self.to, StorageOptions())
         for pair in (*self.table_properties, *self.serde_properties):
             if not pair.partition("=")[0] or "=" not in pair:
                 raise UsageError("not a property of a catalog's table", expected="NAME=VALUE", found=repr(pair))

@@ -31,7 +31,7 @@ from phantombase.timeline.terminal.settings import (
 from phantombase.timeline.terminal.text_table import Column, RowsTable
 
 from ..services.options import LOCK, PREFIX, change_policies, policy_names, read_policies
-from .option_flags import StorageOption, TableChange, offers
+from .option_flags import StorageOption, TableChange, check_reachable, offers
 
 config_app = typer.Typer(
     name="config",
@@ -127,6 +127,7 @@ def unset_command(
 
 
 def _changed(at: TableChange, changes: Mapping[str, str | None]) -> CommandResult:
+    check_reachable(changes.get(LOCK))
     table, lock = at.open("config", _TODO)
     if LOCK in changes and at.sole_writer:  # the table's own may be one that no process can take
         lock = ProcessLock(table.storage.location)

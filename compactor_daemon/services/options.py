@@ -145,6 +145,7 @@ _KINDS: tuple[tuple[str, type[Any]], ...] = (
 """What the names of their options begin with, and the option dataclasses."""
 _OF_MACHINES = frozenset(("spill-dir", "memory-limit", "wait", "property"))
 """Options of the process, or of one call."""
+_NAMED = "`compactor-daemon config show TABLE` lists the names."
 _log = get_logger()
 Options = TypeVar("Options")
 
@@ -279,7 +280,7 @@ def change_policies(
     for name, value in changes.items():
         if value is not None and name not in policy_names():
             near = difflib.get_close_matches(name, policy_names(), n=1)
-            todo = f"Did you mean {near[0]}?" if near else "`compactor-daemon config show TABLE` lists the names."
+            todo = f"Did you mean {near[0]}?" if near else _NAMED
             raise UsageError("no such policy of a table", found=name, todo=todo)
         if value is not None and ("\n" in value or "\r" in value):
             raise UsageError(f"{name}: a value is one line", found=repr(value), todo="Leave the line end out.")
@@ -287,6 +288,8 @@ def change_policies(
         try_lock(table.storage, kept)  # one that no process can take would stop all of them
     with exclusive(table, lock, "change the policies", READ_INSIDE) as seen:
         before = read_policies(seen.storage).values if not _only_removes(changes) else _lines(seen.storage)
+        if unknown := sorted(changes.keys() - before.keys() - set(policy_names())):
+            raise UsageError("no such policy of a table", found=", ".join(unknown), todo=_NAMED)
         values = {name: text for name, text in {**before, **changes}.items() if text is not None}
         if values != before:
             _check(values)

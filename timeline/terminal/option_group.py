@@ -194,6 +194,8 @@ def _converted(field: Field[Any], kind: Any, given: Any, name: str) -> Any:
     if field.metadata["size"] and isinstance(given, str):
         return parse_bytes(given, name)
     expected = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}.get(kind, kind.__name__)
+    if field.name.endswith("_s") and kind in NUMBERS:
+        expected = "seconds, or a duration like 30m, 2h or 1d"
     if field.name.endswith("_s") and isinstance(given, str) and given[-1:].lower() in UNITS and given[:-1].strip():
         return kind(duration_s(given, name))
     try:

@@ -96,7 +96,7 @@ def read_file(path: str) -> Mapping[str, Any]:
     try:
         with open(path, "rb") as file:
             return tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:  # not UTF-8, or not TOML
         todo = "Check its path." if isinstance(error, OSError) else "Mend that line: the file is TOML."
         raise UsageError("unreadable configuration file", path=path, found=reason_of(error), todo=todo) from error
 

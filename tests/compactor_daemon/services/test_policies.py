@@ -100,8 +100,10 @@ def test_names_and_values_are_checked_and_a_file_that_cannot_be_read_is_an_error
         (["services=clean,tidy"], "not a service"),
         (["freshness=10m", "picking=universal"], "freshness needs compactions"),
         (["codec"], "NAME=VALUE"),
+        (["sync-to=hive:host:99999"], "not a Hive Metastore"),
     ):
         assert text in str(error_of("config", "set", path, *pairs, "--sole-writer"))
+    assert "no such policy" in str(error_of("config", "unset", path, "freshnes", "--sole-writer"))
     assert not (path / PATH).exists()
     config(path, "max-plans=2")
     (path / PATH).write_text("phantombase.max-plans=none\nphantombase.of-a-later-release=1\n")
@@ -198,8 +200,12 @@ def test_work_that_has_begun_under_another_lock_than_the_table_has_now_is_refuse
         who="d", output=OutputOptions(), attempt=AttemptOptions(), retry=RetryOptions(), order=DaemonOrder.EARLIEST
     )
     served = TableOnStorage(str(path), TableClaims(table, "d"), old, LocalRunner(1), settings, choose)
-    cannot = CliRunner().invoke(app, ["config", "set", str(path), f"lock={new}", "--lock", "storage"]).exception
-    assert isinstance(cannot, LockError)
+    for unusable in (new, "zookeeper:127.0.0.1:1/a/b"):
+        cannot = (
+            CliRunner().invoke(app, ["config", "set", str(path), f"lock={unusable}", "--lock", "storage"]).exception
+        )
+        assert isinstance(cannot, LockError)
+    assert "connection refused" in str(cannot)
     assert read_policies(table.storage).values == {}
     made.mkdir()
     invoke("config", "set", path, f"lock={new}", "--lock", "storage")

@@ -158,8 +158,11 @@ def test_settings_of_what_does_not_run_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_no_variables")
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unreadable configuration file"):
-        writer().config(str(tmp_path / "none.toml"))
+    """Or is no text."""
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    for name in ("none.toml", "binary.toml"):
+        with pytest.raises(UsageError, match="unreadable configuration file"):
+            writer().config(str(tmp_path / name))
 
 
 @pytest.mark.usefixtures("_no_variables")
