@@ -248,7 +248,7 @@ def read_policies(storage: Storage) -> Policies:
     except UsageError as error:
         raise MalformedError(
             UNREADABLE_POLICIES,
-            path=PATH,
+            path=f"{storage.base_path}/{PATH}",
             found=str(error),
             todo="`compactor-daemon config unset TABLE NAME` removes one; a later release may have written it.",
         ) from error
