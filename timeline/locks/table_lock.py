@@ -213,7 +213,9 @@ def policy_lines(storage: Storage) -> list[str]:
         return storage.read(POLICIES).decode().split("\n")
     except UnicodeDecodeError as error:
         todo = "Remove the file, and set its options again: `compactor-daemon config set`."
-        raise MalformedError(UNREADABLE_POLICIES, path=POLICIES, found=str(error), todo=todo) from error
+        raise MalformedError(
+            UNREADABLE_POLICIES, path=f"{storage.base_path}/{POLICIES}", found=str(error), todo=todo
+        ) from error
 
 
 def kept_lock(storage: Storage) -> str | None:

@@ -460,14 +460,18 @@ def test_a_catalog_that_does_not_answer_holds_up_no_others(tmp_path: Path, monke
             return f"{error.what}: {error.found}"
         return "done"
 
-    errors |= {"dead": ("it did not answer", 30.0), "quick": ("it did not answer", 4.0), "other": ("refused", 30.0)}
+    errors |= {
+        "hive:dead": ("it did not answer", 30.0),
+        "hive:quick": ("it did not answer", 4.0),
+        "hive:other": ("refused", 30.0),
+    }
     for to in errors:
         ask(to)
-    assert ask("dead") == "it did not answer: a timeout; this process asks again in 236 s"
+    assert ask("hive:dead") == "it did not answer: a timeout; this process asks again in 236 s"
     assert not asked
-    for to in ("quick", "other", "well"):
+    for to in ("hive:quick", "hive:other", "hive:well"):
         ask(to)
         assert asked == [to]
     errors.clear()
     now += 270.0
-    assert [ask("dead"), *asked] == ["done", "dead"]
+    assert [ask("hive:dead"), *asked] == ["done", "hive:dead"]
