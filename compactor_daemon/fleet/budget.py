@@ -176,8 +176,9 @@ class PastWork:
         return replace(self._costs, reads=reads)
 
     def spent(self, storage: Storage, began_ms: int) -> Spent:
-        """What compactions and clusterings took in the hour before a daemon began; later nothing."""
-        rows = () if self._told else _rows(storage, since_ms=began_ms - round(1000 * _HOUR_S))
+        """What compactions and clusterings took in the last hour, before a daemon began; later nothing."""
+        since_ms = clock_ms() - round(1000 * _HOUR_S)
+        rows = () if self._told or since_ms >= began_ms else _rows(storage, since_ms=since_ms)
         self._told = True
         paid = [one for one in rows if one.ended_ms < began_ms and one.kind in _PAID]
         return sum(one.core_seconds for one in paid), float(sum(one.bytes for one in paid))
@@ -312,9 +313,12 @@ class Purse:
         self._before = 0.0
 
     def owes(self, core_s: float, size: float, members: int = 1) -> None:
-        """What work on a table has taken in the hour before: more than an hour's budget of it is paid first."""
+        """What work on a table has taken in the hour before: more than an hour's budget of it is paid first. Of a table
+        that comes later only its own."""
+        free = max(0.0, self.budget.most * (1 / max(1, members) - _SAVED_S / _HOUR_S))
+        owed = max(0.0, self._before - free)
         self._before += self.budget.of(core_s, size)
-        self._left = min(self._left, self.budget.most / max(1, members) - self._before)
+        self._left -= max(0.0, self._before - free) - owed
 
     def begin(self, key: tuple[str, str], cost: float) -> None:
         """Work begins; `cost`: what it is expected to take."""

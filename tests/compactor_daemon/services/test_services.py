@@ -354,13 +354,16 @@ def test_what_a_budget_is_told_of_a_pending_clustering(tmp_path: Path) -> None:
     assert (seen.costs.reads, seen.before) == (2.0, (3.0, 7.0))
     seen = two.snapshot()
     assert (seen.costs.reads, seen.before) == (1.0, (0.0, 0.0))
-    late = TableState(costs=seen.costs).work("t", one, 0, 0)
-    assert late.score(Budget.parse("1g")) > 0
+    waiting = TableState(costs=seen.costs).work("t", one, 0, 0)
+    assert waiting.score(Budget.parse("1g")) > 0
     small_files(tmp_path / "calm", 9)
     put_work(LocalStorage(str(tmp_path / "calm")), replace(work, ended_ms=settings.began_ms - 1))
     calm = served(tmp_path / "calm", ServiceOptions())
     calm = TableOnStorage(calm.path, calm.claims, LOCK, LocalRunner(1), settings)
     assert [calm.snapshot().before for _ in range(3)] == [(0.0, 7.0), (0.0, 0.0), (0.0, 0.0)]
+    put_work(LocalStorage(calm.path), replace(work, id="d" * 16, ended_ms=settings.began_ms - 7_200_001))
+    late = replace(settings, began_ms=settings.began_ms - 7_200_000)  # its table comes from another daemon
+    assert TableOnStorage(calm.path, calm.claims, LOCK, LocalRunner(1), late).snapshot().before == (0.0, 0.0)
 
 
 def _losing_its_claim(two: TableOnStorage) -> TableOnStorage:
