@@ -163,9 +163,11 @@ def merge_settings(properties: Mapping[str, str], version: int) -> MergeSettings
 
 
 def is_made_by_1x(properties: Mapping[str, str]) -> bool:
-    """Whether a table of version 6 has its ordering fields under the name that Hudi has since 1.1. Hudi 0.15 finds none
-    then, and merges by commit time; such a table's own writers and readers have the rules of versions 8 and 9."""
-    return bool(properties.get(_ORDERING)) and not properties.get(_ORDERING_0X)
+    """Whether a table of version 6 has its ordering fields, or without any its merge strategy, under the names of Hudi
+    1.x. Hudi 0.15 finds no ordering fields then, and merges by commit time; such a table's own writers and readers have
+    the rules of versions 8 and 9."""
+    named = properties.get(_ORDERING) or (properties.get(_STRATEGY) and not properties.get(_STRATEGY_0X))
+    return bool(named) and not properties.get(_ORDERING_0X)
 
 
 def _settings_0x(properties: Mapping[str, str]) -> MergeSettings:

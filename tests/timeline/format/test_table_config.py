@@ -289,6 +289,8 @@ def test_merge_mode_of_version_6_as_1x_makes_it(payload: str, expected: MergeMod
     made = {"compaction__payload__class": f"{PAYLOADS}{payload}", "table__ordering__fields": "ts"}
     assert config_of(6, table__precombine__field=None, **made).merge_mode is expected
     assert config_of(6, table__precombine__field=None, **made).merges_as_1x
+    strategies = {"record__merge__strategy__id": COMMIT_TIME_ID, "compaction__record__merger__strategy": None}
+    assert config_of(6, table__precombine__field=None, **strategies).merges_as_1x
     assert config_of(6, **made).merge_mode is not expected
     assert not config_of(6, **made).merges_as_1x
 
