@@ -98,6 +98,9 @@ class ExecuteOptions:
         check_least(self, least_of(ExecuteOptions))
         if self.master is not None and _MASTER.fullmatch(self.master) is None:
             raise UsageError("not a Spark master", expected=_MASTERS, found=self.master, todo="Correct --master.")
+        for name in ("driver_memory", "executor_memory"):
+            if (size := getattr(self, name)) is not None and _MEMORY.fullmatch(size) is None:
+                raise UsageError(f"not a size for {name.replace('_', '-')}", expected="like 512m or 2g", found=size)
         for name, value in self.spark_conf:
             if not name.startswith("spark."):
                 raise UsageError("not a setting of Spark", expected="spark.NAME=VALUE", found=f"{name}={value}")
@@ -161,6 +164,7 @@ _MASTER = re.compile(
     r"local(\[([1-9]\d*|\*)( *, *\d+)?\])?|local-cluster\[.+\]|spark://.+|yarn|k8s://.+", re.IGNORECASE
 )
 """Spark itself finds a wrong one only after its JVM has started."""
+_MEMORY = re.compile(r"\d+[kmgt]?b?", re.IGNORECASE | re.ASCII)
 _MASTERS = "local[N], local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
 _ON_CLUSTER = "the --master of a cluster, and not --executor local"
 _NEEDED = {

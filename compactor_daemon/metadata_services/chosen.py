@@ -47,6 +47,8 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         check_least(self, least_of(BuildOptions))
+        if self.indexes and not self.names:
+            raise UsageError("no index is named", expected=", ".join(KNOWN), found=repr(self.indexes[0]))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -107,6 +107,7 @@ IMPOSSIBLE = (
     ("hoodie.table.version=99", "unsupported table version", "Keep tables on version 9"),
     (f"hoodie.table.version={'9' * 5000}", "impossible table property", "Restore hoodie.properties"),
     ("hoodie.timeline.path=../..", "impossible table property", "Restore hoodie.properties"),
+    ("hoodie.timeline.history.path=../..", "impossible table property", "Restore hoodie.properties"),
 )
 
 
@@ -271,6 +272,9 @@ def test_a_mistake_in_python(table: Path) -> None:
 
 
 NO_EFFECT: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("compact", "--property", "junk"), "expected NAME=VALUE"),
+    (("compact", "--executor", "spark", "--driver-memory", "junk"), "not a size for driver-memory"),
+    (("metadata", "--create", "--indexes", "", "--sole-writer"), "no index is named"),
     (("compact", "--threads", "1_0"), "not a value of --threads"),
     (("run", "--once", "--poll-interval", "nan"), "not a value of --poll-interval"),
     (("status", "--slo", "1_0"), "--slo"),

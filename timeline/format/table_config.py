@@ -110,7 +110,7 @@ class TableConfig:
 
     def check_readable(self) -> None:
         """UnsupportedError that names the first setting with which base files would be read wrongly."""
-        layout, _ = self.layout, self.timeline_folder
+        layout, _ = self.layout, self.history_folder
         for what, key, default, supported, todo in _SETTINGS:
             found = self.properties.get(key) or default
             if found.upper() != supported.upper():

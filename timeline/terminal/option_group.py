@@ -186,7 +186,9 @@ def _one(field: Field[Any], kind: Any, given: Any, name: str) -> Any:
 
 def _converted(field: Field[Any], kind: Any, given: Any, name: str) -> Any:
     if get_origin(kind) is tuple:
-        first, _, second = str(given).partition("=")
+        first, equals, second = str(given).partition("=")
+        if not (first and equals):
+            raise UsageError(f"not a value of {name}", expected="NAME=VALUE", found=repr(given))
         return first, second
     is_one = isinstance(given, kind) and not (kind is int and isinstance(given, bool))
     if is_one and (kind is not float or math.isfinite(given)):
