@@ -40,9 +40,13 @@ def as_html(columns: Sequence[str], rows: Sequence[Sequence[Any]], total: int | 
 
 
 def _line(value: Any) -> str:
-    held = [(one.name, getattr(value, one.name)) for one in fields(value) if one.repr]
-    said = ", ".join(f"{name}={_word(one)}" for name, one in held if not _is_empty(one))
+    said = ", ".join(f"{name}={_word(one)}" for name, one in _held(value) if not _is_empty(one))
     return f"{type(value).__name__}({said})"
+
+
+def _held(value: Any) -> list[tuple[str, Any]]:
+    """The fields that may be shown: secrets are in others."""
+    return [(one.name, getattr(value, one.name)) for one in fields(value) if one.repr]
 
 
 def _is_empty(value: Any) -> bool:
@@ -55,7 +59,7 @@ def _word(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3f}".rstrip("0").rstrip(".")
     text = repr(value)
-    if len(text) <= _TEXT:
+    if len(text) <= _TEXT and "\n" not in text:
         return text
     if isinstance(value, Collection) and not isinstance(value, str | bytes):
         return f"<{len(value):,} item{'s' * (len(value) != 1)}>"
@@ -63,7 +67,7 @@ def _word(value: Any) -> str:
 
 
 def _fields(value: Any) -> str:
-    return as_html(("field", "value"), [(one.name, getattr(value, one.name)) for one in fields(value)])
+    return as_html(("field", "value"), _held(value))
 
 
 def _cell(value: Any) -> str:
@@ -84,8 +88,8 @@ def _cell(value: Any) -> str:
 
 def _items(shown: Sequence[Any], total: int) -> str:
     if shown and all(is_dataclass(one) and type(one) is type(shown[0]) for one in shown):
-        names = [one.name for one in fields(shown[0])]
-        return as_html(names, [[_short(getattr(one, name)) for name in names] for one in shown], total)
+        names = [name for name, _ in _held(shown[0])]
+        return as_html(names, [[_short(item) for _, item in _held(one)] for one in shown], total)
     return ", ".join(map(_cell, shown)) + (f" and {total - len(shown):,} more" if total > len(shown) else "")
 
 

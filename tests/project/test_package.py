@@ -410,6 +410,9 @@ def test_a_session_of_calls(tmp_path: Path) -> None:
         assert re.search(r"object at 0x|hoodie\.archivelog|\n", repr(one)) is None
         assert len(repr(one)) < 400, one
         assert "<table>" in one._repr_html_(), one  # type: ignore[attr-defined]
+    secret = phantombase.writer(rows, storage_options={"aws_secret_access_key": "hidden"})
+    assert "hidden" not in secret._repr_html_() + repr(secret)
+    assert "\n" not in repr(secret)
 
 
 @pytest.mark.deep
