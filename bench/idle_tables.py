@@ -40,7 +40,7 @@ from phantombase.compactor_daemon.daemon.assemble import open_daemon
 from phantombase.compactor_daemon.daemon.dispatch import DaemonOrder, Rules, Stop
 from phantombase.compactor_daemon.daemon.http_service import Reports
 from phantombase.compactor_daemon.daemon.metrics import Metrics
-from phantombase.compactor_daemon.daemon.served_table import DaemonSettings
+from phantombase.compactor_daemon.daemon.served_table import DaemonSettings, TableOnStorage
 from phantombase.compactor_daemon.execution.runners import LocalRunner
 from phantombase.compactor_daemon.fleet.catalog import Catalog, FolderListing
 from phantombase.compactor_daemon.fleet.pools import Pools
@@ -60,8 +60,8 @@ _WAIT_S = 900.0
 class _Seen(Metrics):
     """A daemon's metrics, and how often it looked at tables."""
 
-    def __init__(self, settings: DaemonSettings) -> None:
-        super().__init__(Reports(settings))
+    def __init__(self, settings: DaemonSettings, *, reports: bool) -> None:
+        super().__init__(Reports(settings) if reports else None)
         self.looks = 0
         self.tables: set[str] = set()
         self.sweeps: Counter[str] = Counter()
@@ -74,6 +74,10 @@ class _Seen(Metrics):
     def swept(self, table: str, *given: Any) -> None:
         super().swept(table, *given)
         self.sweeps[table] += 1
+
+
+def _not_swept(self: TableOnStorage) -> None:
+    """Instead of a search for leftovers."""
 
 
 class _Store(asyncio.Protocol):
@@ -174,6 +178,9 @@ def main() -> int:
     parser.add_argument("--idle", type=float, default=30.0, help="seconds for which the cost is measured")
     parser.add_argument("--commits", type=int, default=5)
     parser.add_argument("--schedule", action="store_true", help="the daemon also requests compactions that are due")
+    parser.add_argument(
+        "--bare", action="store_true", help="tables are looked at only: no reports, no search for leftovers"
+    )
     parser.add_argument("--quick", action="store_true", help="1,000 tables in an object store, polled every second")
     given = parser.parse_args()
     if given.quick:
@@ -211,7 +218,9 @@ def _measure(report: Report, given: argparse.Namespace, root: str, pipe: Connect
         order=DaemonOrder.EARLIEST,
         schedule=ScheduleOptions(max_delta_commits=10 * given.commits) if given.schedule else None,
     )
-    seen, began = _Seen(settings), time.monotonic()
+    if given.bare:
+        TableOnStorage.sweep = _not_swept  # type: ignore[method-assign]
+    seen, began = _Seen(settings, reports=not given.bare), time.monotonic()
     with open_daemon(
         [],
         rules=Rules(poll_s=given.poll),
@@ -224,7 +233,7 @@ def _measure(report: Report, given: argparse.Namespace, root: str, pipe: Connect
     ) as daemon:
         thread = threading.Thread(target=daemon.run, daemon=True)
         thread.start()
-        while len(seen.tables) < given.tables or len(seen.sweeps) < given.tables:
+        while len(seen.tables) < given.tables or (len(seen.sweeps) < given.tables and not given.bare):
             if time.monotonic() - began > _WAIT_S:
                 raise RuntimeError(f"{len(seen.tables)} tables looked at, {daemon.summary.problems}")
             time.sleep(0.1)

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -286,9 +286,11 @@ def version(meta: Any) -> Any:
 
 
 def open_clients(url: ObjectUrl, settings: Settings) -> Clients:
-    """The clients of a place; UsageError: options or environment have impossible values."""
+    """The clients of a place, with the connections of its bucket. UsageError: options or environment have impossible
+    values."""
     environment = environment_of(url.cloud, os.environ)
-    return _opened(url, settings, tuple(sorted(environment.items())))
+    found = _opened(replace(url, prefix=""), settings, tuple(sorted(environment.items())))
+    return replace(found, place=f"{found.place}/{url.prefix}".rstrip("/"))
 
 
 @lru_cache(maxsize=64)

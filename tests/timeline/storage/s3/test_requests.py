@@ -182,6 +182,14 @@ def served(s3: S3Server, tmp_path: Path) -> TableOnStorage:
     return TableOnStorage(url, TableClaims(table, "test"), table_lock(table.storage, None), lambda *_: [], settings)
 
 
+def test_the_tables_of_a_bucket_share_its_connections(s3: S3Server) -> None:
+    """Else a daemon over thousands of tables has as many, and makes each of them again at each poll."""
+    one, other = (ObjectStorage(f"s3://shared/lake/{name}") for name in "ab")
+    assert one.clients.patient is other.clients.patient
+    assert (one.location, other.location) == ("s3://shared/lake/a", "s3://shared/lake/b")
+    assert ObjectStorage("s3://another/lake/a").clients.patient is not one.clients.patient
+
+
 def test_many_instants_that_are_done_cost_one_listing(s3: S3Server, served: TableOnStorage) -> None:
     """Beside many daemons each finds that others have done what it was about to claim."""
     table = Table.open(served.path)
