@@ -64,7 +64,7 @@ from phantombase.timeline.table.table import Snapshot, Table, from_one_snapshot,
 from ..attempt.pending_clusterings import ALIVE
 from ..clustering.rows_in import KeyTally
 from ..unit_of_work import unit_of_work
-from .chosen import BuildOptions, Chosen, approximate_bytes, choose, measured_schema
+from .chosen import KNOWN, BuildOptions, Chosen, approximate_bytes, choose, measured_schema
 from .content import Filling, ListedState, Progress, state_of
 
 _log = get_logger()
@@ -115,8 +115,9 @@ def build_metadata(
     meanwhile, or pending actions did not end in time; LockError: the lock was lost. After an error, run again."""
     watch, seen = Stopwatch(), table.snapshot(cached=False)
     refuse_change_capture(seen, "building the metadata table of")
-    if not _taken_out(seen, dead=True).isdisjoint(seen.config.metadata_partitions):
-        again, options = True, replace(options, indexes=())
+    if not _taken_out(seen, dead=True).isdisjoint(there := seen.config.metadata_partitions):
+        again, asked = True, options.names
+        options = replace(options, indexes=(*asked, *sorted(set(there) & set(KNOWN))) if asked else ())
     chosen = choose(seen, options, _taken_out(seen), again=again)
     if not chosen.names:
         if not dry_run:
