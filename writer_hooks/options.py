@@ -290,6 +290,15 @@ class WriteOptions:
                 found=f"{self.heartbeat_s:g}",
             )
 
+    def check_used(self) -> None:
+        """UsageError: an option has no effect with the others."""
+        if self.output.record_ttl is not None and self.compaction.mode is not Mode.INLINE:
+            raise UsageError(
+                "record-ttl has no effect on a write: compactions leave rows out",
+                found=self.output.record_ttl,
+                todo="Add compact_inline(), or leave it out and give it to the daemon or the table.",
+            )
+
     @property
     def one_row_per_upserted_key(self) -> bool:
         return _first(self.combine, self.combine_upserts, True)

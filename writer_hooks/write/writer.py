@@ -378,6 +378,7 @@ class Writer(Shown):
         if any(":" in field for field in fields):
             times = (*times, (PARTITION_TYPES, ",".join(fields)))
         options = replace(self.options, times=times)
+        options.check_used()
         if options.lock is not None and BASE_PATH_HASH in options.lock:
             options = replace(options, lock=options.lock.replace(BASE_PATH_HASH, base_path_hash(path_text(path))))
         return Write(operation=operation, options=options, partitions=self.partitions)

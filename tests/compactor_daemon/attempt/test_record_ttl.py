@@ -202,3 +202,15 @@ def test_a_table_keeps_the_option_for_maintenance_and_a_clustering_refuses_it(tm
     steps = maintain(str(path), services="clean", sole_writer=True)
     assert not [step for step in steps if step.failed]
     assert keys(path) == LEFT
+
+
+def test_a_writer_that_does_not_compact_refuses_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    made = writer(rows(old=OLD)).table("t", version=9).key("id").buckets(1).option(output=KEPT)
+    for wrong in (made, made.schedule(max_delta_commits=1)):
+        with pytest.raises(UsageError, match=r"record-ttl has no effect.*compact_inline"):
+            wrong.upsert(path)
+    assert not (tmp_path / "t").exists()
+    for _ in range(2):
+        made.compact_inline(max_delta_commits=2).upsert(path)
+    assert keys(tmp_path / "t") == set()
