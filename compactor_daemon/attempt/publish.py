@@ -41,6 +41,7 @@ from phantombase.timeline.instants.reserved_times import attempt_folder, staged_
 from phantombase.timeline.locks.heartbeat import heartbeat_path
 from phantombase.timeline.locks.table_lock import TableLock
 from phantombase.timeline.metadata_table.column_range import ColumnRange
+from phantombase.timeline.metadata_table.create import drop_unrecorded
 from phantombase.timeline.metadata_table.index_logs import FileKeys, RecordedKeys, keys_of_base_file
 from phantombase.timeline.metadata_table.record_index import has_one_record_index
 from phantombase.timeline.metadata_table.update import Change, Update, apply_update, prepare, with_index_logs
@@ -165,6 +166,7 @@ def _complete(
         table = table.snapshot()
         if check_after_put(table, decision, path):
             table = table.snapshot()
+        drop_unrecorded(table, decision.instant)
     done = completed_compaction(table, decision.instant, family)
     if done is None:
         raise StorageError("the completed commit is not there after it was written", path=path)

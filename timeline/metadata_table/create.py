@@ -14,10 +14,11 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ..codec.avro_schema import with_meta_columns
-from ..errors import LockError
+from ..errors import LockError, MissingFileError
 from ..event_log import get_logger
 from ..format.commit_metadata import CommitMetadata, WriteStat
 from ..format.commit_metadata import encode as encode_commit
@@ -30,8 +31,8 @@ from ..instants.timeline import Timeline
 from ..locks.table_lock import TableLock
 from ..storage.contract import PrefixStorage, Storage
 from ..storage.folders import METADATA_FOLDER
-from ..table.in_progress import READ_INSIDE, Guard, exclusive, regardless
-from ..table.table import Table
+from ..table.in_progress import READ_INSIDE, Guard, check_lock, exclusive, regardless
+from ..table.table import Table, open_metadata_table
 from .index_logs import IndexLog
 from .record_index import mark_global_keys
 from .records.entries import encoder, new_schema
@@ -75,6 +76,21 @@ def save_partitions(table: Table, config: TableConfig) -> None:
         if late.config == config:
             drop_within(late, "the lock was lost before its partitions were saved")
         raise
+
+
+def drop_unrecorded(table: Table, instant: str) -> None:
+    """Right after a completed file was put in a section: if the lock was lost before, the metadata table may have been
+    built meanwhile, without the files of the instant. Then it is dropped."""
+    try:
+        check_lock(table)
+    except LockError:
+        late = regardless(table).snapshot(cached=False)
+        if late.config.metadata_partitions:
+            with suppress(MissingFileError):  # it is built at this moment
+                known = open_metadata_table(late).load_timeline(archived=True)
+                if any(i.requested_time == instant for i in (*known.instants, *known.archived)):
+                    return
+            drop_within(late, f"it was built while {instant} completed without the lock")
 
 
 _CLASSES = "org.apache.hudi.metadata.HoodieTableMetadata"

@@ -37,6 +37,7 @@ from phantombase.timeline.instants.instant_files import Torn
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.heartbeat import EXPIRY_S, Heartbeats, heartbeat
 from phantombase.timeline.locks.table_lock import TableLock
+from phantombase.timeline.metadata_table.create import drop_unrecorded
 from phantombase.timeline.metadata_table.index_logs import RecordedKeys
 from phantombase.timeline.metadata_table.measure import Measured
 from phantombase.timeline.metadata_table.update import NOT_FOLLOWED, Change, apply_update, check_keepable, prepare
@@ -261,6 +262,7 @@ class Transaction:
         try:
             undone = self._undone()
             if undone is None or self.table.storage.find(path) is None or self._is_archived():
+                drop_unrecorded(table, self.instant)
                 return
             self.table.storage.delete(path)
         except PhantombaseError as error:

@@ -422,6 +422,25 @@ def test_a_lock_that_is_lost_before_it_is_visible(path: Path, dies: bool) -> Non
     check(path, *built)
 
 
+@one_of("version", "v9", "v6")
+def test_what_completes_without_the_lock_behind_a_build(version: str, tmp_path: Path) -> None:
+    """Its process slept right before the completed file: what was built meanwhile lacks its files, and is dropped."""
+    path = unzip_golden(f"{version}_with_metadata_table", tmp_path)
+    done = list[object]()
+
+    def sleeps(call: Call) -> object:
+        if call.name == "put_if_absent" and call.path.endswith("deltacommit") and METADATA_FOLDER not in call.path:
+            done.append(build(path, again=True))
+        return call.do()
+
+    table = open_table(path, HookedStorage(LocalStorage(str(path)), sleeps))
+    upsert = Write(operation=Operation.UPSERT, options=WriteOptions(slots=1), lock=LockLostBehind(done))
+    write(table, LocalEngine(rows(range(6), 10**7), slots=1), upsert)
+    assert len(done) == 1
+    assert not open_table(path).config.metadata_partitions
+    check(path, *build(path).built)
+
+
 def test_services_remove_what_a_dead_run_left_on_the_timeline(tmp_path: Path) -> None:
     """A delta commit that would fill a partition is pending: compactions would wait for it for ever."""
     path = unzip_golden("v9_with_metadata_table", tmp_path)

@@ -28,6 +28,7 @@ GROUND: tuple[Mutant, ...] = (
     ("writer_hooks/commit/transaction", "            self._look_back(table, path)\n", "", "writer_faults"),
     ("writer_hooks/commit/transaction", "            self.table.storage.delete(path)\n", "            pass\n", "writer_faults"),
     ("writer_hooks/commit/transaction", " or self._is_archived()", "", "writer_faults"),
+    ("writer_hooks/commit/transaction", "                drop_unrecorded(table, self.instant)\n", "", "metadata_services/build"),
     ("timeline/locks/heartbeat", "        thread.join()\n", "", "heartbeat"),
     ("timeline/locks/heartbeat", "        if not (failed and heartbeats.keep_on_error):\n", "        if True:\n", "heartbeat"),
     ("timeline/locks/heartbeat", "        failed = False\n", "", "heartbeat"),
