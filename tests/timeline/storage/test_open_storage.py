@@ -54,6 +54,12 @@ def test_a_server_that_takes_connections_and_never_answers(monkeypatch: pytest.M
         with pytest.raises(StorageError, match=f"the name node does not answer; at hdfs://{where}"):
             open_storage(f"hdfs://{where}/t").list("")
 
+    class Panics:
+        def get_file_info(self, path: str) -> None:
+            raise BaseException(path)  # as Rust's panics are raised
+
+    hdfs_files._check_answers(Panics(), "hdfs://h")  # type: ignore[arg-type]  # an answer, whatever it says
+
 
 def test_what_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client of object stores panics over it. One without credentials asks a role of the machine."""
