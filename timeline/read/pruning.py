@@ -38,6 +38,7 @@ from ..format.table_config import TableConfig
 from ..merge.rule import SliceRules, Where
 from ..merge.slice_stream import SliceStream, base_tables
 from ..metadata_table.record_index import keys_are_global
+from ..prefetch import at_once
 from ..storage.contract import Storage
 from ..table.table import Table
 from ..view.view import FileSlice
@@ -283,7 +284,8 @@ def _agrees(
 ) -> bool:
     """Whether some rows of readable slices are within the bounds of the filter's columns by their folders: the first
     ones of base files, and those of small log files, where rows of an index over all partitions stay."""
-    for slice_ in some:
+
+    def agrees(slice_: FileSlice) -> bool:
         of = bounds[slice_.partition]
         known = [name for name in sorted(where.columns) if of(name) is not UNKNOWN]
         try:
@@ -296,8 +298,10 @@ def _agrees(
                 if not all(_is_within(rows.column(name).drop_null(), of(name)) for name in known):
                     return False
         except (MalformedError, UnsupportedError):
-            continue  # a read of this slice raises the error
-    return True
+            pass  # a read of this slice raises the error
+        return True
+
+    return all(map(agrees, some) if storage.is_file_system else at_once(some, agrees))
 
 
 def _is_within(column: pa.ChunkedArray, bounds: Bounds) -> bool:
