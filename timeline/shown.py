@@ -57,7 +57,7 @@ def _word(value: Any) -> str:
     if isinstance(value, Enum):
         return str(value.name)
     if isinstance(value, float):
-        return f"{value:.3f}".rstrip("0").rstrip(".")
+        return str(round(value, 6))
     text = repr(value)
     if len(text) <= _TEXT and "\n" not in text:
         return text
