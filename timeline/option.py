@@ -213,6 +213,11 @@ def _taken(hint: Any, value: Any, name: str) -> Any:
         return member(hint, value, f"a value of {name}")
     if hint is str and hasattr(value, "__fspath__"):
         return value.__fspath__()
+    if hasattr(hint, "__fspath__"):
+        if not (isinstance(value, str) or hasattr(value, "__fspath__")):
+            raise _of_another_kind(name, "a path", value)
+        made: Any = hint
+        return value if isinstance(value, hint) else made(value)
     kind, what = _KINDS.get(hint, (hint if is_dataclass(hint) else object, hint.__name__))
     if not isinstance(value, kind) or (isinstance(value, bool) and kind in (Integral, Real)):
         raise _of_another_kind(name, what, value)

@@ -26,7 +26,7 @@ import msgspec
 
 from phantombase.timeline.errors import PhantombaseError, StorageError, UsageError, reason_of
 from phantombase.timeline.event_log import get_logger
-from phantombase.timeline.option import option
+from phantombase.timeline.option import check_kinds, option, spelled_class
 from phantombase.timeline.storage.object_url import S3, ObjectUrl
 from phantombase.timeline.storage.open_storage import full_path, open_storage
 from phantombase.timeline.storage.storage_options import Settings, StorageOptions
@@ -48,6 +48,7 @@ _SCHEMES = (("s3", "s3a", "s3n"), ("gs", "gcs"))
 _READ_MAX = 1 << 20
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakeOptions:
     """What wakes a daemon beside its polls."""
@@ -70,6 +71,9 @@ class WakeOptions:
         "look at tables at once when the Hive Metastore of --catalog notes a change of them",
         flag="wake_metastore",
     )
+
+    def __post_init__(self) -> None:
+        check_kinds(self)
 
     @property
     def given(self) -> tuple[str, ...]:
