@@ -481,10 +481,11 @@ def test_an_archiver_that_slept_deletes_no_file_that_another_named(tmp_path: Pat
     archive(path)
 
 
-def test_a_file_that_a_dead_archiver_placed_stays(tmp_path: Path) -> None:
-    """It holds what is to be archived, so it is named as it is."""
+@pytest.mark.parametrize(("version", "files"), [(9, "timeline/history/*.parquet"), (6, "archived/.commits_.archive*")])
+def test_a_file_that_a_dead_archiver_placed_stays(version: int, files: str, tmp_path: Path) -> None:
+    """It holds what is to be archived, so it is named as it is, and nothing is archived twice."""
     path = tmp_path / "trips"
-    long_table(path, 9, 8)
+    long_table(path, version, 8)
 
     def dies(call: Call) -> object:
         done = call.do()
@@ -494,10 +495,12 @@ def test_a_file_that_a_dead_archiver_placed_stays(tmp_path: Path) -> None:
 
     with pytest.raises(ProcessDied):
         archive(path, storage=HookedStorage(LocalStorage(str(path)), dies))
-    (file,) = (path / ".hoodie/timeline/history").glob("*.parquet")
+    (file,) = (path / ".hoodie").glob(files)
     before = file.stat().st_ino
-    assert archive(path).archived
+    done = archive(path)
+    assert done.archived if version == 9 else done.finished
     assert file.stat().st_ino == before
+    check_each_once(path)
     assert len(open_table(path).load_timeline(archived=True).archived) > 0
 
 

@@ -194,15 +194,25 @@ def test_the_table_may_change_meanwhile(table: Indexed, monkeypatch: pytest.Monk
         validate(table.open())
 
 
-def test_the_metadata_table_may_be_taken_out_meanwhile(table: Indexed, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left of it while its folder goes is no finding."""
+@pytest.mark.parametrize("missing", [True, False])
+def test_the_metadata_table_may_be_taken_out_meanwhile(
+    missing: bool, table: Indexed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of it while its folder goes is no finding, nor what it does not know since."""
     compare, opened = validation._compare, table.open()
 
     def taken_out(*args: Any) -> Any:
         save_table_config(opened.storage, opened.config.without_metadata_table())
         newest = max((table.folder / ".hoodie").rglob("*.deltacommit"), key=lambda path: path.name)
-        newest.unlink()
-        return compare(*args)
+        if missing:
+            newest.unlink()
+        found = compare(*args)
+        assert missing or found.differences
+        return found
+
+    if not missing:
+        table.commit(table.avro([entry("north", {"unknown.parquet": 1})], ADDED), ADDED)
+        opened = table.open()
 
     monkeypatch.setattr(validation, "_compare", taken_out)
     with pytest.raises(TableChangedError, match="settings changed"):
