@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from .timeline.errors import LockLostPlanError as LockLostPlanError
     from .timeline.errors import MalformedError as MalformedError
     from .timeline.errors import MissingFileError as MissingFileError
+    from .timeline.errors import NoAnswerError as NoAnswerError
     from .timeline.errors import NotATableError as NotATableError
     from .timeline.errors import PausedError as PausedError
     from .timeline.errors import PhantombaseError as PhantombaseError
@@ -195,7 +196,7 @@ _NAMES = {
     "timeline.codec.output_options": "Codec OutputOptions",
     "timeline.dashboard.verdict": "CheckOptions Finding Health Severity TableVerdict",
     "timeline.errors": "AttemptDeadError BarrierError ClaimedError ClockError ClusteringConflictError ConflictError "
-    "LedgerError LockError LockLostPlanError MalformedError MissingFileError NotATableError "
+    "LedgerError LockError LockLostPlanError MalformedError MissingFileError NoAnswerError NotATableError "
     "PausedError PhantombaseError PressureError SparkError StalePlanError StoppedError StorageError TableChangedError "
     "UnknownCommitError UnknownStateError UnsupportedError UsageError ZooKeeperError",
     "timeline.instants.clock_check": "ClockOptions",

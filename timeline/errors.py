@@ -20,6 +20,7 @@
     ├── LedgerError                 the ledger of a compaction does not balance: nothing is published
     ├── ClockError                  the clock or time zone of this process differs from that of the table's writers
     ├── StorageError                the storage refused an operation or broke a promise (put-if-absent, place)
+    │   └── NoAnswerError           a catalog did not answer
     ├── PressureError               a write would make a file group's log too long
     ├── PausedError                 a person has paused this work on the table
     ├── StoppedError                work was stopped by its time limit: nothing is wrong
@@ -255,6 +256,10 @@ class StorageError(PhantombaseError):
     """The storage refused an operation, or broke a promise that the protocol relies on."""
 
     way_out = "Run it again once the storage works: what is finished is kept."
+
+
+class NoAnswerError(StorageError):
+    """A catalog did not answer. The data are not affected: the next sync goes on."""
 
 
 class StoppedError(PhantombaseError):

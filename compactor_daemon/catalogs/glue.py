@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phantombase.timeline.clocks import CATALOG_AGAIN, retries
-from phantombase.timeline.errors import StorageError, UsageError
+from phantombase.timeline.errors import NoAnswerError, StorageError, UsageError
 from phantombase.timeline.reachable import is_server_url
 from phantombase.timeline.storage.storage_options import Settings
 
@@ -99,7 +99,7 @@ class Glue:
         except botocore.ClientError as error:
             raise _refused(self, f"{_code(error)}: {error.response['Error'].get('Message', '')}") from error
         except botocore.BotoCoreError as error:
-            raise StorageError(
+            raise NoAnswerError(
                 "AWS Glue did not answer",
                 path=self.shown,
                 found=str(error),

@@ -22,6 +22,7 @@ from urllib.parse import parse_qsl
 from phantombase.timeline.clocks import clock_ms
 from phantombase.timeline.errors import (
     ConflictError,
+    NoAnswerError,
     PhantombaseError,
     StorageError,
     UsageError,
@@ -128,7 +129,7 @@ class _Publisher:
         except (PhantombaseError, CommitFailedException, TableAlreadyExistsError, NoSuchTableError):
             raise
         except Exception as error:  # of any client of a catalog, or of the storage of its metadata
-            raise StorageError(
+            raise NoAnswerError(
                 "the Iceberg catalog did not answer, or refused a request",
                 path=self.where,
                 found=f"{fault_of(error)}: {_shown(error)}",

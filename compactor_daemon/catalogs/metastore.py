@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, cast
 
 from phantombase.timeline.clocks import clock_ms
-from phantombase.timeline.errors import StorageError, UsageError, fault_of, reason_of, without_classes
+from phantombase.timeline.errors import NoAnswerError, StorageError, UsageError, fault_of, reason_of, without_classes
 from phantombase.timeline.reachable import is_port, waiting, why_unreachable
 
 from .catalog import (
@@ -169,7 +169,7 @@ class Metastore:
         except (TException, OSError) as error:
             host, port = self.servers[0]
             cause = error.__context__ if isinstance(error.__context__, OSError) else error  # thriftpy2 tells less
-            raise StorageError(
+            raise NoAnswerError(
                 "the Hive Metastore did not answer",
                 path=self.shown,
                 found=why_unreachable([f"{host}:{port}"], _PORT) or reason_of(cause),

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from phantombase.timeline.errors import ConflictError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.errors import ConflictError, NoAnswerError, UnsupportedError, UsageError
 from phantombase.timeline.event_log import get_logger
 from phantombase.timeline.instants.timeline import Timeline
 from phantombase.timeline.locks.table_lock import TableLock
@@ -342,7 +342,7 @@ def _check_columns(found: CatalogTable, wanted: CatalogTable, where: str) -> Non
             )
 
 
-_silent: dict[str, tuple[float, StorageError]] = {}
+_silent: dict[str, tuple[float, NoAnswerError]] = {}
 """By name of a catalog that let a sync wait in vain, until when it is not asked, by the monotonic clock, and its error.
 """
 
@@ -354,12 +354,12 @@ def run_service(table: Table, options: SyncOptions, lock: TableLock, means: Serv
     until, last = _silent.get(name, (begun, None))
     if last is not None and begun < until:
         found = f"{last.found}; this process asks again in {until - begun:.0f} s"
-        raise StorageError(last.what, path=last.path, found=found, todo=last.todo)
+        raise NoAnswerError(last.what, path=last.path, found=found, todo=last.todo)
     try:
         done = sync_table(table, options, dry_run=means.dry_run)
-    except StorageError as error:
+    except NoAnswerError as error:
         took_s = time.monotonic() - begun
-        if "did not answer" in error.what and took_s >= _SLOW_S:
+        if took_s >= _SLOW_S:
             _silent[name] = begun + took_s + min(9 * took_s, _SILENT_MOST_S), error
         raise
     _silent.pop(name, None)

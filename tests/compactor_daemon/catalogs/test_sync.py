@@ -27,7 +27,14 @@ from phantombase.compactor_daemon.cleaning.choice import CleanOptions, Policy
 from phantombase.compactor_daemon.cleaning.clean import clean_table
 from phantombase.compactor_daemon.cli.main import app
 from phantombase.compactor_daemon.unit_of_work import ServiceMeans
-from phantombase.timeline.errors import ConflictError, PhantombaseError, StorageError, UnsupportedError, UsageError
+from phantombase.timeline.errors import (
+    ConflictError,
+    NoAnswerError,
+    PhantombaseError,
+    StorageError,
+    UnsupportedError,
+    UsageError,
+)
 from phantombase.timeline.storage.local import LocalStorage
 from phantombase.timeline.table.table import Table
 from phantombase.writer_hooks.schema.new_table import NewTable, create_table
@@ -445,7 +452,7 @@ def test_a_catalog_that_does_not_answer_holds_up_no_others(tmp_path: Path, monke
         what, took_s = errors.get(to, ("", 0.0))
         now += took_s
         if what:
-            raise StorageError(what, path=to, found="a timeout")
+            raise (StorageError if what == "refused" else NoAnswerError)(what, path=to, found="a timeout")
         return SyncResult(catalog=to, database="d")
 
     monkeypatch.setattr(sync, "sync_table", one)
