@@ -60,12 +60,8 @@ Bins = Mapping[str, Sequence[Sequence[Slices]]]
 
 def looked_into(group: FileGroup) -> Slices:
     """The slices that hold a group's keys (pure). This is its base file; with a pending compaction, the slice that it
-    merges, then the phantom slice. MissingFileError, MalformedError: they are lost or damaged, so the group may hold
-    any key."""
+    merges, then the phantom slice. Lost or damaged ones are refused before (base files), or by `bins_of`."""
     plan = group.pending_compaction
-    for flaw in group.flaws:
-        if flaw.is_base or plan is not None:
-            raise flaw.error()
     if plan is not None:
         before = slice_before(group, plan)
         return (before, *(s for s in group.slices if s.base_instant >= plan)) if before is not None else ()

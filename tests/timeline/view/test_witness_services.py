@@ -27,6 +27,8 @@ from phantombase.timeline.cli.main import app as timeline_app
 from phantombase.timeline.codec.output_options import OutputOptions
 from phantombase.timeline.errors import MalformedError, MissingFileError, PhantombaseError
 from phantombase.timeline.locks.table_lock import ProcessLock
+from phantombase.timeline.planning.options import PLAN_NOW
+from phantombase.timeline.planning.schedule import schedule_compaction
 from phantombase.timeline.read.table_read import read_table
 from phantombase.timeline.service.loading import load_state
 from tests.support.compaction_steps import open_table
@@ -82,14 +84,26 @@ def test_an_upsert_needs_all_base_files_of_its_partition(path: Path) -> None:
     file = damage(path, "b/*.parquet")
     with pytest.raises(MalformedError, match=file.name):
         rows_of(range(1, 4, 2), 3).upsert(str(path))
+    file.unlink()
+    with pytest.raises(MissingFileError, match=file.name):
+        rows_of(range(1, 4, 2), 3).upsert(str(path))
     rows_of(range(101, 104, 2), 3).insert(str(path))
-    assert len([*path.glob("b/*.parquet")]) == 2
+    assert len([*path.glob("b/*.parquet")]) == 1
 
 
 def test_an_upsert_does_not_append_behind_a_damaged_log(path: Path) -> None:
     file = damage(path, "b/.*.log.*")
     with pytest.raises(MalformedError, match=file.name):
         rows_of(range(1, 4, 2), 3).upsert(str(path))
+
+
+def test_an_upsert_needs_all_files_that_a_plan_names(path: Path) -> None:
+    """Its keys may be in any of them."""
+    schedule_compaction(open_table(path), ProcessLock("test"), PLAN_NOW)
+    (file,) = path.glob("b/.*.log.*")
+    file.unlink()
+    with pytest.raises(MissingFileError, match=file.name):
+        rows_of(range(11, 14, 2), 3).upsert(str(path))
 
 
 def test_the_others_are_compacted(path: Path) -> None:

@@ -10,7 +10,7 @@ Works on the checkout as it is, which must not change meanwhile, in forks of one
 what survives them runs with all tests, except those beside real Hudi. A line a mutant:
 
     killed      by the test of that name, which passes without the mutant
-    only --all  a usual run does not notice; a run of all tests does
+    only --all  a usual run does not notice, or has none of its tests; a run of all tests does
     SURVIVED    no test notices
     stale       the text is no longer in the code, or is there more than once
     broken      the tests cannot be run, or fail without the mutant
@@ -32,6 +32,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.places import ROOT
+from tests.support.selection import is_usual
 from tests.world.mutations import forks
 from tests.world.mutations.mutants import MUTANTS
 from tests.world.mutations.mutants.mutant import Mutant
@@ -76,6 +77,8 @@ def outcome(mutant: Mutant, usual: bool, until: float) -> tuple[str, str, float]
     source = (ROOT / source_path(module)).read_text()
     if source.count(old) != 1:
         return "stale", "", 0.0
+    if usual and not any(is_usual(path) for path in modules_of(ROOT, names)):
+        return "only --all", names, 0.0
     seconds = 0.0
     for everything in (False,) if usual else (False, True):
         made = forks.run(modules_of(ROOT, names), (dotted(module), source.replace(old, new)), everything, until)
