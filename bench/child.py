@@ -138,7 +138,7 @@ def upsert(engine: str, codec: str, logs: str, buckets: str, base: str, tables: 
 
     frame: Callable[[str], Any] = pq.read_table
     if engine == "spark":
-        spark = _session()
+        spark = session()
         frame = spark.read.parquet
 
     def write(path: str) -> Writer:
@@ -152,7 +152,8 @@ def upsert(engine: str, codec: str, logs: str, buckets: str, base: str, tables: 
     return {**done, "bulk_insert_seconds": inserts["seconds"]}
 
 
-def _session() -> Any:
+def session() -> Any:
+    """The small Spark session of ours, one a process."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -68,10 +68,9 @@ class Report:
         """All goals measured in this run."""
         return all(goal.met_by(self.figures[goal.figure]) for goal in self.goals)
 
-    def finish(self) -> int:
-        """Prints both forms; the exit code: 0 when all goals are met, 1 when not."""
-        self._show(Console(stderr=True, width=None if sys.stderr.isatty() else 120))
-        document = {
+    def document(self) -> dict[str, Any]:
+        """All of it as one JSON object."""
+        return {
             "bench": self.bench,
             **self.figures,
             "goal": {goal.figure: str(goal) for goal in self.goals},
@@ -81,7 +80,11 @@ class Report:
             **self.facts,
             "machine": machine(),
         }
-        print(json.dumps(document), flush=True)
+
+    def finish(self) -> int:
+        """Prints both forms; the exit code: 0 when all goals are met, 1 when not."""
+        self._show(Console(stderr=True, width=None if sys.stderr.isatty() else 120))
+        print(json.dumps(self.document()), flush=True)
         return 0 if self.met else 1
 
     def _show(self, console: Console) -> None:
@@ -99,6 +102,13 @@ class Report:
             word = "" if goal is None else "[green]met[/]" if goal.met_by(value) else "[red]missed[/]"
             found.add_row(name, f"{value:g}", "" if goal is None else str(goal), word)
         console.print(found)
+
+
+def with_part(page: str, mark: str, text: str) -> str:
+    """The page with this text between `<!-- made by MARK -->` and the next `<!-- end -->`."""
+    begin, end = f"<!-- made by {mark} -->", "<!-- end -->"
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
 
 
 def machine() -> dict[str, Any]:

@@ -50,7 +50,8 @@ class TableSpec:
 
     `log_rows`: records of all upserts together, `inserts` of them on new keys, the rest on distinct old ones, of
     which one in ten carries an older ordering value than the base. `note_chars`: width of the one wide column.
-    `partitions`: the table has so many, of `slices` each, and 20 columns; 0: it has none, and 16 columns.
+    `partitions`: the table has so many, of `slices` each, and 20 columns; 0: it has none, and 16 columns. `metadata`:
+    it has Hudi's metadata table.
     """
 
     name: str
@@ -65,6 +66,7 @@ class TableSpec:
     memory: str = "3g"
     seed: int = 20_240
     partitions: int = 0
+    metadata: bool = False
 
     @property
     def digest(self) -> str:
@@ -72,6 +74,8 @@ class TableSpec:
         given = asdict(self)
         if not self.partitions:
             del given["partitions"]
+        if not self.metadata:
+            del given["metadata"]
         text = json.dumps([_LAYOUT, HUDI, given], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
@@ -208,6 +212,7 @@ def _write(spec: TableSpec, table: Path) -> str | None:
         "hoodie.bucket.index.num.buckets": spec.slices,
         "hoodie.logfile.data.block.format": spec.log_format,
         "hoodie.parquet.max.file.size": 4 << 30,
+        "hoodie.metadata.enable": spec.metadata,
     }
     with tempfile.TemporaryDirectory(prefix="rows-", dir=home()) as folder, Judge(HUDI, memory=spec.memory) as judge:
         base = Path(folder) / "base.parquet"
@@ -248,7 +253,7 @@ def base_parts(spec: TableSpec) -> Iterator[pa.Table]:
     numbers = random.permutation(spec.base_rows)
     for start in range(0, spec.base_rows, _PART_ROWS):
         part = numbers[start : start + _PART_ROWS]
-        yield _wide(spec, random, part, rows(random, part, np.full(len(part), 1_000, np.int64), spec.note_chars))
+        yield wide(spec, random, part, rows(random, part, np.full(len(part), 1_000, np.int64), spec.note_chars))
 
 
 def upsert_parts(spec: TableSpec, number: int) -> Iterator[pa.Table]:
@@ -263,7 +268,7 @@ def upsert_parts(spec: TableSpec, number: int) -> Iterator[pa.Table]:
         part = numbers[start : start + _PART_ROWS]
         stale = random.random(len(part)) < 0.1
         changed = rows(random, part, np.where(stale, 500, 2_000 + number), spec.note_chars)
-        yield _wide(spec, random, part, changed)
+        yield wide(spec, random, part, changed)
 
 
 def rows(random: Random, numbers: npt.NDArray[np.int64], ts: npt.NDArray[np.int64], note_chars: int) -> pa.Table:
@@ -292,8 +297,8 @@ def rows(random: Random, numbers: npt.NDArray[np.int64], ts: npt.NDArray[np.int6
     return pa.table(columns)
 
 
-def _wide(spec: TableSpec, random: Random, numbers: npt.NDArray[np.int64], narrow: pa.Table) -> pa.Table:
-    """The rows with 4 more columns, of which `region` is the partition of their keys."""
+def wide(spec: TableSpec, random: Random, numbers: npt.NDArray[np.int64], narrow: pa.Table) -> pa.Table:
+    """The rows of a table with partitions: 4 more columns, of which `region` is the partition of their keys."""
     if not spec.partitions:
         return narrow
     count, regions = len(numbers), pa.array([f"r{number}" for number in range(spec.partitions)])

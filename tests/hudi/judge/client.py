@@ -175,6 +175,10 @@ class Judge:
         rows: list[dict[str, Any]] = self.session.ask("sql", text=text, options=options or {})
         return rows
 
+    def later(self, text: str | None = None, options: Options | None = None) -> int:
+        """Begin a statement beside the next calls, in a session of its own; how many of such have not ended."""
+        return int(self.session.ask("later", text=text, options=options or {}))
+
     # Commits. All but `create` take name, version and fields from hoodie.properties.
 
     def create(

@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,20 @@ def sql(spark: SparkSession, request: dict[str, Any]) -> list[dict[str, Any]]:
     return [row.asDict(recursive=True) for row in spark.sql(request["text"]).collect()]
 
 
+BESIDE, begun = ThreadPoolExecutor(1), list[Future[Any]]()
+
+
+def later(spark: SparkSession, request: dict[str, Any]) -> int:
+    """Begin a statement beside the next requests, in a session of its own; without one, begin none. How many have not
+    ended; one that has failed says so now."""
+    if request["text"]:
+        begun.append(BESIDE.submit(lambda: sql(spark.newSession(), request)))
+    for done in [future for future in begun if future.done()]:
+        begun.remove(done)
+        done.result()
+    return len(begun)
+
+
 OPERATIONS = {
     "write": write,
     "overlap": overlap,
@@ -124,6 +138,7 @@ OPERATIONS = {
     "select": select,
     "scan": scan,
     "sql": sql,
+    "later": later,
 }
 
 
